@@ -1,0 +1,90 @@
+"""What can go wrong when a fault is planned or injected; each message is one line."""
+
+from __future__ import annotations
+
+
+class FaultError(Exception):
+    """Base of this package's errors; never raised itself."""
+
+
+class PlanError(FaultError, ValueError):
+    """A fault plan is not valid. The message begins with the offending key."""
+
+
+class VictimRefused(FaultError):
+    """A guard rail forbids touching this process. No signal was sent."""
+
+
+class TooFewVictims(VictimRefused):
+    """Fewer processes of the role are alive than the fault asks for. No signal was sent."""
+
+
+class IdentityMismatch(VictimRefused):
+    """The live process under the victim's pid is not the victim. No signal was sent.
+
+    `part` says what did not match: `pid`, `create_time`, `token` or `role`.
+    """
+
+    def __init__(self, pid: int, part: str, detail: str) -> None:
+        super().__init__(f"{part}: process {pid} is refused: {detail}")
+        self.pid = pid
+        self.part = part
+        self.detail = detail
+
+
+class SignalRefused(FaultError):
+    """The operating system refused the signal (no permission). Nothing was delivered."""
+
+
+class RemoteError(FaultError):
+    """A remote host could not be used; carries what was tried there and what it said.
+
+    `status` is the exit status of the command, None where there is none.
+    """
+
+    reason = "the remote command failed"
+
+    def __init__(self, host: str, command: str, status: int | None = None, stderr: str = "") -> None:
+        said = " ".join(stderr.split())
+        status_text = "" if status is None else f" (status {status})"
+        super().__init__(f"{host}: {self.reason}: {command}{status_text}{': ' + said if said else ''}")
+        self.host = host
+        self.command = command
+        self.status = status
+        self.stderr = stderr
+
+
+class HostUnreachable(RemoteError):
+    """No SSH connection could be made; nothing was sent."""
+
+    reason = "the host cannot be reached over SSH"
+
+
+class HostKeyRefused(RemoteError):
+    """The host's key is unknown or another than known_hosts says; nothing was sent."""
+
+    reason = "the host key is refused"
+
+
+class AuthenticationRefused(RemoteError):
+    """The host does not accept the user's key; nothing was sent."""
+
+    reason = "the host refuses the key"
+
+
+class ConnectionLost(RemoteError):
+    """The connection broke, and no signal was on its way."""
+
+    reason = "the SSH connection was lost"
+
+
+class RemoteSignalRefused(RemoteError, SignalRefused):
+    """The remote operating system refused the signal. Nothing was delivered."""
+
+    reason = "the signal is refused"
+
+
+class UnsettledSignal(RemoteError):
+    """An earlier signal to this victim has an unknown outcome; probe before sending another."""
+
+    reason = "an earlier signal is not settled, probe first"

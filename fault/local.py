@@ -1,0 +1,70 @@
+"""The injector for processes of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fault.errors import IdentityMismatch, SignalRefused
+from fault.identity import ProcessIdentity, require_match
+from fault.injector import Delivery, Presence
+from fault.victims import read_process
+
+
+class LocalInjector:
+    """Signals local processes; the identity is read again right before each signal.
+
+    Where the kernel has pidfds, the handle is taken before the check, so the signal goes to the
+    process that was checked or to none, even if its pid is handed out again in between.
+    """
+
+    def probe(self, victim: ProcessIdentity) -> Presence:
+        """What is under the victim's pid now."""
+        live = read_process(victim.pid)
+        if live is None:
+            return Presence.GONE
+        try:
+            require_match(victim, live)
+        except IdentityMismatch as mismatch:
+            # A process whose memory is being torn down has no command line left, but is no stranger.
+            if mismatch.part in ("token", "role") and not live.command:
+                return Presence.ALIVE
+            return Presence.OTHER
+        return Presence.STOPPED if live.stopped else Presence.ALIVE
+
+    def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+        """Sends `signum` to the victim, once. Raises IdentityMismatch or SignalRefused; then nothing was sent."""
+        try:
+            with _handle(victim.pid) as handle:
+                live = read_process(victim.pid)
+                if live is None:
+                    return Delivery.GONE
+                require_match(victim, live)
+                if handle is None:
+                    os.kill(victim.pid, signum)
+                else:
+                    signal.pidfd_send_signal(handle, signum)
+        except ProcessLookupError:
+            return Delivery.GONE
+        except PermissionError as error:
+            name = signal.Signals(signum).name
+            raise SignalRefused(f"pid: {name} to {victim} is refused: {error.strerror}; run as its owner") from None
+        return Delivery.SENT
+
+
+@contextmanager
+def _handle(pid: int) -> Iterator[int | None]:
+    """A pidfd for `pid`, or None on a kernel without. Raises ProcessLookupError when it is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        yield None
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,140 @@
+"""The open-loop schedule: record k is due at start + k / P, whatever happened to those before it.
+
+All instants are integer nanoseconds, and the rate is an exact fraction, so that no error adds up
+over a long run. `pace` sends everything that is due in small bursts and never skips a record: a
+stall makes the records behind it late, and their lateness is measured, not hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+NANOSECONDS = 1_000_000_000
+# Records of one burst at most. The clock is read once after each burst, so this bounds how much
+# the lateness of its first records is overestimated (64 records take about 0.1 ms to hand over).
+BURST = 64
+# Sleeping less than this costs more processor time than it gains in punctuality.
+SHORTEST_SLEEP_NS = 500_000
+# Sleeping longer than this would make a request to stop wait.
+LONGEST_SLEEP_NS = 50_000_000
+
+
+class Clock(Protocol):
+    """Time as the pacer sees it; a test puts a fake here."""
+
+    def now_ns(self) -> int:
+        """Monotonic nanoseconds."""
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Returns after `duration_ns`, or a little later."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction)."""
+
+    rate: Fraction
+    count: int
+
+    @classmethod
+    def over(cls, rate: float, seconds: float) -> Schedule:
+        """The records due in [0, seconds): exactly P·T of them, rounded up when P·T is not whole.
+
+        The decimal form of a float is what its writer meant, so 0.1 is one tenth.
+        Raises ValueError unless both are finite and positive.
+        """
+        try:
+            exact_rate, exact_seconds = Fraction(str(rate)), Fraction(str(seconds))
+        except ValueError:
+            raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be finite numbers") from None
+        if exact_rate <= 0 or exact_seconds <= 0:
+            raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be positive")
+        return cls(exact_rate, -(-(exact_rate * exact_seconds) // 1))
+
+    @property
+    def _step(self) -> tuple[int, int]:
+        """Nanoseconds between records, as numerator and denominator."""
+        step = NANOSECONDS / self.rate
+        return step.numerator, step.denominator
+
+    def due_ns(self, k: int) -> int:
+        """Nanoseconds after the start at which record `k` is due, rounded down."""
+        numerator, denominator = self._step
+        return k * numerator // denominator
+
+    def due_count(self, elapsed_ns: int) -> int:
+        """Records due at or before `elapsed_ns` after the start: those k with due_ns(k) ≤ elapsed_ns."""
+        if elapsed_ns < 0:
+            return 0
+        numerator, denominator = self._step
+        return min(self.count, -(-(elapsed_ns + 1) * denominator // numerator))
+
+    def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
+        """`due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
+        numerator, denominator = self._step
+        base, rest = divmod(first * numerator, denominator)
+        if rest + n * step * numerator >= 2**63:  # exact in Python's integers instead
+            return np.array([self.due_ns(first + j * step) for j in range(n)], dtype=np.int64)
+        return base + (rest + np.arange(n, dtype=np.int64) * (step * numerator)) // denominator
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """The share of process `index` of `of`: the records k ≡ index (mod of), numbered 0, 1, … locally."""
+
+    index: int = 0
+    of: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise ValueError(f"stripe {self.index} of {self.of}: the index must lie in 0 … {self.of - 1}")
+
+    def record(self, local: int) -> int:
+        """The record's number in the whole schedule."""
+        return self.index + local * self.of
+
+    def share(self, count: int) -> int:
+        """How many of the first `count` records of the schedule belong to this stripe."""
+        return max(0, -(-(count - self.index) // self.of))
+
+    def records(self, first: int, n: int) -> NDArray[np.uint64]:
+        """Numbers in the whole schedule of the local records first … first + n − 1; shape (n,)."""
+        return np.arange(n, dtype=np.uint64) * np.uint64(self.of) + np.uint64(self.record(first))
+
+
+def pace(
+    schedule: Schedule,
+    stripe: Stripe,
+    start_ns: int,
+    clock: Clock,
+    send: Callable[[int, int], None],
+    idle: Callable[[int], None] = lambda spare_ns: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> int:
+    """Keeps the schedule until its end or until `stopped`; returns the number of records sent.
+
+    `send(first, last)` sends the local records first … last − 1 of the stripe, at most BURST of
+    them, all due. `idle(spare_ns)` is called before a sleep with the time left until the next
+    record is due, for work that may be done ahead; its own duration is taken off the sleep.
+    """
+    total = stripe.share(schedule.count)
+    sent = 0
+    while sent < total and not stopped():
+        due = stripe.share(schedule.due_count(clock.now_ns() - start_ns))
+        if due > sent:
+            last = min(due, sent + BURST)
+            send(sent, last)
+            sent = last
+            continue
+        next_ns = start_ns + schedule.due_ns(stripe.record(sent))
+        idle(next_ns - clock.now_ns())
+        spare_ns = next_ns - clock.now_ns()
+        if spare_ns > 0:
+            clock.sleep_ns(min(max(spare_ns, SHORTEST_SLEEP_NS), LONGEST_SLEEP_NS))
+    return sent

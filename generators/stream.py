@@ -1,0 +1,120 @@
+"""The records of one process: a source, its share of the schedule, and a bounded buffer ahead of time."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from generators.pacing import Schedule, Stripe
+from generators.spec import GeneratorSpec
+from generators.state import Fillers
+from generators.text import TextLines
+from generators.zipf import ZipfLines
+
+# Chunks kept ready. With 20 chunks a second (below) this is 0.2 s of the schedule.
+CHUNKS_AHEAD = 4
+_LARGEST_CHUNK = 4096
+_SMALLEST_CHUNK = 64
+
+
+class Source(Protocol):
+    """Payloads by record number; a pure function, so chunks and processes do not change the data."""
+
+    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
+        """The payloads of the given records (numbers in the schedule, shape (n,))."""
+
+
+@dataclass(frozen=True)
+class ConstantLines:
+    """A source that sends the same bytes for ever: the plainest load of a broker benchmark."""
+
+    payload: bytes
+
+    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
+        """The same payload for each of the given records."""
+        return [self.payload] * len(records)
+
+
+def make_source(spec: GeneratorSpec) -> Source:
+    """The source that `spec` names. Raises InputError when its corpus is not usable."""
+    if spec.source == "zipf":
+        return ZipfLines(spec.skew, spec.vocabulary, spec.words_per_line, spec.seed, spec.repetition)
+    if spec.source == "constant":
+        return ConstantLines(b"x" * spec.payload_bytes)
+    return TextLines.load(spec.corpus, spec.words_per_line, spec.seed, spec.repetition)
+
+
+def make_fillers(spec: GeneratorSpec) -> Fillers:
+    """The filler words that `spec` asks for."""
+    return Fillers(spec.state_mb, spec.state_touch, spec.seed, spec.repetition)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive local records, ready to send. The lists and `due_ns` have one entry per record."""
+
+    payloads: list[bytes]
+    partitions: list[int]
+    due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
+
+    def part(self, first: int, last: int) -> Chunk:
+        """The records `first` … `last` − 1, counted within this chunk."""
+        if first == 0 and last >= len(self.payloads):
+            return self
+        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last])
+
+
+class Stream:
+    """The local records 0, 1, … of one stripe, in order, prepared in chunks.
+
+    At most CHUNKS_AHEAD chunks are held, whatever the length of the schedule. There is no thread:
+    `prepare` is called when there is time to spare, and a thread would compete for Python's lock
+    with the loop that must be punctual.
+    """
+
+    def __init__(self, source: Source, fillers: Fillers, spec: GeneratorSpec, stripe: Stripe) -> None:
+        self._source = source
+        self._fillers = fillers
+        self._schedule: Schedule | None = spec.schedule
+        self._stripe = stripe
+        self._partitions = np.uint64(spec.partitions)
+        self.total = stripe.share(spec.total)
+        # Preparing a chunk delays the record behind it: small chunks for slow schedules.
+        per_second = spec.rate / stripe.of if spec.rate else float("inf")
+        self._size = int(min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, per_second / 20)))
+        self._chunks: deque[Chunk] = deque()
+        self._next = 0  # first local record that is not prepared
+        self._used = 0  # records of the first chunk that were taken
+
+    def prepare(self) -> bool:
+        """Prepares one chunk; False when the buffer is full or all is prepared."""
+        if len(self._chunks) >= CHUNKS_AHEAD or self._next >= self.total:
+            return False
+        n = min(self._size, self.total - self._next)
+        records = self._stripe.records(self._next, n)
+        payloads = self._source.payloads(records)
+        self._fillers.append_to(payloads, records)
+        if self._schedule is None:
+            due = np.zeros(n, dtype=np.int64)
+        else:
+            due = self._schedule.due_array(self._stripe.record(self._next), self._stripe.of, n)
+        self._chunks.append(Chunk(payloads, (records % self._partitions).tolist(), due))
+        self._next += n
+        return True
+
+    def take(self, n: int) -> Chunk:
+        """The next records, at least one and at most `n`. Raises IndexError after the last."""
+        if not self._chunks and not self.prepare():
+            raise IndexError("the schedule has no further record")
+        chunk = self._chunks[0]
+        last = min(len(chunk.payloads), self._used + n)
+        part = chunk.part(self._used, last)
+        self._used = last
+        if last == len(chunk.payloads):
+            self._chunks.popleft()
+            self._used = 0
+        return part

@@ -1,0 +1,128 @@
+"""Airflow's configuration in the state directory: SQLite, LocalExecutor, loopback, one user.
+
+Written as files, not as environment variables, so that every component reads the same settings
+and a detached process inherits none of them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import secrets
+from pathlib import Path
+
+from faultline.settings import HOST, Settings
+
+USER = "admin"
+
+
+def configuration(settings: Settings, keys: dict[str, str], database: str | None = None) -> dict[str, dict[str, str]]:
+    """Sections and options of `airflow.cfg`; `keys` holds the secrets, `database` overrides SQLite."""
+    home = settings.airflow_home
+    return {
+        "core": {
+            "dags_folder": str(settings.root / "dags"),
+            "plugins_folder": str(settings.root / "plugins"),
+            "executor": "LocalExecutor",
+            "parallelism": "6",
+            "load_examples": "False",
+            # The safe mode skips files that do not hold both words; ours are two lines long.
+            "dag_discovery_safe_mode": "False",
+            "fernet_key": keys["fernet"],
+            "internal_api_secret_key": keys["internal"],
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": str(password_file(settings)),
+            "execution_api_server_url": f"{settings.airflow_url}/execution/",
+        },
+        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}"},
+        "logging": {"base_log_folder": str(home / "logs")},
+        "api": {
+            "host": HOST,
+            "port": str(settings.ports["airflow"]),
+            "base_url": settings.airflow_url,
+            "secret_key": keys["api"],
+            "expose_config": "False",
+        },
+        "api_auth": {"jwt_secret": keys["jwt"]},
+        # Dead tasks and components are noticed in about half a minute.
+        "scheduler": {
+            "task_instance_heartbeat_timeout": "30",
+            "task_instance_heartbeat_timeout_detection_interval": "5",
+            "orphaned_tasks_check_interval": "30",
+            "scheduler_health_check_threshold": "20",
+            "scheduler_heartbeat_sec": "2",
+            "scheduler_idle_sleep_time": "0.5",
+            "catchup_by_default": "False",
+        },
+        "dag_processor": {
+            "refresh_interval": "60",
+            "min_file_process_interval": "60",
+            "dag_bundle_config_list": json.dumps(
+                [
+                    {
+                        "name": "dags-folder",
+                        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+                        "kwargs": {},
+                    }
+                ]
+            ),
+        },
+        "usage_data_collection": {"enabled": "False"},
+    }
+
+
+def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
+    """Writes `airflow.cfg` and the password file; secrets are made once and kept. Returns the home."""
+    home = settings.airflow_home
+    home.mkdir(parents=True, exist_ok=True)
+    secret_file = home / "secrets.json"
+    if not secret_file.exists():
+        _write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
+    keys = json.loads(secret_file.read_text())
+    parser = configparser.RawConfigParser()
+    parser.read_dict(configuration(settings, keys, database))
+    target = home / "airflow.cfg"
+    temporary = target.with_suffix(".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        parser.write(file)
+    # Airflow interpolates its configuration, so a literal percent sign is written twice.
+    temporary.write_text(temporary.read_text().replace("%", "%%"))
+    temporary.rename(target)
+    _write_private(password_file(settings), json.dumps({USER: keys["password"]}))
+    return home
+
+
+def password_file(settings: Settings) -> Path:
+    return settings.airflow_home / "passwords.json"
+
+
+def password(settings: Settings) -> str:
+    """The password of the one user, made by the first `up`."""
+    return str(json.loads(password_file(settings).read_text())[USER])
+
+
+def airflow_environment(settings: Settings) -> dict[str, str]:
+    """What a process needs in its environment to be a part of this Airflow."""
+    return {
+        "AIRFLOW_HOME": str(settings.airflow_home),
+        "AIRFLOW_CONFIG": str(settings.airflow_home / "airflow.cfg"),
+        "FAULTLINE_HOME": str(settings.home),
+        "FAULTLINE_RESULTS": str(settings.results),
+    }
+
+
+def _new_keys() -> dict[str, str]:
+    import base64
+
+    return {
+        "fernet": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+        "internal": secrets.token_urlsafe(32),
+        "api": secrets.token_urlsafe(32),
+        "jwt": secrets.token_urlsafe(48),
+    }
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)

@@ -1,0 +1,105 @@
+"""One attempt: its id, its folder, and the file that says what is being measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from faultline.config import Configuration
+from faultline.errors import InfrastructureError
+
+PATTERN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+
+
+def new_attempt_id() -> str:
+    """UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The folder of one attempt. Paths of its raw files; formats stand in docs/architecture.md."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate.json"
+
+    @property
+    def generator_journal(self) -> Path:
+        return self.folder / "generator.jsonl"
+
+    @property
+    def recorder_journal(self) -> Path:
+        return self.folder / "recorder.jsonl"
+
+    @property
+    def supervisor_journal(self) -> Path:
+        return self.folder / "supervisor.jsonl"
+
+    @property
+    def conductor_journal(self) -> Path:
+        return self.folder / "conductor.jsonl"
+
+    @property
+    def listener_journal(self) -> Path:
+        return self.folder / "listener.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Checkpoint of the query; removed by the teardown, after the harvest has read it."""
+        return self.folder / "checkpoint"
+
+    @property
+    def stop_file(self) -> Path:
+        """Its appearance asks the workload to end."""
+        return self.folder / "stop"
+
+    @property
+    def harvest(self) -> Path:
+        return self.folder / "harvest"
+
+    @property
+    def spark_logs(self) -> Path:
+        return self.folder / "spark-logs"
+
+    @property
+    def logs(self) -> Path:
+        """Standard error of the detached processes."""
+        return self.folder / "logs"
+
+    def read(self) -> dict[str, Any]:
+        """`attempt.json`. Raises InfrastructureError when `prepare` did not get to write it."""
+        try:
+            value: dict[str, Any] = json.loads((self.folder / "attempt.json").read_text())
+        except (OSError, ValueError):
+            raise InfrastructureError(f"{self.folder.name}: has no attempt.json; clear the whole run") from None
+        return value
+
+    def configuration(self) -> Configuration:
+        return Configuration.model_validate(self.read()["config"])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` so that a reader sees either nothing or all of it, also after a crash."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)

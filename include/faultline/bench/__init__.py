@@ -1,0 +1,1 @@
+"""Benchmarks: each module measures one part of Faultline and returns figures by name."""

@@ -1,0 +1,110 @@
+"""Reads a Structured Streaming checkpoint on disk: which batches committed, when, and how large the state is.
+
+The files are Spark's own truth: `offsets/<batch>` is written when a batch is planned, and
+`commits/<batch>` when it is done, so their modification times are the instants of both.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """One committed batch; times in ns since the epoch, end offsets by partition (exclusive)."""
+
+    lineage: int
+    batch: int
+    planned_wall_ns: int
+    committed_wall_ns: int
+    end_offsets: dict[str, int]
+
+
+def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[CommittedBatch]:
+    """The committed batches above `after`, in order; empty before the first commit."""
+    found = []
+    for commit in _numbered(checkpoint / "commits"):
+        if int(commit.name) <= after:
+            continue
+        offsets = checkpoint / "offsets" / commit.name
+        try:
+            ends = read_offsets(offsets)
+            planned, committed = offsets.stat().st_mtime_ns, commit.stat().st_mtime_ns
+        except (OSError, ValueError):
+            continue  # purged, or being renamed into place: the next look sees it
+        found.append(CommittedBatch(lineage, int(commit.name), planned, committed, ends))
+    return found
+
+
+def latest_offsets(checkpoint: Path) -> dict[str, int]:
+    """End offsets of the newest committed batch; empty before the first."""
+    for commit in reversed(_numbered(checkpoint / "commits")):
+        try:
+            return read_offsets(checkpoint / "offsets" / commit.name)
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def read_offsets(path: Path) -> dict[str, int]:
+    """End offsets by partition of the one source in an offset-log file (version line, metadata, sources)."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) < 3:
+        raise ValueError(f"{path}: not a complete offset log")
+    ends = next(iter(json.loads(lines[2]).values()))
+    return {str(partition): int(offset) for partition, offset in ends.items()}
+
+
+def covers(committed: dict[str, int], wanted: dict[str, int]) -> bool:
+    """Whether `committed` has reached `wanted` on every partition."""
+    return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
+
+
+def batches_document(checkpoint: Path) -> dict[str, Any]:
+    """What the harvest stores as `batches.json`."""
+    return {"method": "batch", "batches": [asdict(batch) for batch in committed_batches(checkpoint)]}
+
+
+def state_document(checkpoint: Path) -> dict[str, Any]:
+    """Sizes of the newest snapshot and the changelog after it, and when each snapshot was uploaded.
+
+    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"partition", "version", "wall_ns"}]}; bytes
+    are what a recovery would read: the snapshot's archive and the table files that it refers to.
+    """
+    snapshot_bytes = changelog_bytes = 0
+    snapshots = []
+    for partition in _numbered(checkpoint / "state" / "0"):
+        archives = sorted(partition.glob("[0-9]*.zip"), key=_version)
+        snapshots += [
+            {"partition": int(partition.name), "version": _version(path), "wall_ns": path.stat().st_mtime_ns}
+            for path in archives
+        ]
+        newest = archives[-1] if archives else None
+        if newest:
+            snapshot_bytes += newest.stat().st_size + _table_bytes(newest)
+        base = _version(newest) if newest else 0
+        changelog_bytes += sum(
+            path.stat().st_size for path in partition.glob("[0-9]*.changelog") if _version(path) > base
+        )
+    return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
+
+
+def _version(path: Path) -> int:
+    """The state version in names such as 25.zip and 25_<unique id>.changelog."""
+    return int(path.name.split(".")[0].split("_")[0])
+
+
+def _table_bytes(archive: Path) -> int:
+    with zipfile.ZipFile(archive) as content:
+        metadata = json.loads(content.read("metadata").decode().split("\n", 1)[1])
+    return sum(int(table["sizeBytes"]) for table in metadata["sstFiles"])
+
+
+def _numbered(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))

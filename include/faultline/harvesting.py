@@ -1,0 +1,61 @@
+"""The step `harvest`, without Spark: gathers what the run left on disk, and says what Spark is to read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from faultline import checkpoint
+from faultline.attempt import Attempt, write_json
+from faultline.errors import InfrastructureError
+from faultline.journal import read_journal
+from faultline.settings import Settings
+
+
+def gather(attempt: Attempt, settings: Settings) -> Path:
+    """Writes batches.json and checkpoint.json, copies the executors' logs; returns the harvest's configuration.
+
+    Repeating it gives the same: it only reads what the run left.
+    """
+    description = attempt.read()
+    batches = checkpoint.batches_document(attempt.checkpoint)
+    if not batches["batches"]:
+        raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
+    write_json(attempt.folder / "batches.json", batches)
+    write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
+    copy_executor_logs(attempt, settings)
+    configuration = attempt.folder / "harvest_config.json"
+    write_json(
+        configuration,
+        {
+            "bootstrap": description["kafka"]["bootstrap"],
+            "input_topic": description["topics"]["input"],
+            "output_topic": description["topics"]["output"],
+            "batches": str(attempt.folder / "batches.json"),
+            "target": str(attempt.harvest),
+        },
+    )
+    return configuration
+
+
+def application_ids(attempt: Attempt) -> list[str]:
+    """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
+    lines = read_journal(attempt.recorder_journal)
+    return list(dict.fromkeys(line["app_id"] for line in lines if line.get("kind") == "executors"))
+
+
+def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
+    """Copies each executor's standard error to spark-logs/<application>/<executor>/stderr."""
+    for application in application_ids(attempt):
+        for log in settings.spark_work.glob(f"worker-*/{application}/*/stderr"):
+            target = attempt.spark_logs / application / log.parent.name / "stderr"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, target)
+
+
+def remove_working_data(attempt: Attempt, settings: Settings) -> None:
+    """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
+    shutil.rmtree(attempt.checkpoint, ignore_errors=True)
+    for application in application_ids(attempt):
+        for folder in settings.spark_work.glob(f"worker-*/{application}"):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The only core package that imports Airflow: DAG factory, operators, adapters to the providers."""

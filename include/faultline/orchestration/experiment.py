@@ -1,0 +1,294 @@
+"""The DAG `experiment`: one cell, measured once.
+
+Its tasks call the steps of the core, one after another; generator, workload, recorder and conductor
+are detached processes that live across them. Imports of the core happen inside the tasks, so that
+parsing the DAG file stays cheap.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG, Param, chain, get_current_context, task
+
+from faultline.config import Configuration
+from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
+from faultline.orchestration.forms import configuration_params, label_param
+from faultline.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.attempt import Attempt
+    from faultline.preparing import Order
+
+DAG_ID = "experiment"
+BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
+DOC = """\
+### One experiment
+
+Provisions topics, starts recorder, generator and workload, opens the gate (**T0**), breaks what `fault`
+names at `fault_at_s`, waits for the drain, harvests and judges. The outcome is one **record** in
+`results/records/`; the run is green only when that record is `valid`.
+
+One experiment runs at a time. To measure again, trigger anew or clear the **whole** run: single steps of a
+closed attempt refuse, except `harvest` and `judge`, which work on the attempt's raw files.
+"""
+
+
+def experiment_dag() -> DAG:
+    """Builds the DAG."""
+    with DAG(
+        DAG_ID,
+        schedule=None,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        catchup=False,
+        params=experiment_params(),
+        doc_md=DOC,
+        description="One benchmark experiment: word count under a kill, measured",
+        tags=["faultline"],
+        default_args={"retries": 0},
+        render_template_as_native_obj=True,
+    ) as dag:
+        attempt = prepare()
+        harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, retries=2, retry_delay=timedelta(seconds=5))
+        end = teardown(attempt)
+        steps = [
+            provision_topics(attempt),
+            start_recorder(attempt),
+            start_generator(attempt),
+            submit_workload(attempt),
+            inject_fault(attempt),
+            await_end(attempt),
+            harvest,
+            judge(attempt),
+        ]
+        chain(attempt, *steps, end)
+        end.as_teardown(setups=attempt)
+    return dag
+
+
+def experiment_params() -> dict[str, Param]:
+    """One complete configuration, and where the record belongs."""
+    return {
+        **configuration_params(),
+        "repetition": Param(
+            0, type="integer", minimum=0, title="repetition", section="Bookkeeping", description="Number of the repetition."
+        ),
+        "series": label_param("series", "Records are compared within a series. Empty: the build."),
+        "build": label_param("build", "Label of the software under test. Empty: hash of engine versions and settings."),
+        "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
+        "sweep_id": Param(None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."),
+        "parent_run_id": Param(
+            None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",
+            description="Run of the matrix; when it is stopped, this experiment ends as cancelled.",
+        ),
+        "logical_date": Param(
+            None, type=["null", "string"], title="logical_date", section="Bookkeeping", description="The night it stands for."
+        ),
+        "keep_topics": Param(
+            False, type="boolean", title="keep_topics", section="Bookkeeping",
+            description="Keep the Kafka topics after the teardown, to look at them.",
+        ),
+    }  # fmt: skip
+
+
+def order_of(params: dict[str, Any]) -> Order:
+    """The order that a run's params stand for. Raises ConfigError naming the key."""
+    from faultline.config import parse_configuration
+    from faultline.preparing import Order
+
+    known = Configuration.model_fields
+    config = parse_configuration({key: value for key, value in params.items() if key in known})
+    return Order(config, **{key: params.get(key) for key in BOOKKEEPING if params.get(key) is not None})
+
+
+def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
+    """A step of an attempt as the body of a task: refuses closed attempts, and keeps the reason of a failure."""
+
+    @functools.wraps(function)
+    def body(attempt_id: str) -> Any:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        from faultline.verdict import note_failure, refuse_closed
+
+        attempt = attempt_of(attempt_id)
+        try:
+            refuse_closed(attempt)
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None
+        try:
+            return function(attempt)
+        except FaultlineError as error:
+            note_failure(attempt.folder, function.__name__, error)
+            raise AirflowFailException(str(error)) from None
+
+    # The wrapper takes an id, not an attempt, so it must not show the wrapped signature.
+    del body.__wrapped__  # type: ignore[attr-defined]
+    body.__annotations__ = {"attempt_id": str, "return": Any}
+    return body
+
+
+def attempt_of(attempt_id: str) -> Attempt:
+    from faultline.attempt import Attempt
+
+    return Attempt(load_settings().attempts / attempt_id)
+
+
+def parent_stopped() -> bool:
+    """Whether the matrix run that asked for this experiment was marked failed meanwhile."""
+    context = get_current_context()
+    params = context["params"]
+    if not params.get("parent_run_id") or not params.get("matrix"):
+        return False
+    state = context["ti"].get_dagrun_state(dag_id=params["matrix"], run_id=params["parent_run_id"])
+    return str(state) == "failed"
+
+
+def java_version() -> str:
+    from faultline.java import find_java
+
+    return find_java(load_settings().home / "java.json").version
+
+
+@task
+def prepare() -> str:
+    """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.orchestration.refusal import record_refusal
+    from faultline.preparing import prepare as make
+
+    settings, params = load_settings(), dict(get_current_context()["params"])
+    try:
+        order = order_of(params)
+    except ConfigError as error:
+        raise AirflowFailException(str(error)) from None
+    try:
+        return make(order, settings, java_version(), cancelled=parent_stopped).id
+    except FaultlineError as error:
+        record_refusal(order, settings, java_version(), error)
+        raise AirflowFailException(str(error)) from None
+
+
+@task
+@step
+def provision_topics(attempt: Attempt) -> None:
+    from faultline.orchestration.kafka import create_topics
+
+    create_topics(attempt)
+
+
+@task
+@step
+def start_recorder(attempt: Attempt) -> int:
+    from faultline import steps
+
+    return steps.start_recorder(attempt, load_settings()).pid
+
+
+@task
+@step
+def start_generator(attempt: Attempt) -> int:
+    from faultline import steps
+
+    return steps.start_generator(attempt, load_settings()).pid
+
+
+@task
+@step
+def submit_workload(attempt: Attempt) -> int:
+    from faultline import steps
+    from faultline.orchestration.spark import submit_command
+
+    settings = load_settings()
+    return steps.submit_workload(attempt, settings, submit_command(attempt, settings)).pid
+
+
+@task
+@step
+def inject_fault(attempt: Attempt) -> dict[str, Any]:
+    from faultline import steps
+
+    return steps.inject_fault(attempt, load_settings())
+
+
+@task
+@step
+def await_end(attempt: Attempt) -> dict[str, Any]:
+    from faultline import steps
+
+    return steps.await_end(attempt, load_settings(), cancelled=parent_stopped)
+
+
+class HarvestOperator(SparkSubmitOperator):
+    """Gathers what the run left on disk, then hands `spark_jobs/harvest.py` to spark-submit."""
+
+    template_fields = (*SparkSubmitOperator.template_fields, "attempt_id")
+
+    def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
+        from faultline.spark_conf import harvest_settings, kafka_jars, program, spark_environment
+
+        settings = load_settings()
+        super().__init__(
+            application=str(program(settings, "harvest")),
+            # A short job on few data: starting executors would take longer than the job itself.
+            conn_id="spark_local",
+            conf=harvest_settings(settings),
+            jars=kafka_jars(settings),
+            env_vars=spark_environment(settings),
+            durable=False,
+            **arguments,
+        )
+        self.attempt_id = attempt_id
+
+    def execute(self, context: Any) -> None:
+        from faultline.harvesting import gather
+        from faultline.verdict import note_failure
+
+        attempt = attempt_of(self.attempt_id)
+        try:
+            configuration = gather(attempt, load_settings())
+            self.application_args = ["--config", str(configuration)]
+            self.name = f"harvest {attempt.id}"
+            super().execute(context)
+        except Exception as error:
+            note_failure(attempt.folder, "harvest", error)
+            raise
+
+
+@task(retries=2, retry_delay=timedelta(seconds=5))
+def judge(attempt_id: str) -> str:
+    """Writes the record, then fails the run unless it is valid. Returns the record's path."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.verdict import judge_attempt, note_failure, require_valid
+
+    settings, attempt = load_settings(), attempt_of(attempt_id)
+    try:
+        record = judge_attempt(attempt, settings)
+        require_valid(record)
+    except InvalidMeasurement as error:
+        raise AirflowFailException(str(error)) from None
+    except FaultlineError as error:
+        note_failure(attempt.folder, "judge", error)
+        raise
+    return str(Path("records") / record.config_id / f"{record.attempt}.json")
+
+
+@task
+def teardown(attempt_id: str) -> dict[str, Any]:
+    """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
+    from faultline.orchestration.kafka import delete_topics
+    from faultline.verdict import close
+
+    outcome = close(attempt_of(attempt_id), load_settings())
+    if not get_current_context()["params"].get("keep_topics"):
+        delete_topics(outcome["topics"])
+    return outcome
+
+

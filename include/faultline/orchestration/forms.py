@@ -1,0 +1,101 @@
+"""The trigger forms of the DAGs, generated from the configuration's own fields and limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param
+from annotated_types import Ge, Gt, Le
+
+from faultline.config import Configuration
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Workload": ("workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary"),
+    "State and checkpoints": (
+        "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
+    ),
+    "Cluster": ("executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
+    "Fault": ("fault", "fault_action", "fault_at_s", "restart_delay_s"),
+    "Randomness": ("seed",),
+}  # fmt: skip
+
+
+def section_of(name: str) -> str:
+    return next(section for section, names in SECTIONS.items() if name in names)
+
+
+def field_schema(name: str) -> dict[str, Any]:
+    """JSON schema of one configuration field: type, limits, choices."""
+    properties = Configuration.model_json_schema()["properties"][name]
+    variants = properties.get("anyOf", [properties])
+    schema = {key: value for key, value in variants[0].items() if key != "title"}
+    if "const" in schema:  # one choice so far; a list of choices is what the form can show
+        schema["enum"] = [schema.pop("const")]
+    if any(variant.get("type") == "null" for variant in variants):
+        schema["type"] = ["null", schema["type"]]
+    return schema
+
+
+def limits(name: str) -> str:
+    """The limits of a field in words, for help texts; empty without limits."""
+    parts = []
+    for limit in Configuration.model_fields[name].metadata:
+        if isinstance(limit, Gt):
+            parts.append(f"> {limit.gt:g}")
+        elif isinstance(limit, Ge):
+            parts.append(f"≥ {limit.ge:g}")
+        elif isinstance(limit, Le):
+            parts.append(f"≤ {limit.le:g}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def field_param(name: str, **override: Any) -> Param:
+    """One configuration field as a form field."""
+    field = Configuration.model_fields[name]
+    schema = {**field_schema(name), **override}
+    default = schema.pop("default", field.default)
+    schema.pop("description", None)
+    return Param(
+        default,
+        title=name,
+        description=f"{field.description}{limits(name)}",
+        section=section_of(name),
+        **schema,
+    )
+
+
+def configuration_params(**defaults: Any) -> dict[str, Param]:
+    """Every configuration field as a form field, in the order of the sections."""
+    return {
+        name: field_param(name, **({"default": defaults[name]} if name in defaults else {}))
+        for names in SECTIONS.values()
+        for name in names
+    }
+
+
+def axis_param(name: str, values: list[Any]) -> Param:
+    """An axis: a list of values of one field, at least one, without repetition."""
+    item = {key: value for key, value in field_schema(name).items() if key not in ("default", "description")}
+    field = Configuration.model_fields[name]
+    return Param(
+        values,
+        type="array",
+        items=item,
+        minItems=1,
+        uniqueItems=True,
+        title=name,
+        description=f"Axis. One experiment a value. {field.description}{limits(name)}",
+        section="Axes",
+    )
+
+
+def label_param(title: str, description: str, section: str = "Bookkeeping") -> Param:
+    """An optional label, such as series or build."""
+    return Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}$",
+        title=title,
+        description=description,
+        section=section,
+    )

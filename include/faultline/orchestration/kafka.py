@@ -1,0 +1,52 @@
+"""Topics of an attempt, through the Kafka provider's admin hook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
+
+from faultline.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from faultline.attempt import Attempt
+
+REQUEST_TIMEOUT_S = 30.0
+
+
+def create_topics(attempt: Attempt) -> None:
+    """Creates the input and the output topic; a topic that exists already is a mistake, and refused.
+
+    The hook's own `create_topic` ignores topic settings, so its admin client is used.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic
+
+    config = attempt.configuration()
+    # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+    settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
+    topics = [
+        NewTopic(name, num_partitions=config.partitions, replication_factor=1, config=settings)
+        for name in attempt.read()["topics"].values()
+    ]
+    client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
+    for name, future in client.create_topics(topics, operation_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            future.result(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
+
+
+def delete_topics(topics: list[str]) -> None:
+    """Deletes topics; those that are gone already are fine."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    if not topics:
+        return
+    client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
+    for name, future in client.delete_topics(topics, operation_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            future.result(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0].str()}") from None

@@ -1,0 +1,42 @@
+"""The workload's spark-submit command, built by the Spark provider's hook.
+
+`SparkSubmitOperator` blocks until the application ends, so the streaming workload only borrows the
+hook's command; the workload supervisor runs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from faultline.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from faultline.attempt import Attempt
+    from faultline.settings import Settings
+
+
+def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
+    """The complete command for the attempt's workload.
+
+    Raises InfrastructureError when the Connection `spark_default` is missing: the hook would fall
+    back to YARN without a word.
+    """
+    from faultline.processes import run_token
+    from faultline.spark_conf import kafka_jars, program, workload_settings
+    from faultline.steps import workload_configuration
+
+    description = attempt.read()
+    config = attempt.configuration()
+    hook = SparkSubmitHook(
+        conn_id="spark_default",
+        conf=workload_settings(settings, attempt, config, description["spark"]["ui_port"]),
+        jars=kafka_jars(settings),
+        name=f"{config.workload} {attempt.id}",
+        application_args=["--config", str(workload_configuration(attempt)), run_token(attempt.id)],
+    )
+    if not hook._connection["master"].startswith("spark://"):
+        raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
+    command: list[str] = hook._build_spark_submit_command(str(program(settings, config.workload)))
+    return command

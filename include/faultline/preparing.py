@@ -1,0 +1,160 @@
+"""The step `prepare`: validate, wait for the machine and its services, and make the attempt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.attempt import Attempt, new_attempt_id, write_json
+from faultline.config import Configuration
+from faultline.environment import default_build, describe
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.recorder import lock_holder
+from faultline.services import kafka_ready, master_state, worker_memory_mb
+from faultline.settings import WORKERS, Settings, check_folders
+from faultline.spark_conf import free_port
+from faultline.waiting import wait_until
+
+MACHINE_TIMEOUT_S = 900.0
+SERVICES_TIMEOUT_S = 60.0
+# Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
+# workers do not reserve it, so it is left free for them here.
+MEMORY_OVERHEAD = 1.1
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure, for whom: a configuration and the coordinates of its cell."""
+
+    config: Configuration
+    repetition: int = 0
+    series: str | None = None
+    build: str | None = None
+    matrix: str | None = None
+    sweep_id: str | None = None
+    parent_run_id: str | None = None
+    logical_date: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("series", "build", "matrix"):
+            value = getattr(self, key)
+            if value is not None and not LABEL.fullmatch(value):
+                raise ConfigError(f"{key}: {value!r} is not a label; use letters, digits and ._:+- (at most 80)")
+        if self.repetition < 0:
+            raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
+
+
+def prepare(
+    order: Order, settings: Settings, java: str, *, cancelled: Callable[[], bool] = lambda: False
+) -> Attempt:
+    """Makes the attempt's folder and writes `attempt.json`; starts nothing.
+
+    Raises ConfigError when the machines can never hold the executors asked for, and
+    InfrastructureError naming the holder or the service when the wait runs out.
+    """
+    check_folders(settings)
+    check_capacity(order.config)
+    await_machine(settings, cancelled=cancelled)
+    await_services(settings, order.config)
+    build = order.build or default_build(settings, java)
+    attempt = Attempt(settings.attempts / new_attempt_id())
+    attempt.folder.mkdir(parents=True)
+    ui_port = free_port()
+    write_json(
+        attempt.folder / "attempt.json",
+        {
+            "schema": 1,
+            "attempt": attempt.id,
+            "config": order.config.model_dump(mode="json"),
+            "config_id": order.config.config_id,
+            "repetition": order.repetition,
+            "series": order.series or build,
+            "build": build,
+            "matrix": order.matrix,
+            "sweep_id": order.sweep_id,
+            "parent_run_id": order.parent_run_id,
+            "logical_date": order.logical_date,
+            "prepared_wall_ns": time.time_ns(),
+            "kafka": {
+                "bootstrap": settings.kafka_bootstrap,
+                "config": str(settings.home / "kafka" / "server.properties"),
+            },
+            "topics": {"input": f"faultline-{attempt.id}-input", "output": f"faultline-{attempt.id}-output"},
+            "spark": {
+                "master": settings.spark_master_url,
+                "ui": f"http://127.0.0.1:{ui_port}",
+                "ui_port": ui_port,
+            },
+            "environment": describe(settings, order.config, java),
+        },
+    )
+    return attempt
+
+
+def check_capacity(config: Configuration) -> None:
+    """Refuses executors that the workers can never hold."""
+    per_worker = -(-config.executors // WORKERS)
+    wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
+    if wanted > worker_memory_mb():
+        raise ConfigError(
+            f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
+            f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
+        )
+
+
+def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_s: float = MACHINE_TIMEOUT_S) -> None:
+    """Waits until no experiment holds the machine; names the holder when it takes too long."""
+
+    def free() -> bool:
+        if cancelled():
+            raise InfrastructureError("cancelled: the sweep was stopped while this experiment waited for the machine")
+        return lock_holder(settings.machine_lock) is None
+
+    wait_until(
+        free,
+        timeout_s=timeout_s,
+        every_s=1.0,
+        what=lambda: f"machine: held by {lock_holder(settings.machine_lock)}; wait for it, or stop it",
+    )
+
+
+def await_services(settings: Settings, config: Configuration) -> None:
+    """Waits until the broker answers, and the workers have the free slots and memory asked for."""
+
+    def ready() -> bool:
+        return kafka_ready(settings.kafka_bootstrap) and slots_free(master_state(settings), config)
+
+    wait_until(
+        ready,
+        timeout_s=SERVICES_TIMEOUT_S,
+        every_s=0.3,
+        what=lambda: (
+            "services: "
+            + ("Spark has no room for the executors" if kafka_ready(settings.kafka_bootstrap) else "Kafka is away")
+            + "; look at ./faultline doctor, or run ./faultline down and up"
+        ),
+    )
+
+
+def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
+    """Whether the living workers have room for all executors, as the Master sees it."""
+    if not state:
+        return False
+    room = 0
+    for worker in state.get("workers", []):
+        if worker.get("state") == "ALIVE":
+            by_cores = int(worker["coresfree"]) // config.executor_cores
+            by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
+            room += min(by_cores, by_memory)
+    return room >= config.executors
+
+
+def remove_attempt(attempt: Attempt) -> None:
+    """Removes the folder of an attempt that never started anything."""
+    if not attempt.ledger.exists():
+        shutil.rmtree(attempt.folder, ignore_errors=True)

@@ -1,0 +1,194 @@
+"""The record of one attempt (schema 1): its outcome, its figures, and where the evidence lies.
+
+Every key is always present; null means unknown or not applicable. `schemas/record-1.schema.json` is
+generated from these models; a changed meaning gets a new schema number, so that old records are never
+compared with new ones by accident.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-1.schema.json"
+
+Status = Literal["valid", "invalid", "failed", "cancelled"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+
+    @classmethod
+    def empty(cls) -> Any:
+        """The part with every key null."""
+        return cls(**dict.fromkeys(cls.model_fields))
+
+
+class LatencyMs(_Part):
+    """Latency of tuples produced in the measured window, in milliseconds."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
+    count: int | None
+    negative: int | None
+    unreflected: int | None
+    method: str | None
+
+
+class ByRole(_Part):
+    """A figure for each role of a process."""
+
+    driver: float | None
+    executors: float | None
+    python_workers: float | None
+    kafka: float | None
+    generator: float | None
+
+
+class StateBytes(_Part):
+    """Size of the state in bytes: live rows, and what lies in the checkpoint."""
+
+    logical: int | None
+    checkpoint: int | None
+
+
+class ScheduleLagMs(_Part):
+    """How late the generator sent, in milliseconds."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class RecoveryPart(_Part):
+    """Parts of the recovery in seconds; all null for a control."""
+
+    recovered: bool | None
+    detection_s: float | None
+    redeploy_s: float | None
+    load_s: float | None
+    reload_s: float | None
+    replay_s: float | None
+    catchup_s: float | None
+    macro_s: float | None
+    replacement_up_s: float | None
+    censored_at_s: float | None
+    resolution_s: float | None
+
+
+class AuditPart(_Part):
+    """Counts against the batch recomputation."""
+
+    expected: int | None
+    lost: int | None
+    overcounted: int | None
+    wrong: int | None
+    reemitted: int | None
+    unknown: int | None
+
+
+class Metrics(_Part):
+    """All figures of an attempt; defined in docs/metrics.md."""
+
+    latency_ms: LatencyMs
+    throughput_rps: float | None
+    sustained: bool | None
+    effective_interval_s: float | None
+    cpu_cores: ByRole
+    rss_mb: ByRole
+    gc_s: float | None
+    state_bytes: StateBytes
+    schedule_lag_ms: ScheduleLagMs
+    recovery: RecoveryPart
+    audit: AuditPart
+
+    @classmethod
+    def unknown(cls) -> Metrics:
+        """Every figure null, for attempts that were not measured."""
+        return cls(
+            latency_ms=LatencyMs.empty(),
+            throughput_rps=None,
+            sustained=None,
+            effective_interval_s=None,
+            cpu_cores=ByRole.empty(),
+            rss_mb=ByRole.empty(),
+            gc_s=None,
+            state_bytes=StateBytes.empty(),
+            schedule_lag_ms=ScheduleLagMs.empty(),
+            recovery=RecoveryPart.empty(),
+            audit=AuditPart.empty(),
+        )
+
+
+class Environment(_Part):
+    """Where and with what the attempt ran."""
+
+    host: str | None
+    cores: int | None
+    memory_mb: float | None
+    oversubscribed: bool | None
+    versions: dict[str, Any] | None
+    git_commit: str | None
+    spark_conf: dict[str, Any] | None
+    kafka_conf: dict[str, Any] | None
+
+
+class TimelineEvent(_Part):
+    """An instant on both clocks of the host, and the evidence for it."""
+
+    name: str
+    wall_ns: int
+    mono_ns: int
+    source: str
+
+
+class Record(_Part):
+    """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    matrix: str | None
+    sweep_id: str | None
+    config: dict[str, Any]
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    logical_date: str | None
+    measured_at: str
+    attempt: str
+    status: Status
+    reasons: list[str]
+    environment: Environment
+    timeline: list[TimelineEvent]
+    metrics: Metrics
+    artifacts: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as it is stored: plain JSON types, `schema` under its own name."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def as_json(self) -> str:
+        """The stored text, with a newline at its end."""
+        return json.dumps(self.as_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def generate_schema() -> dict[str, Any]:
+    """The JSON Schema of Record, as committed under `schemas/`."""
+    schema = Record.model_json_schema(by_alias=True, mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+@cache
+def committed_schema() -> dict[str, Any]:
+    """The JSON Schema that lies in the repository."""
+    content: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
+    return content

@@ -1,0 +1,117 @@
+"""Spark's settings for the workload and for the harvest.
+
+`engine_settings` are part of the build's identity: records measured under other engine settings
+are never averaged with these.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+from pathlib import Path
+
+from faultline.attempt import Attempt
+from faultline.config import Configuration
+from faultline.settings import HOST, Settings
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+DRIVER_MEMORY_MB = 768
+# Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
+EXTRA_BATCHES = 200
+
+
+def engine_settings() -> dict[str, str]:
+    """Settings that are the same for every configuration of the workloads."""
+    return {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.driver.memory": f"{DRIVER_MEMORY_MB}m",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        # The query must not start on one executor only to move half of its state a second later.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    }
+
+
+def configured_settings(config: Configuration) -> dict[str, str]:
+    """Settings that follow from the configuration."""
+    changelog = config.commit_mode == "aligned-changelog"
+    batches = math.ceil((config.warmup_s + config.duration_s) / config.checkpoint_interval_s)
+    settings = {
+        "spark.cores.max": str(config.executors * config.executor_cores),
+        "spark.executor.cores": str(config.executor_cores),
+        "spark.executor.memory": f"{config.executor_memory_mb}m",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
+        # The batch boundaries are evidence: none may be purged before the harvest.
+        "spark.sql.streaming.minBatchesToRetain": str(batches + EXTRA_BATCHES),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(changelog).lower(),
+    }
+    if changelog:
+        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
+        settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)
+        settings["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{round(config.snapshot_interval_s * 1000)}ms"
+    return settings
+
+
+def loopback_settings() -> dict[str, str]:
+    """The driver listens on loopback only, also when the host has other addresses."""
+    return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+
+
+def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
+    """Everything the workload's spark-submit is told with --conf."""
+    logging = f"-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
+    mark = f"-Dfaultline.run={attempt.id}"
+    return {
+        **engine_settings(),
+        **configured_settings(config),
+        **loopback_settings(),
+        "spark.ui.port": str(ui_port),
+        "spark.driver.extraJavaOptions": f"{mark} {logging}",
+        # The attempt's id in an executor's command line is what the guard rails look for.
+        "spark.executor.extraJavaOptions": f"{mark} {logging}",
+    }
+
+
+def harvest_settings(settings: Settings) -> dict[str, str]:
+    """A short batch job on few data: no adaptive planning, no UI."""
+    return {
+        **loopback_settings(),
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
+        ),
+    }
+
+
+def spark_environment(settings: Settings) -> dict[str, str]:
+    """Environment of every spark-submit."""
+    return {
+        "SPARK_CONF_DIR": str(settings.spark_conf),
+        "SPARK_LOCAL_IP": HOST,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def kafka_jars(settings: Settings) -> str:
+    """Comma-separated jars of Spark's Kafka connector, for --jars."""
+    return ",".join(str(path) for path in sorted((settings.jars / "spark-kafka").glob("*.jar")))
+
+
+def program(settings: Settings, name: str) -> Path:
+    """The Spark program `name` of this project."""
+    return settings.root / "spark_jobs" / f"{name}.py"
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

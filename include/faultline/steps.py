@@ -1,0 +1,332 @@
+"""The steps of one experiment between `prepare` and `harvest`, each a plain function.
+
+Airflow calls them one after another; the processes they start live on across the tasks. What has
+to happen at an exact instant is done by the conductor, never by a step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from faultline import checkpoint
+from faultline.attempt import Attempt, write_json
+from faultline.config import Configuration
+from faultline.errors import InfrastructureError
+from faultline.journal import read_journal
+from faultline.processes import Entry, process_of, read_ledger, spawn_detached
+from faultline.settings import Settings
+from faultline.spark_conf import spark_environment
+from faultline.waiting import wait_until
+
+RECORDER_START_S = 15.0
+PRIMER_TIMEOUT_S = 120.0
+CONDUCTOR_START_S = 30.0
+SETTLE_S = 30.0
+DRAIN_LIMIT_S = 60.0
+STOP_S = 30.0
+MAX_RESTARTS = 5
+
+
+def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts the recorder and waits for its first line, which it writes once it holds the machine."""
+    entry = _spawn(
+        attempt,
+        settings,
+        "recorder",
+        [*_module("faultline.recorder"), *_folder(attempt), "--lock", str(settings.machine_lock)],
+        stdout=attempt.logs / "recorder.out",
+    )
+    wait_until(
+        lambda: _seen(attempt.recorder_journal, kind="start"),
+        timeout_s=RECORDER_START_S,
+        what="recorder: its first sample",
+        alive=lambda: _death(attempt, entry),
+    )
+    return entry
+
+
+def generator_specification(attempt: Attempt) -> dict[str, Any]:
+    """What the generator is told, derived from the configuration."""
+    description = attempt.read()
+    config = attempt.configuration()
+    return {
+        "bootstrap": description["kafka"]["bootstrap"],
+        "topic": description["topics"]["input"],
+        "partitions": config.partitions,
+        "rate": config.rate,
+        "seconds": config.warmup_s + config.duration_s,
+        **_source(config),
+        "state_mb": config.state_mb,
+        "state_touch": config.state_touch,
+        "seed": config.seed,
+        "repetition": description["repetition"],
+    }
+
+
+def _source(config: Configuration) -> dict[str, Any]:
+    if config.skew is None:
+        return {"source": "text", "corpus": config.corpus}
+    return {"source": "zipf", "skew": config.skew, "vocabulary": config.vocabulary}
+
+
+def start_generator(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts the generator, which prepares its data, sends the primer, and waits at the gate."""
+    specification = attempt.folder / "generator_config.json"
+    write_json(specification, generator_specification(attempt))
+    arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
+    histogram = ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
+    return _spawn(
+        attempt,
+        settings,
+        "generator",
+        [*_module("generators"), *arguments, *histogram],
+        stdout=attempt.generator_journal,
+    )
+
+
+def workload_configuration(attempt: Attempt) -> Path:
+    """Writes the one JSON file that the Spark program reads, and returns its path."""
+    description = attempt.read()
+    config = attempt.configuration()
+    path = attempt.folder / "workload_config.json"
+    write_json(
+        path,
+        {
+            "bootstrap": description["kafka"]["bootstrap"],
+            "input_topic": description["topics"]["input"],
+            "output_topic": description["topics"]["output"],
+            "checkpoint": str(attempt.checkpoint),
+            "listener_log": str(attempt.listener_journal),
+            "trigger_s": config.checkpoint_interval_s,
+            "stop_file": str(attempt.stop_file),
+        },
+    )
+    return path
+
+
+def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
+    """Starts the workload supervisor with `command`; returns when all that was primed is committed."""
+    config = attempt.configuration()
+    write_json(
+        attempt.folder / "workload.json",
+        {
+            "command": command,
+            "env": spark_environment(settings),
+            "restart_delay_s": config.restart_delay_s,
+            "max_restarts": MAX_RESTARTS,
+        },
+    )
+    entry = _spawn(
+        attempt,
+        settings,
+        "supervisor",
+        [*_module("faultline.workload_supervisor"), *_folder(attempt)],
+        stdout=attempt.logs / "supervisor.out",
+    )
+    primed = wait_until(
+        lambda: _seen(attempt.generator_journal, event="primed"),
+        timeout_s=PRIMER_TIMEOUT_S,
+        what="generator: its primer",
+        alive=lambda: _death(attempt, _last(attempt, "generator")),
+    )
+    wait_until(
+        lambda: checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), primed["end_offsets"]),
+        timeout_s=PRIMER_TIMEOUT_S,
+        what=lambda: f"workload: the commit of the primer; see {attempt.spark_logs / 'driver-0.log'}",
+        alive=lambda: _workload_trouble(attempt, entry),
+    )
+    return entry
+
+
+def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
+    """Starts the conductor, which opens the gate and keeps the instants; waits until the fault settled.
+
+    Returns the journal's last line on it (for a control: the gate's).
+    """
+    config = attempt.configuration()
+    entry = _spawn(
+        attempt,
+        settings,
+        "conductor",
+        [*_module("faultline.conductor"), *_folder(attempt)],
+        stdout=attempt.logs / "conductor.out",
+    )
+
+    def alive() -> str | None:
+        failed = _seen(attempt.conductor_journal, event="failed")
+        return f"conductor: {failed['message']}" if failed else _death(attempt, entry)
+
+    gate = wait_until(
+        lambda: _seen(attempt.conductor_journal, event="gate"),
+        timeout_s=CONDUCTOR_START_S,
+        what="conductor: opening the gate",
+        alive=alive,
+    )
+    if config.fault_at_s is None:
+        return gate
+    return wait_until(
+        lambda: _seen(attempt.conductor_journal, event="settled"),
+        timeout_s=config.fault_at_s + SETTLE_S,
+        what="conductor: the outcome of the fault",
+        alive=alive,
+    )
+
+
+def await_end(
+    attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Waits for the schedule's end and the drain, then stops workload and recorder.
+
+    A process that died is noted, not raised: the measurement is kept, and the judge calls it
+    invalid. Raises InfrastructureError when the parent sweep was stopped.
+    """
+    config = attempt.configuration()
+    problems: list[str] = []
+    window_s = config.warmup_s + config.duration_s
+    for role, journal in (("conductor", attempt.conductor_journal), ("generator", attempt.generator_journal)):
+        try:
+            wait_until(
+                lambda journal=journal: _seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
+                timeout_s=window_s + SETTLE_S,
+                every_s=0.2,
+                what=f"{role}: the end of its schedule",
+                alive=lambda role=role: _death(attempt, _last(attempt, role)),  # type: ignore[misc]
+            )
+        except InfrastructureError as error:
+            if str(error).startswith("cancelled"):
+                raise
+            problems.append(str(error))
+    drained = _drain(attempt, config, problems)
+    attempt.stop_file.touch()
+    _await_exit(attempt, "supervisor", problems)
+    _stop_recorder(attempt, problems)
+    outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+    write_json(attempt.folder / "end.json", outcome)
+    return outcome
+
+
+def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool:
+    """Waits until every record sent is committed; the limit is 60 s and three intervals."""
+    done = _seen(attempt.generator_journal, event="done")
+    if not done:
+        problems.append("drain: the generator left no end offsets to drain to")
+        return False
+    try:
+        wait_until(
+            lambda: checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"]),
+            timeout_s=DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
+            what="drain: the end offsets",
+            alive=lambda: _workload_trouble(attempt, _last(attempt, "supervisor")),
+        )
+    except InfrastructureError as error:
+        problems.append(str(error))
+        return False
+    return True
+
+
+def _await_exit(attempt: Attempt, role: str, problems: list[str]) -> None:
+    entry = _last(attempt, role)
+    process = process_of(entry) if entry else None
+    if process is None:
+        return
+    try:
+        wait_until(lambda: process_of(entry) is None, timeout_s=STOP_S, what=f"{role}: its end")  # type: ignore[arg-type]
+    except InfrastructureError as error:
+        problems.append(str(error))
+
+
+def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
+    entry = _last(attempt, "recorder")
+    process = process_of(entry) if entry else None
+    if process is None:
+        problems.append("recorder: died before the end")
+        return
+    process.send_signal(signal.SIGTERM)
+    _await_exit(attempt, "recorder", problems)
+
+
+def _workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
+    exits = [line for line in _lines(attempt.supervisor_journal) if line.get("event") == "exit"]
+    if len(exits) > MAX_RESTARTS:
+        log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
+        return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
+    return _death(attempt, entry)
+
+
+def _tail(log: Path) -> str:
+    """The line of a driver's log that says most: its last error, else its last line."""
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return "(no log)"
+    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    return (errors or lines or ["(empty)"])[-1][:300]
+
+
+def _spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:
+    return spawn_detached(
+        command,
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=stdout,
+        stderr=attempt.logs / f"{role}.err",
+        cwd=settings.root,
+    )
+
+
+def _module(name: str) -> list[str]:
+    return [sys.executable, "-m", name]
+
+
+def _folder(attempt: Attempt) -> list[str]:
+    return ["--attempt-dir", str(attempt.folder)]
+
+
+def _lines(journal: Path) -> list[dict[str, Any]]:
+    return list(read_journal(journal)) if journal.exists() else []
+
+
+def _seen(journal: Path, **match: str) -> dict[str, Any] | None:
+    """The last line whose fields are as given."""
+    for line in reversed(_lines(journal)):
+        if all(line.get(key) == value for key, value in match.items()):
+            return line
+    return None
+
+
+def _last(attempt: Attempt, role: str) -> Entry | None:
+    """The newest ledger entry of a role."""
+    return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
+
+
+def _death(attempt: Attempt, entry: Entry | None) -> str | None:
+    """One line on how a process ended, or None while it lives."""
+    if entry is not None and process_of(entry) is not None:
+        return None
+    role = entry.role if entry else "process"
+    log = attempt.logs / f"{role}.err"
+    try:
+        words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
+    except (OSError, IndexError):
+        words = "it left no message"
+    return f"{role}: ended early: {words}"
+
+
+def _cancelled(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise InfrastructureError("cancelled: the sweep was stopped")
+
+
+
+def read_end(attempt: Attempt) -> dict[str, Any]:
+    """What `await_end` found; empty when it did not get that far."""
+    path = attempt.folder / "end.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}

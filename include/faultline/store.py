@@ -1,0 +1,166 @@
+"""The store of records: one file per attempt, written once, never changed.
+
+`<root>/records/<config_id>/<attempt>.json`. The files are the truth about what was measured; a reader
+never fails because of a single bad one, but names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+from pydantic import ValidationError
+
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.record import Record, Status, committed_schema
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+# Room asked for before anything is started: an attempt's raw files rarely take more.
+ROOM_BYTES = 200_000_000
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """The unit of work that ends with one valid record."""
+
+    config_id: str
+    repetition: int
+    series: str
+
+    @classmethod
+    def of(cls, record: Record) -> Cell:
+        """The cell that a record belongs to."""
+        return cls(record.config_id, record.repetition, record.series)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All readable records in order of attempt, and a line for each file that could not be read."""
+
+    records: tuple[Record, ...]
+    problems: tuple[str, ...]
+
+
+class Store:
+    """Records under a results folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "records"
+
+    def path(self, record: Record) -> Path:
+        """Where the record of this attempt lies."""
+        return self.directory / record.config_id / f"{record.attempt}.json"
+
+    def check_writable(self, room_bytes: int = ROOM_BYTES) -> None:
+        """Refuses early: ConfigError when the folder cannot be written or the disk has no room."""
+        probe = self.directory / f".probe.{os.getpid()}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+            status = os.statvfs(self.directory)
+        except OSError as error:
+            raise _explained(self.directory, error) from error
+        free = status.f_bavail * status.f_frsize
+        if free < room_bytes:
+            raise ConfigError(
+                f"{self.directory}: {free / 1e6:.0f} MB free, {room_bytes / 1e6:.0f} MB needed; "
+                "free some space or set FAULTLINE_RESULTS to another disk"
+            )
+
+    def write(self, record: Record) -> Path:
+        """Stores a record atomically and returns its path.
+
+        Writing the very same record again changes nothing. Raises InfrastructureError when the attempt
+        already has another record, when the record breaks the JSON Schema, or when the disk is full;
+        ConfigError when the folder cannot be written.
+        """
+        try:
+            jsonschema.validate(record.as_dict(), committed_schema())
+        except jsonschema.ValidationError as error:
+            raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
+        path, text = self.path(record), record.as_json()
+        if path.exists():
+            if path.read_text(encoding="utf-8") == text:
+                return path
+            raise InfrastructureError(f"{path}: this attempt already has another record; it is never overwritten")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_atomically(path, text)
+        except OSError as error:
+            raise _explained(path, error) from error
+        return path
+
+    def read(self) -> Contents:
+        """Reads all records; corrupt files and foreign schemas are listed, never fatal."""
+        records, problems = [], []
+        for path in sorted(self.directory.glob("*/*.json")):
+            if path.name.startswith("."):
+                continue
+            try:
+                records.append(Record.model_validate_json(path.read_bytes()))
+            except ValidationError as error:
+                problem = error.errors(include_url=False)[0]
+                key = ".".join(str(part) for part in problem["loc"]) or "file"
+                problems.append(f"{path}: {key}: {problem['msg']}; move it away or measure again")
+            except OSError as error:
+                problems.append(f"{path}: {error.strerror}; check its permissions")
+        return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
+
+    def newest(self, cell: Cell) -> Record | None:
+        """The record of the cell's latest attempt, whatever its status."""
+        return _last(record for record in self.read().records if Cell.of(record) == cell)
+
+    def valid(self, cell: Cell) -> Record | None:
+        """The latest valid record of the cell."""
+        return _last(record for record in self.query(status="valid") if Cell.of(record) == cell)
+
+    def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
+        """Records in order of attempt, narrowed by the arguments that are given."""
+        return [
+            record
+            for record in self.read().records
+            if (matrix is None or record.matrix == matrix)
+            and (sweep is None or record.sweep_id == sweep)
+            and (status is None or record.status == status)
+        ]
+
+
+def _last(records: Iterable[Record]) -> Record | None:
+    found = list(records)
+    return found[-1] if found else None
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Writes beside, syncs, renames, and syncs the folder: after a crash the file is whole or absent."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:
+    if error.errno in _FULL:
+        return InfrastructureError(f"{path}: the disk is full; free some space, then clear the task judge")
+    if error.errno in _REFUSED:
+        return ConfigError(
+            f"{path}: not writable ({error.strerror}); mend its permissions or set FAULTLINE_RESULTS elsewhere"
+        )
+    return InfrastructureError(f"{path}: cannot be written ({error.strerror}); check the disk")

@@ -1,0 +1,321 @@
+"""Starting, watching and ending the embedded services, through the `supervisor` package.
+
+Every process of an installation inherits FAULTLINE_INSTANCE, a random name made by the `up` that
+started it. So `down` finds what a crashed supervisor left behind, and nothing that is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.airflow_home import airflow_environment, write_airflow_home
+from faultline.errors import InfrastructureError
+from faultline.processes import clean_environment, end_processes
+from faultline.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
+from faultline.settings import Settings, choose_ports
+from faultline.waiting import wait_until
+
+MARK = "FAULTLINE_INSTANCE"
+Progress = Callable[[str], None]
+
+CONF_HEAD = """\
+[unix_http_server]
+file={socket}
+chmod=0700
+
+[supervisord]
+logfile={logs}/supervisord.log
+logfile_maxbytes=5MB
+pidfile={home}/supervisord.pid
+childlogdir={logs}
+minfds=1024
+strip_ansi=true
+{user}
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+
+[supervisorctl]
+serverurl=unix://{socket}
+"""
+
+CONF_PROGRAM = """
+[program:{name}]
+command={command}
+directory={directory}
+environment={environment}
+autostart=false
+autorestart=true
+startsecs=1
+startretries=20
+stopsignal={stop_signal}
+stopwaitsecs=15
+stopasgroup=true
+killasgroup=true
+redirect_stderr=true
+stdout_logfile={logs}/{name}.log
+stdout_logfile_maxbytes=20MB
+stdout_logfile_backups=1
+"""
+
+
+class Supervisor:
+    """The supervisor daemon of one installation."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """One XML-RPC call over the Unix socket. Raises OSError when the daemon is not there."""
+        from supervisor.xmlrpc import SupervisorTransport
+
+        transport = SupervisorTransport(None, None, f"unix://{self.settings.supervisor_socket}")
+        try:
+            proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport, allow_none=True)
+            return getattr(proxy, method)(*arguments)
+        finally:
+            transport.close()
+
+    def running(self) -> bool:
+        try:
+            return self.call("supervisor.getState")["statename"] == "RUNNING"
+        except (OSError, xmlrpc.client.Error):
+            return False
+
+    def states(self) -> dict[str, str]:
+        """State by service name, such as RUNNING or BACKOFF; empty when the daemon is not there."""
+        return {name: info["statename"] for name, info in self._infos().items()}
+
+    def pids(self) -> dict[str, int]:
+        """Pid by service name, of those that run."""
+        return {name: int(info["pid"]) for name, info in self._infos().items() if info["pid"]}
+
+    def _infos(self) -> dict[str, dict[str, Any]]:
+        try:
+            return {info["name"]: info for info in self.call("supervisor.getAllProcessInfo")}
+        except (OSError, xmlrpc.client.Error):
+            return {}
+
+    def start(self, name: str) -> None:
+        """Starts one service; one that runs already is left alone."""
+        with contextlib.suppress(xmlrpc.client.Fault):  # ALREADY_STARTED
+            self.call("supervisor.startProcess", name, False)
+
+    def load(self) -> None:
+        """Makes the daemon know the programs that were added to its configuration."""
+        added, _changed, _removed = self.call("supervisor.reloadConfig")[0]
+        for group in added:
+            with contextlib.suppress(xmlrpc.client.Fault):
+                self.call("supervisor.addProcessGroup", group)
+
+
+def up(
+    settings: Settings,
+    java: Path,
+    *,
+    airflow: bool = True,
+    explicit_ports: dict[str, int] | None = None,
+    progress: Progress = lambda text: None,
+) -> Settings:
+    """Starts what is not running and waits until every service answers. Idempotent.
+
+    Returns the settings with the ports that are really used. Raises InfrastructureError naming the
+    service that did not come up, with the end of its log.
+    """
+    supervisor = Supervisor(settings)
+    if not supervisor.running():
+        _sweep(settings)
+        settings = _claim_ports(settings, explicit_ports or {}, progress)
+        _write_instance(settings)
+        _prepare(settings, java)
+        _start_daemon(settings, java)
+        supervisor = Supervisor(settings)
+    wanted = data_services(settings, java)
+    if airflow:
+        wanted += airflow_services(settings)
+        write_airflow_home(settings)
+    if missing := [service for service in wanted if service.name not in supervisor.states()]:
+        _write_configuration(settings, data_services(settings, java) + (airflow_services(settings) if airflow else []))
+        supervisor.load()
+        progress(f"services: {', '.join(service.name for service in missing)}")
+    for service in data_services(settings, java):
+        supervisor.start(service.name)
+    if airflow:
+        _provision_airflow(settings, progress)
+        for service in airflow_services(settings):
+            supervisor.start(service.name)
+    for service in wanted:
+        _await_ready(supervisor, service, settings)
+        progress(f"{service.name}: ready")
+    return settings
+
+
+def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
+    """Ends every process of this installation, also after a crash; removes its sockets and locks.
+
+    Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
+    """
+    supervisor = Supervisor(settings)
+    if supervisor.running():
+        daemon = psutil.Process(supervisor.call("supervisor.getPID"))
+        progress("stopping the services")
+        with contextlib.suppress(OSError, xmlrpc.client.Error):
+            supervisor.call("supervisor.shutdown")
+        psutil.wait_procs([daemon], timeout=60)
+    ended = _sweep(settings)
+    for leftover in (settings.supervisor_socket, settings.home / "supervisord.pid", settings.machine_lock):
+        leftover.unlink(missing_ok=True)
+    (settings.home / "instance.json").unlink(missing_ok=True)
+    return ended
+
+
+def marked_processes(settings: Settings) -> list[psutil.Process]:
+    """Live processes that carry this installation's mark in their environment, but not this one."""
+    try:
+        mark = json.loads((settings.home / "instance.json").read_text())["instance"]
+    except (OSError, ValueError, KeyError):
+        return []
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in own and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def _sweep(settings: Settings) -> list[int]:
+    return end_processes(marked_processes(settings), grace_s=8.0)
+
+
+def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progress) -> Settings:
+    from faultline.config import suggest
+    from faultline.errors import ConfigError
+
+    for name in explicit:
+        if name not in settings.ports:
+            raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
+    wanted = {**settings.ports, **explicit}
+    chosen = choose_ports(wanted, frozenset(explicit))
+    for name, port in chosen.items():
+        if port != wanted[name]:
+            progress(f"port {wanted[name]} of {name} is busy; using {port}")
+    file = settings.home / "ports.json"
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(chosen, indent=2))
+    temporary.rename(file)
+    return replace(settings, ports=chosen)
+
+
+def _write_instance(settings: Settings) -> None:
+    (settings.home / "instance.json").write_text(json.dumps({"instance": os.urandom(8).hex()}))
+
+
+def _prepare(settings: Settings, java: Path) -> None:
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    prepare_kafka(settings, java)
+    prepare_spark(settings)
+
+
+def _start_daemon(settings: Settings, java: Path) -> None:
+    _write_configuration(settings, data_services(settings, java))
+    instance = json.loads((settings.home / "instance.json").read_text())["instance"]
+    environment = clean_environment(
+        {
+            **airflow_environment(settings),
+            MARK: instance,
+            # Without it, a process that renames itself overwrites the environment that carries the mark.
+            "SPT_NOENV": "1",
+            "JAVA_HOME": str(java.parent.parent),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            # Loopback is never reached through a proxy.
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
+    )
+    settings.supervisor_socket.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
+    done = subprocess.run(
+        command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
+    wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+
+
+def _write_configuration(settings: Settings, services: Iterable[Service]) -> None:
+    def escape(text: str) -> str:
+        return text.replace("%", "%%")
+
+    user = "user=root\n" if os.getuid() == 0 else ""
+    text = CONF_HEAD.format(
+        socket=escape(str(settings.supervisor_socket)),
+        logs=escape(str(settings.logs)),
+        home=escape(str(settings.home)),
+        user=user,
+    )
+    for service in services:
+        text += CONF_PROGRAM.format(
+            name=service.name,
+            command=escape(" ".join(_quote(part) for part in service.command)),
+            directory=escape(str(settings.home)),
+            environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
+            stop_signal=service.stop_signal,
+            logs=escape(str(settings.logs)),
+        )
+    (settings.home / "supervisord.conf").write_text(text)
+
+
+def _quote(part: str) -> str:
+    import shlex
+
+    return shlex.quote(part)
+
+
+def _provision_airflow(settings: Settings, progress: Progress) -> None:
+    """Migrates Airflow's database and writes the Connections, when anything of it changed."""
+    progress("airflow: database and connections")
+    done = subprocess.run(
+        [sys.executable, "-m", "faultline.orchestration.provision"],
+        env=clean_environment(airflow_environment(settings)),
+        cwd=settings.home,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise InfrastructureError(f"airflow: database could not be prepared: {done.stderr.strip()[-500:]}")
+
+
+def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -> None:
+    def alive() -> str | None:
+        state = supervisor.states().get(service.name, "UNKNOWN")
+        if state == "FATAL":
+            return f"{service.name}: does not stay up; the end of its log:\n{_log_tail(settings, service.name)}"
+        return None
+
+    wait_until(
+        service.ready,
+        timeout_s=180,
+        every_s=0.25,
+        what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
+        alive=alive,
+    )
+
+
+def _log_tail(settings: Settings, name: str) -> str:
+    try:
+        return (settings.logs / f"{name}.log").read_text(errors="replace")[-1500:]
+    except OSError:
+        return "(no log)"

@@ -1,0 +1,159 @@
+"""The rules that make a record invalid. Each is a pure function from findings to a reason or nothing.
+
+A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from faultline.bands import STEADY_P, mann_kendall
+from faultline.config import Configuration, baseline_bins
+
+SCHEDULE_LAG_MS = 50.0
+INTERVAL_EXCESS = 1.2
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the rules look at. A `…_died` text is None while all is well.
+
+    `baseline_*`: values of the pre-fault bins. `outcome`: how the conductor settled the planned fault.
+    `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
+    """
+
+    configuration: Configuration
+    schedule_lag_p99_ms: float | None
+    generator_died: str | None
+    recorder_died: str | None
+    conductor_died: str | None
+    baseline_lag: Floats
+    baseline_throughput: Floats
+    t0_backlog: int
+    effective_interval_s: float | None
+    outcome: str | None
+    losses: Sequence[str]
+    undrained: int
+    chain_problems: Sequence[str]
+
+    @property
+    def control(self) -> bool:
+        """Whether no fault was planned."""
+        return self.configuration.fault == "none"
+
+
+def reasons(findings: Findings) -> list[str]:
+    """Why the record is invalid, in the order of RULES; empty for a valid one."""
+    return [f"{code}: {detail}" for code, rule in RULES.items() if (detail := rule(findings)) is not None]
+
+
+def schedule_lag(findings: Findings) -> str | None:
+    """The generator itself was late: its lateness would be read as the engine's."""
+    lag = findings.schedule_lag_p99_ms
+    return f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms" if lag is not None and lag > SCHEDULE_LAG_MS else None
+
+
+def generator_died(findings: Findings) -> str | None:
+    """The load ended early."""
+    return findings.generator_died
+
+
+def recorder_died(findings: Findings) -> str | None:
+    """Samples are missing."""
+    return findings.recorder_died
+
+
+def conductor_died(findings: Findings) -> str | None:
+    """The instants of the fault were not kept to the end."""
+    return findings.conductor_died
+
+
+def baseline_too_short(findings: Findings) -> str | None:
+    """Too few bins before the fault to say what is normal."""
+    needed = baseline_bins(findings.configuration.checkpoint_interval_s)
+    bins = len(findings.baseline_lag)
+    return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
+
+
+def not_steady(findings: Findings) -> str | None:
+    """Lag or throughput had a trend before the fault."""
+    if findings.control:
+        return None
+    p_values = {"lag": mann_kendall(findings.baseline_lag), "throughput": mann_kendall(findings.baseline_throughput)}
+    trends = [f"{name} has a trend before the fault (p = {p:.3f})" for name, p in p_values.items() if p <= STEADY_P]
+    return ", ".join(trends) or None
+
+
+def backlog_at_t0(findings: Findings) -> str | None:
+    """The primer was not committed when the gate opened."""
+    return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
+
+
+def interval_not_held(findings: Findings) -> str | None:
+    """Commits came more slowly than the configuration says, so its interval is not what was measured."""
+    effective, nominal = findings.effective_interval_s, findings.configuration.checkpoint_interval_s
+    if effective is None:
+        return "no commit in the measured window"
+    limit = INTERVAL_EXCESS * nominal
+    return f"{effective:.2f} s between commits > {limit:.2f} s" if effective > limit else None
+
+
+def no_effect(findings: Findings) -> str | None:
+    """The signal was sent, and nothing broke."""
+    return "the fault changed nothing" if _outcome(findings) == "no-effect" else None
+
+
+def missed_window(findings: Findings) -> str | None:
+    """The fault came outside the instant planned for it."""
+    return "the fault was not delivered at its time" if _outcome(findings) == "missed-window" else None
+
+
+def fault_unknown(findings: Findings) -> str | None:
+    """Nobody can say whether the fault took effect."""
+    known = {"effective", "no-effect", "missed-window"}
+    if findings.control or _outcome(findings) in known:
+        return None
+    return "the conductor did not settle whether the fault took effect"
+
+
+def fault_in_control(findings: Findings) -> str | None:
+    """A control must see no fault at all."""
+    return "; ".join(findings.losses) if findings.control and findings.losses else None
+
+
+def drain_incomplete(findings: Findings) -> str | None:
+    """The engine did not reach the end of the input, so the audit would count what was merely late."""
+    return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
+
+
+def timeline_broken(findings: Findings) -> str | None:
+    """A part of the timeline is missing without censoring, or negative."""
+    return "; ".join(findings.chain_problems) or None
+
+
+RULES: dict[str, Callable[[Findings], str | None]] = {
+    "schedule-lag": schedule_lag,
+    "generator-died": generator_died,
+    "recorder-died": recorder_died,
+    "conductor-died": conductor_died,
+    "baseline-too-short": baseline_too_short,
+    "not-steady": not_steady,
+    "backlog-at-t0": backlog_at_t0,
+    "interval-not-held": interval_not_held,
+    "no-effect": no_effect,
+    "missed-window": missed_window,
+    "fault-unknown": fault_unknown,
+    "fault-in-control": fault_in_control,
+    "drain-incomplete": drain_incomplete,
+    "timeline-broken": timeline_broken,
+}
+
+
+def _outcome(findings: Findings) -> str | None:
+    return None if findings.control else findings.outcome

@@ -1,0 +1,73 @@
+"""Writes what the streaming query reports, one flushed JSON line an event.
+
+Spark has no REST endpoint for streaming queries, so a listener is the only way to see each batch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+
+class ProgressLog(StreamingQueryListener):
+    """Appends `started`, `progress` and `terminated` events to `path`, with wall and monotonic time in ns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
+        self._write("started", query_id=str(event.id), run_id=str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = json.loads(event.progress.json)
+        source = (progress.get("sources") or [{}])[0]
+        operators = progress.get("stateOperators") or []
+        self._write(
+            "progress",
+            run_id=progress["runId"],
+            batch=progress["batchId"],
+            trigger_wall_ms=_epoch_ms(progress["timestamp"]),
+            duration_ms=progress.get("durationMs", {}),
+            num_input_rows=progress.get("numInputRows", 0),
+            start_offsets=_offsets(source.get("startOffset")),
+            end_offsets=_offsets(source.get("endOffset")),
+            state={
+                "rows": sum(operator.get("numRowsTotal", 0) for operator in operators),
+                "rows_updated": sum(operator.get("numRowsUpdated", 0) for operator in operators),
+                "memory_bytes": sum(operator.get("memoryUsedBytes", 0) for operator in operators),
+                "custom": operators[0].get("customMetrics", {}) if operators else {},
+            },
+        )
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self._write("terminated", run_id=str(event.runId), exception=event.exception)
+
+    def _write(self, event: str, **fields: Any) -> None:
+        line = {"event": event, **fields, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _epoch_ms(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def _offsets(value: Any) -> dict[str, int] | None:
+    """Offsets by partition of the one subscribed topic; None for the start of the first batch."""
+    if isinstance(value, str):
+        value = json.loads(value)
+    return next(iter(value.values())) if value else None

@@ -1,0 +1,48 @@
+"""The audit over tables of counts, against a count by hand."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.audit import OFFENDERS_PER_KIND, audit
+
+counts = st.none() | st.integers(1, 50)
+rows = st.lists(
+    st.tuples(counts, counts, st.integers(0, 3), st.integers(0, 2)).filter(lambda row: row[0] is not None or row[1]),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(rows)
+def test_totals_are_those_of_a_count_by_hand(rows: list[tuple[int | None, int | None, int, int]]) -> None:
+    frame = pd.DataFrame(
+        [(f"k{i:03}", *row) for i, row in enumerate(rows)],
+        columns=["key", "expected", "final", "reemitted", "unreadable"],
+    ).astype({"expected": "Int64", "final": "Int64"})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "counts.parquet"
+        frame.to_parquet(path)
+        totals, offenders = audit(path, [{"event": "done", "unknown": 4}])
+    known = [(expected, final or 0) for expected, final, _, _ in rows if expected]
+    assert totals.expected == sum(expected for expected, _ in known)
+    assert totals.lost == sum(max(0, expected - final) for expected, final in known)
+    assert totals.overcounted == sum(max(0, final - expected) for expected, final in known)
+    assert totals.wrong == sum(row[0] is None for row in rows) + sum(row[3] for row in rows)
+    assert totals.reemitted == sum(row[2] for row in rows)
+    assert totals.unknown == 4
+    for kind in ("lost", "overcounted", "wrong"):
+        named = [line["key"] for line in offenders if line["kind"] == kind]
+        assert named == sorted(named) and len(named) <= OFFENDERS_PER_KIND
+        assert bool(named) == bool(getattr(totals, kind))
+
+
+def test_without_a_done_event_the_unknown_sends_stay_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    pd.DataFrame({"key": ["a"], "expected": [1], "final": [1], "reemitted": [0], "unreadable": [0]}).to_parquet(path)
+    assert audit(path, [])[0].unknown is None

@@ -1,0 +1,102 @@
+"""Bands, held runs, the trend test and the slope, each against a slow and obvious version."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from faultline.bands import HELD_BINS, HELD_S, band, first_held, mann_kendall, slope_interval, sustained
+
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_a_band_is_median_and_three_scaled_mads_but_never_narrower_than_five_percent(values: list[float]) -> None:
+    found = band(values)
+    assert found is not None
+    median = statistics.median(values)
+    mad = 1.4826 * statistics.median(abs(value - median) for value in values)
+    assert found.median == pytest.approx(median)
+    assert found.upper - median == pytest.approx(max(3 * mad, 0.05 * abs(median)), rel=1e-4, abs=1e-6)
+    assert found.upper - median == pytest.approx(median - found.lower, rel=1e-6, abs=1e-6)
+
+
+def test_a_band_leaves_unknown_values_out_and_needs_one_value() -> None:
+    assert band([float("nan"), 100.0]) == band([100.0])
+    assert band([float("nan")]) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=40))
+def test_held_is_the_first_run_of_three_bins_and_ten_seconds(bins: list[tuple[int, bool]]) -> None:
+    spans = np.array([span for span, _ in bins], dtype=float)
+    inside = np.array([good for _, good in bins], dtype=bool)
+    starts = [
+        begin
+        for begin in range(len(bins))
+        for end in range(begin + HELD_BINS, len(bins) + 1)
+        if inside[begin:end].all() and spans[begin:end].sum() >= HELD_S
+    ]
+    assert first_held(spans, inside) == (min(starts) if starts else None)
+
+
+@settings(deadline=None)
+@given(st.permutations(range(6)))
+def test_mann_kendall_is_exact_without_ties(values: list[int]) -> None:
+    def score(order: tuple[int, ...]) -> int:
+        return sum(np.sign(b - a) for a, b in itertools.combinations(order, 2))
+
+    seen = abs(score(tuple(values)))
+    orders = list(itertools.permutations(range(6)))
+    extreme = sum(abs(score(order)) >= seen for order in orders)
+    assert mann_kendall(values) == pytest.approx(extreme / len(orders))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 8), min_size=8, max_size=20))
+def test_mann_kendall_with_ties_is_the_corrected_normal_test(values: list[int]) -> None:
+    n = len(values)
+    score = sum((b > a) - (b < a) for a, b in itertools.combinations(values, 2))
+    ties = [values.count(value) for value in set(values)]
+    if max(ties) == 1:
+        return
+    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    expected = 2 * stats.norm.sf(max(0, abs(score) - 1) / variance**0.5) if variance else 1.0
+    assert mann_kendall(values) == pytest.approx(min(1.0, expected))
+
+
+def test_mann_kendall_beyond_sixty_values_goes_on_smoothly() -> None:
+    values = np.random.default_rng(3).permutation(61)
+    exact = stats.kendalltau(np.arange(61), values, method="exact").pvalue
+    assert mann_kendall(values) == pytest.approx(exact, abs=0.01)
+
+
+def test_four_bins_can_never_show_a_trend_and_ten_rising_ones_do() -> None:
+    assert mann_kendall([1, 2, 3, 4]) > 0.05
+    assert mann_kendall(range(10)) < 0.001
+    assert mann_kendall([5.0] * 10) == 1.0
+    assert mann_kendall([1, 2]) == 1.0
+
+
+def test_lag_that_grows_for_sure_is_not_sustained() -> None:
+    times = np.arange(20, dtype=float)
+    noise = np.where(times % 2, 3.0, -3.0)
+    assert sustained(times, 50 + noise) is True
+    assert sustained(times, 50 - 5 * times + noise) is True
+    assert sustained(times, 50 + 5 * times + noise) is False
+    assert sustained(times[:2], noise[:2]) is None
+
+
+def test_the_slope_interval_holds_the_planted_slope_as_often_as_it_says() -> None:
+    random = np.random.default_rng(7)
+    times = np.arange(15, dtype=float)
+    intervals = [slope_interval(times, 2 * times + random.normal(0, 4, 15)) for _ in range(400)]
+    inside = [low <= 2 <= high for low, high in (i for i in intervals if i is not None)]
+    assert 0.92 <= sum(inside) / 400 <= 0.98

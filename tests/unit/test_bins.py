@@ -1,0 +1,95 @@
+"""Bins of batches and of seconds against a count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s, throughput_rps
+from faultline.latency import TUPLE_COLUMNS, fold
+from faultline.raw import Commit
+from faultline.window import NS, Window
+
+WINDOW = Window.of(1_000 * NS, 2, 8, 1)
+NO_TUPLES = fold([], WINDOW)
+
+
+def _records(due_ms: list[int], primer: int = 2) -> pd.DataFrame:
+    rows = [(0, offset, 0, True) for offset in range(primer)]
+    rows += [(0, primer + index, ms, False) for index, ms in enumerate(sorted(due_ms))]
+    return pd.DataFrame(rows, columns=["partition", "offset", "timestamp_ms", "primer"])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1_000_000, 1_012_000), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 20)), min_size=1, max_size=8),
+)
+def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) -> None:
+    due_ms = sorted(due_ms)
+    commits, wall, offset = [Commit(0, 0, None, 999 * NS, {"0": 2})], 1_000 * NS, 2
+    for number, (after_ms, more) in enumerate(steps, start=1):
+        wall, offset = wall + after_ms * 1_000_000, min(2 + len(due_ms), offset + more)
+        commits.append(Commit(0, number, None, wall, {"0": offset}))
+    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    assert len(bins) == len(steps)
+    for row, before, commit in zip(bins.itertuples(), commits, commits[1:], strict=False):
+        committed = commit.end_offsets["0"] - before.end_offsets["0"]
+        span = (commit.committed_wall_ns - max(before.committed_wall_ns, WINDOW.t0_ns)) / NS
+        due = sum(ms * 1_000_000 <= commit.committed_wall_ns for ms in due_ms)
+        assert row.records == committed
+        assert row.span_s == pytest.approx(span)
+        assert row.throughput_rps == pytest.approx(committed / span)
+        assert row.lag == due - (commit.end_offsets["0"] - 2)
+        assert np.isnan(row.latency_ms)
+
+
+def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
+    commits = [Commit(0, 0, None, 1_001 * NS, {"0": 5})]
+    bins = bins_of_batches(commits, Schedule(_records([1_000_100, 1_000_200, 1_000_300], primer=4)), NO_TUPLES, WINDOW)
+    assert bins["records"].tolist() == [1]
+    assert Schedule(_records([1], primer=4)).primer_backlog(None) == 4
+    assert Schedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
+
+
+def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
+    rows = [(0, 1, 1_000_000, 1_000_000 + latency, False, 1) for latency in range(1, 201)]
+    tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
+    bins = bins_of_batches([Commit(0, 1, None, 1_002 * NS, {"0": 3})], Schedule(_records([1])), tuples, WINDOW)
+    assert bins["latency_ms"].tolist() == [198.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, 3_000), st.integers(1, 5)), min_size=1, max_size=40))
+def test_bins_of_a_second_count_as_by_hand(groups: list[tuple[int, int, int]]) -> None:
+    rows = [(0, None, 1_000_000 + at, 1_000_000 + at + late, False, n) for at, late, n in groups]
+    tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)
+    bins = bins_of_seconds(tuples, WINDOW)
+    for second, row in enumerate(bins.itertuples()):
+        emitted = [(late, n) for at, late, n in groups if (at + late) // 1000 == second]
+        out = sum(n for at, late, n in groups if (at + late) // 1000 <= second)
+        assert row.records == sum(n for _, n in emitted)
+        assert row.lag == sum(n for at, _, n in groups if at // 1000 <= second) - out
+        expanded = sorted(late for late, n in emitted for _ in range(n))
+        if expanded:
+            assert row.latency_ms == expanded[-(-len(expanded) * 990 // 1000) - 1]
+        else:
+            assert np.isnan(row.latency_ms)
+
+
+def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:
+    bins = pd.DataFrame(
+        {"start_ns": [1_001 * NS, 1_003 * NS], "end_ns": [1_003 * NS, 1_005 * NS], "records": [100, 60]}
+    )
+    # 8 s of window: one of the first bin's two seconds, both of the second's; then nothing came
+    assert throughput_rps(bins, WINDOW) == pytest.approx((50 + 60) / 8)
+
+
+def test_bins_belong_to_the_span_in_which_they_end() -> None:
+    bins = pd.DataFrame({"end_ns": [10, 20, 30], "span_s": [1.0, 2.0, 5.0]})
+    assert between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
+    assert median_span_s(bins) == 2.0
+    assert median_span_s(bins[:0]) is None

@@ -1,0 +1,350 @@
+"""The launcher and the bootstrap, with fake Pythons and fake installers; the real one is the integration test's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from faultline import bootstrap, jars
+from faultline.errors import ConfigError, FaultlineError, InfrastructureError
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK_TEXT = (ROOT / "requirements.lock").read_text()
+# What the launcher itself calls.
+TOOLS = ("sh", "cat", "cksum", "grep", "id", "readlink")
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def python_of(path: Path, version: str, then: str = "exit 1") -> Path:
+    """A fake Python: prints its version when asked with -c; otherwise does `then`."""
+    return script(path, f'case $1 in -c) echo {version}; exit 0 ;; esac\necho "$@" >>"{path}.calls"\n{then}')
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A PATH with the launcher's tools and no Python."""
+    directory = tmp_path / "tools"
+    directory.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name, path="/usr/bin:/bin")
+        assert found, name
+        (directory / name).symlink_to(found)
+    return directory
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the launcher and what it stamps; its bootstrap is never really run."""
+    root = tmp_path / "a repository"
+    (root / "include" / "faultline").mkdir(parents=True)
+    shutil.copy(ROOT / "faultline", root / "faultline")
+    for name in bootstrap.STAMPED:
+        (root / name).write_text(f"content of {name}\n")
+    (root / "jars.lock").write_text(f"# comment\n{'0' * 64}  g:a:1  a-1.jar  kafka\n")
+    return root
+
+
+def make_ready(root: Path, home: Path) -> None:
+    """What the bootstrap leaves behind, with a Python that tells how it was called."""
+    script(home / "venv" / "bin" / "python", 'echo "$PWD|$*"')
+    jar = home / "jars" / "kafka" / "a-1.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    (home / "stamp").write_text(bootstrap.stamp(root, home))
+
+
+def launch(
+    program: Path, tools: Path, *arguments: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(program), *arguments],
+        cwd=cwd,
+        env={"PATH": str(tools), **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a refusal."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("faultline: ")
+    return line
+
+
+def test_without_python_one_line_names_the_command(repository: Path, tools: Path) -> None:
+    script(tools / "apt-get", "exit 0")
+    line = refused(launch(repository / "faultline", tools))
+    assert "needs Python 3.11" in line and "found none" in line
+    assert line.endswith("apt-get install python3 python3-venv")
+
+
+def test_the_command_names_a_python_that_the_package_lists_have(repository: Path, tools: Path) -> None:
+    script(tools / "apt-get", "exit 0")
+    script(tools / "apt-cache", "case $2 in python3.12) echo Package: python3.12 ;; *) exit 100 ;; esac")
+    assert refused(launch(repository / "faultline", tools)).endswith("apt-get install python3.12 python3.12-venv")
+
+
+def test_an_old_python_is_named(repository: Path, tools: Path) -> None:
+    python_of(tools / "python3", "3.9")
+    line = refused(launch(repository / "faultline", tools))
+    assert "python3 is 3.9" in line and "install it with: " in line
+
+
+def test_a_stand_in_that_does_not_run_is_passed_over(repository: Path, tools: Path) -> None:
+    script(tools / "python3", "echo no version is set >&2; exit 127")
+    python_of(tools / "python3.12", "3.12", then="exit 2")
+    launch(repository / "faultline", tools)
+    assert (tools / "python3.12.calls").read_text().startswith("-I ")
+
+
+def test_faultline_python_is_obeyed_or_refused(repository: Path, tools: Path, tmp_path: Path) -> None:
+    python_of(tools / "python3", "3.11")
+    old = python_of(tmp_path / "old", "3.9")
+    line = refused(launch(repository / "faultline", tools, environ={"FAULTLINE_PYTHON": str(old)}))
+    assert f"FAULTLINE_PYTHON={old} is Python 3.9" in line and "unset it" in line
+    line = refused(launch(repository / "faultline", tools, environ={"FAULTLINE_PYTHON": "/no/such"}))
+    assert "FAULTLINE_PYTHON=/no/such" in line
+    assert not (tools / "python3.calls").exists()
+
+
+@pytest.mark.parametrize("code", [2, 130])
+def test_the_bootstraps_exit_code_is_passed_on(repository: Path, tools: Path, code: int) -> None:
+    python_of(tools / "python3", "3.11", then=f"exit {code}")
+    assert launch(repository / "faultline", tools).returncode == code
+
+
+def test_once_ready_it_hands_over_from_any_directory_and_through_links(
+    repository: Path, tools: Path, tmp_path: Path
+) -> None:
+    make_ready(repository, repository / ".faultline")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "absolute").symlink_to(repository / "faultline")
+    (elsewhere / "relative").symlink_to("absolute")
+    expected = f"{elsewhere}|-P -m faultline run word_count a b=1\n"
+    arguments = ("run", "word_count", "a b=1")
+    for program in (repository / "faultline", elsewhere / "absolute", elsewhere / "relative"):
+        done = launch(program, tools, *arguments, cwd=elsewhere)
+        assert (done.returncode, done.stdout, done.stderr) == (0, expected, ""), program
+    # A name without any directory.
+    assert launch(tools / "sh", tools, "relative", *arguments, cwd=elsewhere).stdout == expected
+
+
+def test_once_ready_it_costs_milliseconds(repository: Path, tools: Path) -> None:
+    make_ready(repository, repository / ".faultline")
+    shutil.copy(ROOT / "jars.lock", repository / "jars.lock")
+    shutil.copy(ROOT / "requirements.lock", repository / "requirements.lock")
+    home = repository / ".faultline"
+    for jar in jars.read_lock():
+        jar.path(home).parent.mkdir(parents=True, exist_ok=True)
+        jar.path(home).touch()
+    (home / "stamp").write_text(bootstrap.stamp(repository, home))
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert launch(repository / "faultline", tools).returncode == 0
+        times.append(time.perf_counter() - started)
+    # 10 ms measured; the bound leaves room for a busy machine.
+    assert min(times) < 0.2
+
+
+def test_the_state_directory_can_lie_elsewhere(repository: Path, tools: Path, tmp_path: Path) -> None:
+    make_ready(repository, tmp_path / "state")
+    for value in (str(tmp_path / "state"), "state"):
+        done = launch(repository / "faultline", tools, "up", cwd=tmp_path, environ={"FAULTLINE_HOME": value})
+        assert done.stdout == f"{tmp_path}|-P -m faultline up\n"
+
+
+@pytest.mark.parametrize("change", [*bootstrap.STAMPED, "stamp", "jar", "python", "place"])
+def test_any_change_brings_the_bootstrap_back(repository: Path, tools: Path, tmp_path: Path, change: str) -> None:
+    home = repository / ".faultline"
+    make_ready(repository, home)
+    if change == "stamp":
+        (home / "stamp").unlink()
+    elif change == "jar":
+        (home / "jars" / "kafka" / "a-1.jar").unlink()
+    elif change == "python":
+        (home / "venv" / "bin" / "python").unlink()
+    elif change == "place":
+        repository = repository.rename(tmp_path / "moved")
+    else:
+        with (repository / change).open("a") as stream:
+            stream.write("# changed\n")
+    python_of(tools / "python3", "3.11", then="exit 2")
+    assert launch(repository / "faultline", tools).returncode == 2
+    called = (tools / "python3.calls").read_text()
+    assert called == f"-I {repository}/include/faultline/bootstrap.py\n"
+
+
+def test_the_stamp_is_what_the_launcher_computes(repository: Path) -> None:
+    text = bootstrap.stamp(repository, repository / ".faultline")
+    assert text.splitlines()[:2] == [str(repository), str(repository / ".faultline")]
+    assert [line.split(" ", 2)[2] for line in text.splitlines()[2:]] == list(bootstrap.STAMPED)
+
+
+def test_entries_of_the_lock() -> None:
+    text = bootstrap.entries(LOCK_TEXT, bootstrap.FIRST)
+    pinned = [line.split("==")[0] for line in text.splitlines() if not line.startswith(" ")]
+    assert pinned == list(bootstrap.FIRST)
+    assert text.count("--hash=sha256:") > 2 and "#" not in text
+    assert not text.rstrip().endswith("\\")
+
+
+def test_every_locked_package_has_hashes_and_the_engines_versions_agree() -> None:
+    pins = [line for line in LOCK_TEXT.splitlines() if line[:1].isalnum()]
+    assert len(pins) > 100
+    assert all(line.endswith("\\") and "==" in line for line in pins)
+    versions = {line.split("==")[0]: line.split("==")[1].split()[0] for line in pins}
+    assert versions["pyspark"] == versions["pyspark-client"] == "4.2.0"
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "words"),
+    [
+        ("error: failed to write: No space left on device (os error 28)", ConfigError, "the disk is full"),
+        ("  × Failed to download `a==1`\n  ╰─▶ Hash mismatch for `a==1`", ConfigError, "a==1 is not what"),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE FILE.\n    a==1 from x://y (from -r f):\n",
+            ConfigError,
+            "a==1 is not what",
+        ),
+        ("error sending request for url\n dns error", InfrastructureError, "cannot be reached"),
+        ("WARNING: Retrying (Retry(total=4)) after connection broken", InfrastructureError, "cannot be reached"),
+        ("something\nerror: odd thing\n\n", InfrastructureError, "failed: error: odd thing."),
+        ("", InfrastructureError, "no output"),
+    ],
+)
+def test_explanations(output: str, kind: type[FaultlineError], words: str) -> None:
+    error = bootstrap.explain(output, "installing", Path("log"))
+    assert type(error) is kind
+    assert words in str(error) and "\n" not in str(error)
+    assert "Free 3 GB" in str(error) or "run `./faultline` again" in str(error).lower()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "Make it writable"), (errno.EROFS, "FAULTLINE_HOME")],
+)
+def test_os_errors_are_explained(number: int, words: str) -> None:
+    text = bootstrap.explain_os_error(OSError(number, os.strerror(number), "/state/x"), Path("/state"))
+    assert text.startswith("/state/x: ") and words in text
+
+
+def environment(root: Path, home: Path) -> bootstrap.Environment:
+    home.mkdir(parents=True, exist_ok=True)
+    return bootstrap.Environment(root, home, lock=sys.__stdout__.fileno() if sys.__stdout__ else 1)
+
+
+def test_missing_ensurepip_names_the_package(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faultline.bootstrap.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"Install it with: (sudo )?apt-get install python3(\.\d+)?-venv$"):
+        environment(repository, tmp_path / "state").make()
+
+
+def test_too_little_disk_is_refused_before_anything_is_made(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000_000)
+    monkeypatch.setattr("faultline.bootstrap.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(ConfigError, match=r"needs 3 GB of free disk, has 1\.0: free some, or set FAULTLINE_HOME"):
+        environment(repository, tmp_path / "state").make()
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+class Installer:
+    """Stands in for Environment._run: makes a venv's outline and answers each command from a plan."""
+
+    def __init__(self, venv: Path, failures: Mapping[str, str]) -> None:
+        self.venv, self.failures = venv, failures
+        self.calls: list[str] = []
+
+    def __call__(self, command: list[str]) -> str | None:
+        name = "venv" if "venv" in command else "uv" if command[0].endswith("/uv") else "pip"
+        if name == "venv":
+            (self.venv / "lib" / f"python3.{sys.version_info.minor}" / "site-packages").mkdir(parents=True)
+            script(self.venv / "bin" / "python", "exit 0")
+        if name == "pip" and str(self.venv / "first.txt") in command:
+            name = "first"
+        self.calls.append(name)
+        return self.failures.get(name)
+
+
+@pytest.mark.parametrize(
+    ("failures", "calls", "error"),
+    [
+        ({}, ["venv", "first", "uv"], None),
+        ({"uv": "dns error"}, ["venv", "first", "uv", "pip"], None),
+        ({"uv": "Hash mismatch for `a==1`"}, ["venv", "first", "uv"], ConfigError),
+        ({"uv": "odd", "pip": "Errno 28"}, ["venv", "first", "uv", "pip"], ConfigError),
+        ({"first": "Connection refused"}, ["venv", "first"], InfrastructureError),
+    ],
+)
+def test_installers_in_order(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: dict[str, str],
+    calls: list[str],
+    error: type[FaultlineError] | None,
+) -> None:
+    made = environment(repository, tmp_path / "state")
+    installer = Installer(made.venv, failures)
+    monkeypatch.setattr(made, "_run", installer)
+    monkeypatch.setattr(made, "_check_machine", lambda: None)
+    if error is None:
+        made.make()
+        pth = next(made.venv.glob("lib/*/site-packages/faultline.pth"))
+        assert pth.read_text() == f"{repository}/include\n{repository}\n"
+        made.make()  # complete: nothing is installed again
+    else:
+        with pytest.raises(error):
+            made.make()
+        assert not (made.venv / "made-of").exists()
+    assert installer.calls == calls
+
+
+def test_a_half_made_environment_is_thrown_away(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = environment(repository, tmp_path / "state")
+    half = script(made.venv / "half", "exit 0")
+    monkeypatch.setattr(made, "_run", Installer(made.venv, {}))
+    monkeypatch.setattr(made, "_check_machine", lambda: None)
+    made.make()
+    assert not half.exists() and (made.venv / "made-of").exists()
+
+
+def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from faultline import bootstrap\n"
+        "with bootstrap._alone(Path(sys.argv[2])): print('inside', flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "include"), str(home)]
+    with bootstrap._alone(home):
+        second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert second.stderr is not None
+        assert "waiting for it" in second.stderr.readline()
+        assert second.poll() is None
+    out, _ = second.communicate(timeout=20)
+    assert out == "inside\n" and second.returncode == 0

@@ -1,0 +1,451 @@
+"""The conductor on a made-up attempt: real processes as victims, a made-up broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault.errors import SignalRefused
+from fault.identity import EXECUTOR, ProcessIdentity
+from fault.injector import Delivery, Injector, Presence
+from fault.local import LocalInjector
+from fault.plan import Fault, FaultPlan
+from fault.victims import find_victims, read_process
+from faultline.conductor import Assignment, Conductor, main, read_assignment
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.journal import Journal, read_journal, wait_for_event
+
+PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
+AT_S = 0.4
+END_S = 0.6
+
+
+@pytest.fixture
+def attempt() -> str:
+    return f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
+
+
+class Executors:
+    """Sleepers that look like the executors of an attempt."""
+
+    def __init__(self, attempt: str) -> None:
+        self._attempt = attempt
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, number: int, attempt: str | None = None) -> subprocess.Popen[bytes]:
+        arguments = [f"-Dfaultline.run={attempt or self._attempt}", EXECUTOR.main, "--executor-id", str(number)]
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE)
+        self._started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    def stop(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.fixture
+def executors(attempt: str) -> Iterator[Executors]:
+    started = Executors(attempt)
+    yield started
+    started.stop()
+
+
+class FakeOffsets:
+    """A broker whose end offsets grow with each reading; `delay_s` and `error` hold from the third reading on.
+
+    The first reading connects, the second one warms up, the third one counts.
+    """
+
+    def __init__(self, delay_s: float = 0.0, error: str = "") -> None:
+        self.delay_s = delay_s
+        self.error = error
+        self.readings: list[int] = []
+
+    def read(self, timeout_s: float) -> dict[str, int]:
+        self.readings.append(time.monotonic_ns())
+        count = len(self.readings)
+        if count >= 3:
+            time.sleep(self.delay_s)
+            if self.error:
+                raise InfrastructureError(self.error)
+        return {"0": 100 * count, "1": 10 * count}
+
+
+class Stage:
+    """One attempt directory and the conductor that works on it."""
+
+    def __init__(self, directory: Path, attempt: str) -> None:
+        self.directory = directory
+        self.attempt = attempt
+        self.offsets = FakeOffsets()
+        self.injector: Injector = LocalInjector()
+        self.resolve: Callable[[Any], Sequence[ProcessIdentity]] = lambda role: find_victims(role, attempt)
+
+    def conductor(self, *faults: Fault, end_s: float = END_S) -> Conductor:
+        assignment = Assignment(self.attempt, FaultPlan(faults, seed=1), 1, end_s, "127.0.0.1:1", "in")
+        return Conductor(assignment, self.directory, resolve=self.resolve, injector=self.injector, offsets=self.offsets)
+
+    def run(self, *faults: Fault, end_s: float = END_S) -> int:
+        with Journal(self.directory / "conductor.jsonl") as journal:
+            return self.conductor(*faults, end_s=end_s).run(journal)
+
+    def lines(self, event: str = "") -> list[dict[str, Any]]:
+        lines = read_journal(self.directory / "conductor.jsonl")
+        return [line for line in lines if not event or line["event"] == event]
+
+    def line(self, event: str) -> dict[str, Any]:
+        (line,) = self.lines(event)
+        return line
+
+
+@pytest.fixture
+def stage(tmp_path: Path, attempt: str) -> Stage:
+    return Stage(tmp_path, attempt)
+
+
+def kill(at_s: float = AT_S) -> Fault:
+    return Fault("executor", "kill", at_s)
+
+
+def test_a_kill_from_gate_to_done(
+    stage: Stage, executors: Executors, record_property: Callable[[str, object], None]
+) -> None:
+    processes = {process.pid: process for process in (executors.start(0), executors.start(1))}
+    decoy = executors.start(0, attempt="20261121T061500Z-000000")
+    assert stage.run(kill()) == 0
+
+    events = [line["event"] for line in stage.lines()]
+    assert events == ["victims", "gate", "end_offsets", "invoked", "delivered", "settled", "done"]
+    gate, delivered, invoked = stage.line("gate"), stage.line("delivered"), stage.line("invoked")
+    assert json.loads((stage.directory / "gate.json").read_text()) == {
+        key: gate[key] for key in ("t0_wall_ns", "t0_mono_ns")
+    }
+    assert gate["mono_ns"] < gate["t0_mono_ns"]
+    assert 0.2e9 < gate["t0_mono_ns"] - gate["mono_ns"] <= 0.31e9
+
+    (named,) = stage.line("victims")["victims"]
+    assert named["role"] == "executor"
+    assert EXECUTOR.main in named["command"]
+    assert delivered["victim"] == invoked["victim"] == named["pid"]
+    victim = processes.pop(named["pid"])
+    assert victim.wait(5) == -signal.SIGKILL
+    assert decoy.poll() is None
+    assert [process.poll() for process in processes.values()] == [None]
+
+    assert delivered["planned_mono_ns"] == gate["t0_mono_ns"] + round(AT_S * 1e9)
+    assert delivered["planned_wall_ns"] == invoked["planned_wall_ns"] == gate["t0_wall_ns"] + round(AT_S * 1e9)
+    error_ms = (delivered["mono_ns"] - delivered["planned_mono_ns"]) / 1e6
+    record_property("timing_error_ms", error_ms)
+    print(f"timing error of the signal: {error_ms:.3f} ms")
+    assert 0 <= error_ms <= 250
+    assert stage.line("settled")["outcome"] == "effective"
+    assert stage.line("done")["mono_ns"] >= gate["t0_mono_ns"] + END_S * 1e9
+
+
+def test_the_end_offsets_are_read_just_before_the_signal(stage: Stage, executors: Executors) -> None:
+    executors.start(0)
+    assert stage.run(kill()) == 0
+    line, delivered = stage.line("end_offsets"), stage.line("delivered")
+    assert line["offsets"] == {"0": 300, "1": 30}
+    assert line["before_signal"] is True
+    assert 0 < delivered["mono_ns"] - line["mono_ns"] < 0.25e9
+
+
+def test_a_slow_broker_does_not_delay_the_signal(stage: Stage, executors: Executors) -> None:
+    stage.offsets = FakeOffsets(delay_s=0.4)
+    executors.start(0)
+    assert stage.run(kill(), end_s=1.0) == 0
+    delivered, line = stage.line("delivered"), stage.line("end_offsets")
+    assert delivered["mono_ns"] - delivered["planned_mono_ns"] < 0.25e9
+    assert line["before_signal"] is False
+    assert line["mono_ns"] > delivered["mono_ns"]
+
+
+def test_a_broker_that_fails_at_the_fault_fails_the_attempt(stage: Stage, executors: Executors) -> None:
+    stage.offsets = FakeOffsets(error="kafka: no end offsets of in: no answer")
+    executors.start(0)
+    assert stage.run(kill()) == 1
+    assert stage.line("failed")["message"] == "kafka: no end offsets of in: no answer"
+
+
+def test_a_control_opens_the_gate_and_breaks_nothing(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    assert stage.run(end_s=0.1) == 0
+    assert [line["event"] for line in stage.lines()] == ["victims", "gate", "done"]
+    assert stage.line("victims")["victims"] == []
+    assert stage.offsets.readings == []
+    assert process.poll() is None
+
+
+def test_without_victims_the_gate_stays_shut(stage: Stage) -> None:
+    assert stage.run(kill()) == 1
+    assert stage.line("failed")["message"].startswith("count: 1 victims are asked for, but only 0")
+    assert not (stage.directory / "gate.json").exists()
+
+
+def test_a_victim_replaced_meanwhile_is_chosen_anew(stage: Stage, executors: Executors) -> None:
+    first = executors.start(0)
+    calls = 0
+    replacement: subprocess.Popen[bytes] | None = None
+
+    def resolve(role: Any) -> Sequence[ProcessIdentity]:
+        nonlocal calls, replacement
+        calls += 1
+        if calls == 2:
+            first.kill()
+            first.wait()
+            replacement = executors.start(2)
+        return find_victims(role, stage.attempt)
+
+    stage.resolve = resolve
+    assert stage.run(kill()) == 0
+    assert replacement is not None
+    assert [line.get("reason") for line in stage.lines("victims")] == [None, "replaced"]
+    assert stage.line("delivered")["victim"] == replacement.pid
+    assert stage.line("settled")["outcome"] == "effective"
+
+
+def test_a_victim_that_still_lives_is_kept_when_others_change(stage: Stage, executors: Executors) -> None:
+    executors.start(0)
+    executors.start(1)
+    calls = 0
+
+    def resolve(role: Any) -> Sequence[ProcessIdentity]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            for number in range(2, 6):
+                executors.start(number)
+        return find_victims(role, stage.attempt)
+
+    stage.resolve = resolve
+    assert stage.run(kill()) == 0
+    (named,) = stage.line("victims")["victims"]
+    assert stage.line("delivered")["victim"] == named["pid"]
+
+
+def test_nobody_left_to_kill_is_no_effect(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    calls = 0
+
+    def resolve(role: Any) -> Sequence[ProcessIdentity]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            process.kill()
+            process.wait()
+        return find_victims(role, stage.attempt)
+
+    stage.resolve = resolve
+    assert stage.run(kill()) == 0
+    assert stage.line("settled")["outcome"] == "no-effect"
+    assert stage.lines("delivered") == []
+
+
+class Interfering(LocalInjector):
+    """Does something at the very last moment before the signal."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+        self._act()
+        return super().signal(victim, signum)
+
+
+def test_a_victim_gone_at_the_last_moment_is_no_effect(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    stage.injector = Interfering(lambda: (process.kill(), process.wait()))
+    assert stage.run(kill()) == 0
+    assert stage.line("settled")["outcome"] == "no-effect"
+    assert stage.lines("delivered") == []
+
+
+def test_a_refused_signal_fails_the_attempt_with_its_reason(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+
+    def refuse() -> None:
+        raise SignalRefused("pid: SIGKILL is refused: Operation not permitted")
+
+    stage.injector = Interfering(refuse)
+    assert stage.run(kill()) == 1
+    assert stage.line("failed")["message"] == "pid: SIGKILL is refused: Operation not permitted"
+    assert process.poll() is None
+
+
+def test_an_act_far_behind_its_instant_missed_its_window(
+    stage: Stage, executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faultline.conductor.MISSED_WINDOW_S", 0.0)
+    process = executors.start(0)
+    assert stage.run(kill()) == 0
+    assert stage.line("settled")["outcome"] == "missed-window"
+    assert stage.lines("delivered") == []
+    assert process.poll() is None
+
+
+def test_a_pause_ends_after_its_duration_and_its_undo_was_registered_before(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    assert stage.run(Fault("executor", "pause", 0.3, 0.3), end_s=0.7) == 0
+    events = [line["event"] for line in stage.lines()]
+    assert events.index("undo_registered") < events.index("invoked") < events.index("undone") < events.index("done")
+    assert stage.line("settled")["outcome"] == "effective"
+    paused_s = (stage.line("undone")["mono_ns"] - stage.line("delivered")["mono_ns"]) / 1e9
+    assert 0.25 < paused_s < 0.6
+    live = read_process(process.pid)
+    assert live is not None and not live.stopped
+
+
+def test_a_healing_that_fails_fails_the_attempt(stage: Stage, executors: Executors) -> None:
+    class Unhealing(LocalInjector):
+        def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+            if signum == signal.SIGCONT:
+                raise SignalRefused("pid: SIGCONT is refused")
+            return super().signal(victim, signum)
+
+    executors.start(0)
+    stage.injector = Unhealing()
+    assert stage.run(Fault("executor", "pause", 0.1, 0.1)) == 1
+    assert stage.line("failed")["message"].startswith("healing by SIGCONT to executor 0 ")
+    assert stage.line("failed")["message"].endswith("failed: pid: SIGCONT is refused")
+    assert stage.lines("done") == []
+
+
+def test_what_was_hit_is_journalled_when_the_next_victim_cannot_be(stage: Stage, executors: Executors) -> None:
+    executors.start(0)
+    executors.start(1)
+    refused = iter([False, True])
+
+    def refuse_second() -> None:
+        if next(refused):
+            raise SignalRefused("pid: SIGKILL is refused")
+
+    stage.injector = Interfering(refuse_second)
+    assert stage.run(Fault("executor", "kill", 0.1, count=2)) == 1
+    assert len(stage.lines("delivered")) == 1
+    assert stage.line("failed")["message"] == "pid: SIGKILL is refused"
+
+
+def test_sigterm_during_a_pause_heals_and_fails(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    path = stage.directory / "conductor.jsonl"
+
+    def end() -> None:
+        wait_for_event(path, "settled", 10, lambda: True, poll_s=0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    assert stage.run(Fault("executor", "pause", 0.1, 60), end_s=90) == 1
+    thread.join()
+    assert stage.line("undone")["error"] is None
+    assert stage.line("failed")["message"] == "the conductor was told to end before its work was done"
+    assert LocalInjector().probe(find_victims(EXECUTOR, stage.attempt)[0]) is Presence.ALIVE
+    assert process.poll() is None
+
+
+def test_simultaneous_victims_all_fall(stage: Stage, executors: Executors) -> None:
+    processes = [executors.start(number) for number in range(3)]
+    assert stage.run(Fault("executor", "kill", AT_S, count=2)) == 0
+    assert len(stage.lines("delivered")) == 2
+    assert stage.line("settled")["outcome"] == "effective"
+    deadline = time.monotonic() + 5
+    while sum(process.poll() is None for process in processes) > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(process.poll() is None for process in processes) == 1
+
+
+def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
+    values = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "seed": 1, "warmup_s": 0.1}
+    values |= {"duration_s": 60, **config}
+    data = {
+        "schema": 1,
+        "attempt": attempt,
+        "config": values,
+        "repetition": 1,
+        "kafka": {"bootstrap": "127.0.0.1:1"},
+        "topics": {"input": "in", "output": "out"},
+    }
+    (directory / "attempt.json").write_text(json.dumps(data))
+
+
+def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: str) -> None:
+    attempt_json(tmp_path, attempt)
+    command = [sys.executable, "-m", "faultline.conductor", "--attempt-dir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([*command, f"faultline-run={attempt}"], env=environment, stderr=subprocess.PIPE)
+    wait_for_event(tmp_path / "conductor.jsonl", "gate", 30, lambda: process.poll() is None)
+    process.terminate()
+    _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert stderr.decode().strip() == "the conductor was told to end before its work was done"
+    assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "failed"
+
+
+def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str) -> None:
+    attempt_json(tmp_path, attempt, duration_s=0.1)
+    assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
+    assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "done"
+
+
+def test_a_dry_run_names_the_victim_and_touches_nothing(
+    tmp_path: Path, attempt: str, executors: Executors, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = executors.start(7)
+    attempt_json(tmp_path, attempt, fault="executor", fault_at_s=41)
+    assert main(["--attempt-dir", str(tmp_path), "--dry-run"]) == 0
+    expected = f"would kill executor 7 (pid {process.pid}, run {attempt}) at T0 + 41 s\n"
+    assert capsys.readouterr().out == expected
+    assert process.poll() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt.json"]
+
+
+def test_the_token_of_another_run_is_refused(tmp_path: Path, attempt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt_json(tmp_path, attempt)
+    assert main(["--attempt-dir", str(tmp_path), "faultline-run=another"]) == 1
+    assert capsys.readouterr().err.startswith("token: faultline-run=another does not belong")
+    assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "failed"
+    assert not (tmp_path / "gate.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"fault": "executor"}, "at_s: None"),
+        ({"fault": "executor", "fault_at_s": 61}, "at_s: the fault ends 61 s"),
+        ({"fault": "executor", "fault_at_s": 1, "fault_action": "explode"}, "action: 'explode'"),
+        ({"fault": "moon", "fault_at_s": 1}, "victim: 'moon'"),
+        ({"seed": None}, "seed: None"),
+    ],
+)
+def test_a_wrong_assignment_is_refused_with_its_key(
+    tmp_path: Path, attempt: str, config: dict[str, Any], key: str
+) -> None:
+    attempt_json(tmp_path, attempt, **config)
+    with pytest.raises(ConfigError) as caught:
+        read_assignment(tmp_path)
+    assert str(caught.value).startswith(key)
+
+
+def test_a_missing_attempt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^attempt.json: cannot be used"):
+        read_assignment(tmp_path)
+    (tmp_path / "attempt.json").write_text('{"attempt": "a"}')
+    with pytest.raises(ConfigError, match="^config: missing in attempt.json"):
+        read_assignment(tmp_path)

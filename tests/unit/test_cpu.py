@@ -1,0 +1,84 @@
+"""CPU and memory from counters of processes that come, die and reuse pids."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.cpu import ROLES, cores, cores_by_second, gc_s, rss_mb
+from faultline.raw import EXECUTOR_COLUMNS, PROCESS_COLUMNS
+from faultline.window import NS
+
+START, END = 1_000 * NS, 1_020 * NS
+
+
+def _samples(pid: int, born: float, died: float, share: float, role: str = "executors") -> list[list[object]]:
+    """One sample a second of a process that uses `share` cores all its life; times in seconds."""
+    ticks = [tick + 0.4 for tick in range(990, 1_030) if born < tick + 0.4 < died]
+    if died < 1_030:
+        ticks.append(died)
+    return [
+        [round(tick * NS), role, pid, born, share * (tick - born), 50_000_000, died < 1_030 and tick == died]
+        for tick in ticks
+    ]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(980, 1_015), st.integers(2, 60), st.floats(0, 2), st.sampled_from(ROLES)), max_size=8
+    )
+)
+def test_cores_are_the_cpu_seconds_inside_the_window(lives: list[tuple[int, int, float, str]]) -> None:
+    rows, expected = [], dict.fromkeys(ROLES, 0.0)
+    for number, (born, length, share, role) in enumerate(lives):
+        # the same pid again and again: only the creation time tells the processes apart
+        life = _samples(7, born + number / 1000, born + length, share, role)
+        rows += life
+        if life:
+            begin, end = max(1_000.0, born + number / 1000), min(1_020.0, float(born + length))
+            expected[role] += share * max(0.0, end - begin) / 20
+    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
+    found = cores(frame, START, END)
+    for role in ROLES:
+        assert found[role] == (pytest.approx(expected[role], abs=1e-6) if rows else None)
+
+
+def test_a_killed_process_without_a_last_sample_keeps_what_was_seen() -> None:
+    frame = pd.DataFrame(_samples(7, 990, 2_000, 1.0), columns=PROCESS_COLUMNS)
+    frame = frame[frame["wall_ns"] < 1_010 * NS]
+    assert cores(frame, START, END)["executors"] == pytest.approx((1_009.4 - 1_000) / 20)
+
+
+def test_memory_is_the_peak_of_the_sum_and_the_dead_do_not_count() -> None:
+    rows = _samples(7, 990, 1_010, 1.0) + _samples(8, 990, 2_000, 1.0) + _samples(9, 1_012, 2_000, 1.0)
+    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS).astype({"final": bool})
+    assert rss_mb(frame, START, END)["executors"] == pytest.approx(100)
+    assert rss_mb(frame, START, END)["kafka"] == 0
+    assert rss_mb(frame[:0], START, END)["kafka"] is None
+
+
+def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
+    frame = pd.DataFrame(_samples(7, 990, 1_011, 0.7), columns=PROCESS_COLUMNS)
+    series = cores_by_second(frame, START, END)
+    assert len(series) == 20
+    assert series[0]["t_s"] == 1.0
+    mean = sum(point["executors"] for point in series) / 20
+    assert mean == pytest.approx(cores(frame, START, END)["executors"], abs=1e-3)
+
+
+def test_gc_counts_dead_executors_and_leaves_the_driver_out() -> None:
+    rows = [
+        [990 * NS, "a", "0", 100.0, None, None, None],
+        [990 * NS, "a", "1", 50.0, None, None, None],
+        [990 * NS, "a", "driver", 1.0, None, None, None],
+        [1_005 * NS, "a", "0", 400.0, None, None, None],
+        [1_030 * NS, "a", "1", 250.0, None, None, None],
+        [1_030 * NS, "a", "2", 70.0, None, None, None],
+        [1_030 * NS, "a", "driver", 9_000.0, None, None, None],
+    ]
+    frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS)
+    assert gc_s(frame, START) == pytest.approx((300 + 200 + 70) / 1000)
+    assert gc_s(frame[:0], START) is None

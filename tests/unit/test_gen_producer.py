@@ -1,0 +1,233 @@
+"""Specification, buffer, accounting and the run against a fake clock and a fake producer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from generators.errors import GeneratorError, InputError
+from generators.gate import Start, Stopped, StopSwitch, await_gate
+from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
+from generators.life import prime, run_schedule
+from generators.pacing import Stripe
+from generators.producer import PRIMER_HEADERS, PRIMER_KEY, Sender, make_producer
+from generators.spec import GeneratorSpec, read_spec
+from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
+
+ROOT = Path(__file__).parents[2]
+T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
+
+
+def spec(**values: Any) -> GeneratorSpec:
+    base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 2, "source": "zipf"}
+    return GeneratorSpec.model_validate({**base, **values})
+
+
+class FakeClock:
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        self.now += duration_ns
+
+
+class FakeProducer:
+    """Acknowledges at poll; fails the records whose number is in `failing`; full every `full_every` records."""
+
+    def __init__(self, failing: tuple[int, ...] = (), full_every: int = 0, stuck: int = 0) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.queued: list[tuple[int, Callable[..., None]]] = []
+        self.failing, self.full_every, self.stuck, self.refused = failing, full_every, stuck, 0
+
+    def __len__(self) -> int:
+        return len(self.queued)
+
+    def produce(
+        self, topic: str, value: bytes, key: Any = None, partition: int = -1, callback: Any = None,
+        on_delivery: Any = None, timestamp: int = 0, headers: Any = None,
+    ) -> None:  # fmt: skip
+        if self.full_every and len(self.messages) % self.full_every == 0 and self.refused != len(self.messages):
+            self.refused = len(self.messages)
+            raise BufferError
+        self.queued.append((len(self.messages), callback or on_delivery))
+        self.messages.append({"value": value, "key": key, "p": partition, "ts": timestamp, "headers": headers})
+
+    def poll(self, _timeout: float) -> int:
+        while len(self.queued) > self.stuck:
+            number, callback = self.queued.pop(0)
+            if number in self.failing:
+                callback("timed out", None)
+        return 0
+
+    flush = poll
+
+
+def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Stripe = Stripe()) -> Any:  # noqa: B008
+    sender = Sender(producer, "t")
+    stream = Stream(make_source(given_spec), make_fillers(given_spec), given_spec, stripe)
+    clock = FakeClock(T0.mono_ns - 300_000_000)
+    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda s, d: None, clock)
+
+
+def test_every_record_has_its_intended_time_and_partition() -> None:
+    producer = FakeProducer()
+    outcome = run(spec(rate=333.0, seconds=3), producer)
+    assert outcome.records == outcome.acked == 999 and outcome.unknown == 0
+    assert [m["ts"] for m in producer.messages] == [(T0.wall_ns + k * 10**9 // 333) // 10**6 for k in range(999)]
+    assert [m["p"] for m in producer.messages] == [k % 2 for k in range(999)]
+    assert all(m["key"] is None and m["headers"] is None for m in producer.messages)
+    assert outcome.lateness.get_total_count() == 999
+    assert percentiles_ms(outcome.lateness)["max"] < 1
+
+
+@given(st.integers(1, 4), st.integers(0, 5), st.sampled_from(["zipf", "constant"]))
+@settings(max_examples=15, deadline=None)
+def test_stripes_send_together_what_one_sends_alone(of: int, seed: int, source: str) -> None:
+    whole = FakeProducer()
+    wanted = spec(seed=seed, source=source, state_mb=0.01, state_touch=0.1)
+    run(wanted, whole)
+    parts = []
+    for index in range(of):
+        part = FakeProducer()
+        run(wanted.model_copy(update={"processes": of}), part, Stripe(index, of))
+        parts += part.messages
+
+    def order(m: dict[str, Any]) -> tuple[Any, ...]:
+        return m["ts"], m["p"], m["value"]
+
+    assert sorted(parts, key=order) == sorted(whole.messages, key=order)
+
+
+def test_failures_and_the_undelivered_are_unknown() -> None:
+    assert run(spec(), FakeProducer(failing=(3, 10, 999))).unknown == 3
+
+
+def test_a_queue_full_by_size_loses_and_repeats_nothing() -> None:
+    plain, full = FakeProducer(), FakeProducer(full_every=7)
+    assert run(spec(), full).records == 1000
+    run(spec(), plain)
+    assert full.messages == plain.messages
+
+
+def test_flush_counts_what_is_still_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Sender(FakeProducer(stuck=5), "t")
+    sender.send([b"x"] * 20, [0] * 20, [1] * 20)
+    assert sender.flush(timeout_s=0.01) == 5
+
+
+def test_as_fast_as_possible_sends_the_asked_number() -> None:
+    producer = FakeProducer()
+    assert run(spec(rate=None, seconds=None, records=10_001), producer).acked == 10_001
+    assert {m["ts"] for m in producer.messages} == {T0.wall_ns // 10**6}
+
+
+def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
+    producer = FakeProducer()
+    wanted = spec(partitions=3, state_mb=0.5)
+    fillers = make_fillers(wanted)
+    assert prime(wanted, fillers, Sender(producer, "t")) == 3 + 489 == len(producer.messages)
+    assert {m["p"] for m in producer.messages[:3]} == {0, 1, 2}
+    assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == PRIMER_HEADERS for m in producer.messages)
+    assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
+    with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
+        prime(wanted, fillers, Sender(FakeProducer(failing=(4,)), "t"))
+
+
+def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
+    producer = make_producer("127.0.0.1:1")
+    sender = Sender(producer, "t")
+    sender.send([b"x"] * 5, [0] * 5, [1] * 5)
+    assert len(producer) == 5 and sender.failed == 0
+    producer.purge()
+    assert sender.flush(5) == 5 == sender.failed
+
+
+def test_the_buffer_is_bounded_whatever_the_length() -> None:
+    wanted = spec(rate=100_000, seconds=1_000_000)
+    stream = Stream(make_source(wanted), make_fillers(wanted), wanted, Stripe())
+    assert stream.total == 10**11
+    assert sum(1 for _ in iter(stream.prepare, False)) == CHUNKS_AHEAD
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"rate": 0}, {"rate": -1}, {"rate": float("nan")}, {"seconds": None}, {"records": 5}, {"rate": None}]
+    + [{"unknown": 1}, {"source": "poem"}, {"partitions": 0}, {"state_touch": 1.1}, {"skew": -1}, {"processes": 0}],
+)
+def test_wrong_specifications_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        spec(**values)
+
+
+def test_specification_files(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    with pytest.raises(InputError, match="cannot be read"):
+        read_spec(path)
+    path.write_text(spec(seed=4).model_dump_json())
+    assert read_spec(path) == spec(seed=4)
+    path.write_text(json.dumps({**spec().model_dump(), "rate": 0}))
+    with pytest.raises(InputError, match="rate: "):
+        read_spec(path)
+
+
+@given(st.lists(st.integers(-10, 4_000_000_000_000), min_size=1, max_size=300))
+@settings(max_examples=50, deadline=None)
+def test_lateness_equals_a_plain_histogram(late_ns: list[int]) -> None:
+    lateness, plain = Lateness(), new_histogram()
+    for value in late_ns:
+        lateness.record(value, np.zeros(1, dtype=np.int64))
+        plain.record_value(min(max(value // 1000, 0), 3_600_000_000))
+    histogram = lateness.histogram()
+    for percentile in (0, 10, 50, 90, 99, 100):
+        assert histogram.get_value_at_percentile(percentile) == plain.get_value_at_percentile(percentile)
+    assert histogram.get_total_count() == len(late_ns)
+
+
+def test_histogram_log_round_trip(tmp_path: Path) -> None:
+    lateness = Lateness()
+    lateness.record(5_000_000, np.arange(0, 5_000_000, 1000, dtype=np.int64))
+    histogram = lateness.histogram()
+    write_log(tmp_path / "lag.hlog", histogram, 1_800_000_000_000, 1_800_000_010_000)
+    back = read_log(tmp_path / "lag.hlog")
+    assert back.get_total_count() == 5000
+    assert percentiles_ms(back) == percentiles_ms(histogram)
+    assert percentiles_ms(new_histogram()) == {"p50": 0.0, "p99": 0.0, "max": 0.0}
+
+
+def test_gate(tmp_path: Path) -> None:
+    gate, stop = tmp_path / "gate.json", StopSwitch()
+    gate.write_text('{"t0_wall_ns": 5, "t0_mono_ns": 7}')
+    assert await_gate(gate, stop) == Start(5, 7)
+    gate.write_text("{}")
+    with pytest.raises(GeneratorError, match="t0_wall_ns"):
+        await_gate(gate, stop)
+    stop.watch_parent(os.getppid() + 1)
+    with pytest.raises(Stopped, match="parent process"):
+        await_gate(tmp_path / "none", stop)
+
+
+def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path) -> None:
+    config = tmp_path / "spec.json"
+    config.write_text(json.dumps({**spec().model_dump(), "source": "text", "corpus": str(tmp_path / "none")}))
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "generators", "--config", config, "--gate", "g", "--histogram", "h", "faultline-run=x"],
+        cwd=ROOT, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 2 and time.monotonic() - started < 20
+    assert json.loads(done.stdout)["event"] == "failed"
+    assert "is not a directory" in done.stderr

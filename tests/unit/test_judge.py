@@ -1,0 +1,201 @@
+"""A synthetic attempt, judged end to end: a kill, a control, and what makes records invalid."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
+
+from faultline.errors import InfrastructureError
+from faultline.judge import failed_record, judge
+from faultline.raw import read_attempt, read_lines
+from faultline.record import Record, committed_schema
+from tests.unit.synthetic import CORES, Scenario, Synthetic, write_lines
+
+
+def test_a_kill_gives_back_what_was_planted(tmp_path: Path) -> None:
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    assert record.reasons == []
+    assert record.status == "valid"
+    recovery = record.metrics.recovery
+    for name, value in made.truth.items():
+        assert getattr(recovery, name) == pytest.approx(value, abs=1e-6), name
+    assert recovery.recovered is True
+    assert recovery.censored_at_s is None
+    assert recovery.resolution_s == pytest.approx(2.0, rel=0.01)
+    assert recovery.replacement_up_s == pytest.approx(0.35 + 3, abs=0.001)
+    names = [event.name for event in record.timeline]
+    assert {"gate", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "replacement_up", "snapshot"} <= set(names)
+    instants = [event.wall_ns for event in record.timeline]
+    assert instants == sorted(instants)
+    assert len({event.wall_ns - event.mono_ns for event in record.timeline}) == 1
+
+
+def test_the_figures_of_a_control(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(fault=False, lost=3))
+    directory = made.write(tmp_path)
+    record = judge(directory)
+    assert record.status == "valid", record.reasons
+    metrics = record.metrics
+    assert set(metrics.recovery.model_dump().values()) == {None}
+    assert metrics.throughput_rps == pytest.approx(200, rel=0.01)
+    assert metrics.sustained is True
+    assert metrics.effective_interval_s == pytest.approx(2.0, rel=0.01)
+    for role, cores in CORES.items():
+        assert getattr(metrics.cpu_cores, role) == pytest.approx(cores, abs=1e-3), role
+    assert metrics.rss_mb.executors == pytest.approx(200)
+    # two executors, each 10 ms per second; the driver's own collection is not theirs
+    assert metrics.gc_s == pytest.approx(2 * 0.01 * (made.window.duration_s + 3), rel=0.05)
+    assert metrics.state_bytes.logical == round(3 * ((10 + 9) / 2 + 8))
+    assert metrics.state_bytes.checkpoint == 1024
+    assert metrics.audit.lost == 3
+    latency = metrics.latency_ms
+    assert latency.count == 2 * 200 * made.window.duration_s
+    assert latency.max is not None and 2500 <= latency.max <= 2620
+    assert latency.p50 is not None and latency.p99 is not None and latency.p50 < latency.p99 <= latency.max
+    assert record.artifacts["series"] == f"attempts/{directory.name}/series.json"
+
+
+def test_series_and_histogram_lie_beside_the_raw_files(tmp_path: Path) -> None:
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    record = judge(directory)
+    series = json.loads((directory / "series.json").read_text())
+    assert set(series) == {"latency", "throughput", "lag", "cpu", "events", "warmup_s", "duration_s"}
+    assert {event["name"] for event in series["events"]} >= {"t0", "t7"}
+    assert set(series["cpu"][0]) == {"t_s", *CORES}
+    assert set(series["latency"][0]) == {"t_s", "p50_ms", "p99_ms", "max_ms", "n"}
+    log = HistogramLogReader(str(directory / "latency.hlog"), HdrHistogram(1, 3_600_000, 3))
+    read = log.get_next_interval_histogram()
+    log.close()
+    assert read.get_total_count() == record.metrics.latency_ms.count
+    assert read.get_value_at_percentile(99) == pytest.approx(record.metrics.latency_ms.p99, rel=0.002)
+
+
+def test_judging_twice_gives_the_same_record(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    first = judge(directory)
+    assert judge(directory).model_copy(update={"artifacts": {}}) == first.model_copy(update={"artifacts": {}})
+    assert judge(directory) == judge(directory)
+
+
+def test_a_recovery_that_never_comes_is_censored_and_valid(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(recovers=False))
+    record = judge(made.write(tmp_path))
+    recovery = record.metrics.recovery
+    assert record.status == "valid", record.reasons
+    assert recovery.recovered is False
+    assert recovery.macro_s is None and recovery.catchup_s is None
+    assert recovery.replay_s == pytest.approx(3.0)
+    assert recovery.censored_at_s == pytest.approx((made.window.end_ns - made.t0) / 1e9)
+
+
+def _edit(path: Path, event: str, **changes: Any) -> None:
+    lines = [dict(line, **changes) if line.get("event") == event else line for line in read_lines(path)]
+    write_lines(path, lines)
+
+
+def _drop(path: Path, key: str, value: str) -> None:
+    write_lines(path, [line for line in read_lines(path) if line.get(key) != value])
+
+
+def _judged(directory: Path) -> Record:
+    record = judge(directory)
+    assert record.status == "invalid"
+    return record
+
+
+def test_a_killed_recorder_conductor_or_generator_makes_the_record_invalid(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _drop(directory / "recorder.jsonl", "kind", "stop")
+    _drop(directory / "conductor.jsonl", "event", "done")
+    _drop(directory / "generator.jsonl", "event", "done")
+    codes = [reason.split(":")[0] for reason in _judged(directory).reasons]
+    assert codes[:3] == ["generator-died", "recorder-died", "conductor-died"]
+
+
+def test_a_late_generator_makes_the_record_invalid(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _edit(directory / "generator.jsonl", "done", schedule_lag_ms={"p50": 1, "p99": 73.2, "max": 90})
+    assert _judged(directory).reasons == ["schedule-lag: p99 73 ms > 50 ms"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("no-effect", "no-effect"), ("missed-window", "missed-window"), ("unknown", "fault-unknown")]
+)
+def test_a_fault_without_proven_effect_has_no_timeline(tmp_path: Path, outcome: str, code: str) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _edit(directory / "conductor.jsonl", "settled", outcome=outcome)
+    record = _judged(directory)
+    assert record.reasons[0].startswith(f"{code}:")
+    assert set(record.metrics.recovery.model_dump().values()) == {None}
+    assert not [event for event in record.timeline if event.name.startswith("t")]
+
+
+def test_a_control_that_saw_a_lost_executor_is_invalid(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(fault=False))
+    directory = made.write(tmp_path)
+    lines = list(read_lines(directory / "recorder.jsonl"))
+    lines[-2]["executors"][1]["removeTime"] = "2026-11-21T06:15:30.000GMT"
+    write_lines(directory / "recorder.jsonl", lines)
+    assert _judged(directory).reasons == ["fault-in-control: executor 0 was lost"]
+
+
+def test_an_incomplete_drain_is_invalid(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _edit(directory / "generator.jsonl", "done", end_offsets={"0": 10**6, "1": 4})
+    assert _judged(directory).reasons[0].startswith("drain-incomplete:")
+
+
+def test_missing_executor_logs_are_a_gap_and_not_a_recovery(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / "spark-logs").rename(directory / "elsewhere")
+    record = _judged(directory)
+    assert record.reasons == ["timeline-broken: missing: t3, though t7 was seen; missing: t4, though t7 was seen"]
+    assert record.metrics.recovery.reload_s is None
+
+
+def test_nothing_to_load_sets_t3_and_t4_to_the_first_launch(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(nothing_to_load=True))
+    recovery = judge(made.write(tmp_path)).metrics.recovery
+    assert recovery.load_s == 0
+    assert recovery.reload_s == pytest.approx(made.truth["reload_s"])
+
+
+def test_a_missing_raw_file_is_named(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / "batches.json").unlink()
+    with pytest.raises(InfrastructureError, match=r"batches\.json: missing"):
+        judge(directory)
+
+
+def test_the_audit_names_the_first_offending_keys(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario(lost=2)).write(tmp_path)
+    assert judge(directory).metrics.audit.lost == 2
+    audit = json.loads((directory / "audit.json").read_text())
+    assert [(line["kind"], line["expected"] - line["final"]) for line in audit["offenders"]] == [("lost", 2)]
+
+
+def test_a_failed_record_keeps_every_key(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    record = failed_record(read_attempt(directory), "failed", ["driver: it never came up"], directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    assert record.status == "failed"
+    assert record.metrics.recovery.model_dump().keys() == judge(directory).metrics.recovery.model_dump().keys()
+    assert "recorder" in record.artifacts
+
+
+def test_a_kill_whose_latency_was_never_seen_before_is_not_called_censored(tmp_path: Path) -> None:
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    late = made.tuples[made.tuples["batch"] > made.hit]
+    late.to_parquet(directory / "harvest" / "tuples.parquet")
+    assert "timeline-broken: missing: a band, no tuple was emitted before the fault" in _judged(directory).reasons

@@ -1,0 +1,75 @@
+"""Raw files: a cut last line is dropped, anything else broken is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.errors import InfrastructureError
+from faultline.raw import Commit, Gate, read_attempt, read_lines, read_raw, spark_instant_ns
+from tests.unit.synthetic import Scenario, Synthetic
+
+
+@settings(deadline=None)
+@given(lines=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6), cut=st.integers(0, 200))
+def test_a_file_cut_anywhere_yields_its_whole_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, int]], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("raw") / "x.jsonl"
+    encoded = [json.dumps(line).encode() + b"\n" for line in lines]
+    content = b"".join(encoded)[:cut]
+    path.write_bytes(content)
+    ends = [sum(map(len, encoded[: index + 1])) - 1 for index in range(len(encoded))]
+    assert list(read_lines(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a":1}\n{"a":\n{"a":2}\n')
+    with pytest.raises(InfrastructureError, match=r"x\.jsonl: line 2"):
+        read_lines(tmp_path / "x.jsonl")
+
+
+def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "none.jsonl") == ()
+
+
+def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
+    made = Synthetic(Scenario())
+    raw = read_raw(made.write(tmp_path))
+    assert raw.commits == tuple(made.commits)
+    assert raw.recorder_ended
+    assert len(raw.records) == len(made.records)
+    assert raw.attempt.config == made.s.configuration
+    removed = raw.executors["removed_ns"].dropna().unique().tolist()
+    assert removed == [made.t2]
+
+
+@pytest.mark.parametrize("name", ["attempt.json", "gate.json", "batches.json"])
+def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / name).write_text("{")
+    with pytest.raises(InfrastructureError, match=name):
+        read_raw(directory)
+
+
+def test_a_foreign_attempt_file_is_named_by_key(tmp_path: Path) -> None:
+    (tmp_path / "attempt.json").write_text("{}")
+    with pytest.raises(InfrastructureError, match=r"attempt\.json: attempt: "):
+        read_attempt(tmp_path)
+
+
+def test_a_commit_covers_offsets_on_every_partition_only() -> None:
+    commit = Commit(0, 1, None, 5, {"0": 10, "1": 7})
+    assert commit.covers({"0": 10, "1": 7})
+    assert not commit.covers({"0": 10, "1": 8})
+    assert not commit.covers({"2": 1})
+
+
+def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
+    assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
+    assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
+    assert Gate(1_000, 70).mono_ns(1_500) == 570

@@ -1,0 +1,145 @@
+"""Planted timelines come back; identities hold; what cannot be known is censored or named."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.recovery import PARTS, measure
+from faultline.timeline import CHAIN, Event, read_timeline, reloads
+from faultline.window import CLOCK_RESOLUTION_NS, NS
+from tests.unit.synthetic import Scenario, Synthetic
+
+SEEDS = 320
+
+
+def _scenario(seed: int) -> Scenario:
+    random = np.random.default_rng(seed)
+    interval = float(random.choice([1.0, 2.0, 5.0]))
+    return Scenario(
+        interval_s=interval,
+        rate=float(random.choice([100, 250])) * 2 / interval,
+        phase=float(random.uniform(0.02, 0.25)),
+        detection_s=float(random.uniform(0, 2)),
+        redeploy_s=float(random.uniform(0, 4)),
+        load_s=float(random.uniform(0.01, 6)),
+        replay_s=float(random.uniform(0.9, 2.5)) * interval,
+        catch=int(random.integers(0, 5)),
+        slow=int(random.integers(0, 3)),
+        recovers=bool(random.random() > 0.1),
+        nothing_to_load=bool(random.random() < 0.1),
+    )
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_planted_instants_come_back_within_one_bin(block: int) -> None:
+    for seed in range(block * SEEDS // 8, (block + 1) * SEEDS // 8):
+        scenario = _scenario(seed)
+        made = Synthetic(scenario)
+        timeline = read_timeline(made.evidence())
+        recovery, problems = measure(timeline, made.window.end_ns, scenario.interval_s)
+        assert problems == (), seed
+        assert recovery.recovered is scenario.recovers, seed
+        for part, planted in made.truth.items():
+            found = getattr(recovery, part)
+            if not scenario.recovers and part in {"catchup_s", "macro_s"}:
+                assert found is None, (seed, part)
+            else:
+                assert found == pytest.approx(planted, abs=scenario.interval_s), (seed, part)
+        if scenario.recovers:
+            assert recovery.macro_s is not None and recovery.reload_s is not None
+            assert recovery.macro_s >= recovery.reload_s
+            assert recovery.censored_at_s is None
+        else:
+            assert recovery.censored_at_s == pytest.approx((made.window.end_ns - made.t0) / NS)
+
+
+def test_the_silence_begins_with_the_last_output_before_the_gap() -> None:
+    made = Synthetic(Scenario())
+    timeline = read_timeline(made.evidence())
+    before = made.batches[made.hit - 1][1] // 1_000_000 - 20
+    assert timeline["t1"].wall_ns == before * 1_000_000
+
+
+def _timeline(steps_ms: list[int], missing: set[str]) -> dict[str, Event]:
+    instants = np.cumsum([1_795_241_700_000, *steps_ms])
+    return {
+        name: Event(name, int(at) * 1_000_000, "test")
+        for name, at in zip(CHAIN, instants, strict=True)
+        if name not in missing
+    }
+
+
+STEPS = st.lists(st.integers(0, 60_000), min_size=6, max_size=6)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_parts_add_up(steps: list[int]) -> None:
+    r, problems = measure(_timeline(steps, set()), 0, 1.0)
+    assert problems == ()
+    parts = {part: getattr(r, part) for part in PARTS}
+    assert parts["reload_s"] == pytest.approx(parts["detection_s"] + parts["redeploy_s"] + parts["load_s"])
+    to_t6 = parts["reload_s"] + parts["replay_s"] + parts["catchup_s"]
+    assert to_t6 == pytest.approx(sum(steps[:5]) / 1000)
+    assert to_t6 <= parts["macro_s"] + 1e-9
+
+
+@settings(deadline=None)
+@given(STEPS, st.sets(st.sampled_from(CHAIN[1:])))
+def test_a_missing_tail_is_censoring_and_a_gap_is_a_problem(steps: list[int], missing: set[str]) -> None:
+    recovery, problems = measure(_timeline(steps, missing), 1_795_241_790_000_000_000, 1.0)
+    present = [name for name in CHAIN if name not in missing]
+    gaps = [name for name in CHAIN[: CHAIN.index(present[-1])] if name in missing]
+    assert len(problems) == len(gaps)
+    assert recovery.recovered is ("t7" not in missing)
+    assert (recovery.censored_at_s is None) is ("t7" not in missing)
+    for part, (begin, end) in PARTS.items():
+        assert (getattr(recovery, part) is None) is (begin in missing or end in missing)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(combinations(range(6), 1))), st.integers(1, 5_000))
+def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_negative(
+    where: tuple[int], back_ms: int
+) -> None:
+    steps = [1_000] * 6
+    steps[where[0]] = -back_ms
+    recovery, problems = measure(_timeline(steps, set()), 0, 1.0)
+    if back_ms * 1_000_000 <= CLOCK_RESOLUTION_NS:
+        assert problems == ()
+        assert min(getattr(recovery, part) for part in PARTS) >= 0
+    else:
+        assert len(problems) >= 1
+        assert problems[0].startswith("negative:")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
+    log = Synthetic(_scenario(seed)).evidence().log
+    real = [load for load in log.loads if load.real]
+    moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
+    found = reloads([*real, moved], 0, None)
+    assert len(found) == len({load.store for load in real})
+    assert moved not in found
+
+
+def test_without_an_id_in_the_command_the_first_removal_after_t0_is_taken() -> None:
+    made = Synthetic(Scenario())
+    evidence = dataclasses.replace(made.evidence(), victims=[{"pid": 200, "command": ["java"]}])
+    assert read_timeline(evidence)["t2"].wall_ns == made.t2
+
+
+def test_a_victim_that_was_never_removed_leaves_a_gap() -> None:
+    made = Synthetic(Scenario())
+    victim = {"pid": 200, "command": ["java", "--executor-id", "1"]}
+    timeline = read_timeline(dataclasses.replace(made.evidence(), victims=[victim]))
+    assert "t2" not in timeline
+    _, problems = measure(timeline, made.window.end_ns, 2.0)
+    assert "missing: t2, though t7 was seen" in problems

@@ -1,0 +1,145 @@
+"""The store survives crashes, refuses early, and never hides a bad file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.judge import failed_record
+from faultline.raw import AttemptFile
+from faultline.record import Record, Status, generate_schema
+from faultline.store import Cell, Store
+from tests.unit.synthetic import Scenario
+
+
+def _record(attempt: str, status: Status = "failed", repetition: int = 0, matrix: str | None = "m") -> Record:
+    configuration = Scenario().configuration
+    file = AttemptFile(
+        attempt=attempt,
+        config=configuration,
+        config_id=configuration.config_id,
+        repetition=repetition,
+        series="b1",
+        build="b1",
+        matrix=matrix,
+        sweep_id="s1",
+        prepared_wall_ns=1_795_241_700_000_000_000,
+    )
+    return failed_record(file, "failed", ["x: y"]).model_copy(update={"status": status})
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    record = _record("20261121T061500Z-aaaaaa")
+    path = store.write(record)
+    assert path == tmp_path / "records" / record.config_id / "20261121T061500Z-aaaaaa.json"
+    assert store.read().records == (record,)
+    assert store.read().problems == ()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_attempt_is_never_overwritten_but_may_be_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    record = _record("20261121T061500Z-aaaaaa")
+    assert store.write(record) == store.write(record)
+    with pytest.raises(InfrastructureError, match="never overwritten"):
+        store.write(record.model_copy(update={"reasons": ["another"]}))
+    assert store.read().records == (record,)
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename"])
+def test_a_write_interrupted_before_the_rename_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store = Store(tmp_path)
+    record = _record("20261121T061500Z-aaaaaa")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os if step == "fsync" else Path, step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(record)
+    monkeypatch.undo()
+    assert list(store.path(record).parent.iterdir()) == []
+    assert store.read().records == ()
+    store.write(record)
+    assert store.read().records == (record,)
+
+
+def test_what_a_killed_writer_left_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.write(_record("20261121T061500Z-aaaaaa"))
+    path.with_name(".20261121T061600Z-bbbbbb.json.1.tmp").write_text('{"schema"')
+    contents = store.read()
+    assert (len(contents.records), contents.problems) == (1, ())
+
+
+def test_corrupt_and_foreign_files_are_named_and_not_fatal(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.write(_record("20261121T061500Z-aaaaaa"))
+    path.with_name("half.json").write_text(path.read_text()[:300])
+    path.with_name("later.json").write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    contents = store.read()
+    assert len(contents.records) == 1
+    assert "half.json" in contents.problems[0]
+    assert "later.json: schema" in contents.problems[1]
+
+
+def test_cells_know_their_newest_and_their_valid_record(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    records = [
+        _record("20261121T061500Z-aaaaaa", "valid"),
+        _record("20261121T061600Z-bbbbbb", "invalid"),
+        _record("20261121T061700Z-cccccc", "valid", repetition=1),
+        _record("20261121T061800Z-dddddd", "cancelled", repetition=2, matrix=None),
+    ]
+    for record in reversed(records):
+        store.write(record)
+    cell = Cell.of(records[0])
+    assert store.newest(cell) == records[1]
+    assert store.valid(cell) == records[0]
+    assert store.valid(Cell.of(records[3])) is None
+    assert store.newest(Cell("0" * 12, 0, "b1")) is None
+    assert store.query(status="valid") == [records[0], records[2]]
+    assert store.query(matrix="m", sweep="s1") == records[:3]
+    assert store.query(matrix="other") == []
+    assert Store(tmp_path / "nowhere").query() == []
+
+
+def test_a_full_disk_and_a_read_only_folder_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    for code, kind, words in [
+        (errno.ENOSPC, InfrastructureError, "disk is full"),
+        (errno.EROFS, ConfigError, "FAULTLINE_RESULTS"),
+        (errno.EIO, InfrastructureError, "check the disk"),
+    ]:
+
+        def fail(*_: object, code: int = code) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(kind, match=words):
+            store.write(_record("20261121T061500Z-aaaaaa"))
+    assert store.read().records == ()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="FAULTLINE_RESULTS"):
+        Store(tmp_path / "file").check_writable()
+    with pytest.raises(ConfigError, match="MB needed"):
+        Store(tmp_path).check_writable(10**18)
+    Store(tmp_path).check_writable(1)
+    assert list((tmp_path / "records").iterdir()) == []
+
+
+def test_a_record_that_breaks_the_schema_is_not_stored(tmp_path: Path) -> None:
+    record = _record("20261121T061500Z-aaaaaa").model_copy(update={"repetition": "two"})
+    with pytest.raises(InfrastructureError, match="repetition"), pytest.warns(UserWarning):
+        Store(tmp_path).write(record)
+    assert "repetition" in generate_schema()["required"]

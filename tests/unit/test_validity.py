@@ -1,0 +1,82 @@
+"""Each rule fires on its own evidence and on nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faultline.validity import RULES, Findings, reasons
+from tests.unit.synthetic import Scenario
+
+GOOD = Findings(
+    configuration=Scenario().configuration,
+    schedule_lag_p99_ms=50.0,
+    generator_died=None,
+    recorder_died=None,
+    conductor_died=None,
+    baseline_lag=np.full(10, 120.0),
+    baseline_throughput=np.full(10, 200.0),
+    t0_backlog=0,
+    effective_interval_s=2.4,
+    outcome="effective",
+    losses=["executor 0 was lost"],
+    undrained=0,
+    chain_problems=(),
+)
+CONTROL = dataclasses.replace(
+    GOOD, configuration=Scenario(fault=False).configuration, outcome=None, losses=(), baseline_lag=np.full(3, 1.0)
+)
+
+
+def test_a_good_run_and_a_good_control_are_valid() -> None:
+    assert reasons(GOOD) == []
+    assert reasons(CONTROL) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
+        ("generator-died", {"generator_died": "killed"}),
+        ("recorder-died", {"recorder_died": "killed"}),
+        ("conductor-died", {"conductor_died": "killed"}),
+        ("baseline-too-short", {"baseline_lag": np.full(9, 120.0)}),
+        ("not-steady", {"baseline_lag": np.arange(10.0)}),
+        ("not-steady", {"baseline_throughput": -np.arange(10.0)}),
+        ("backlog-at-t0", {"t0_backlog": 1}),
+        ("interval-not-held", {"effective_interval_s": 2.41}),
+        ("interval-not-held", {"effective_interval_s": None}),
+        ("no-effect", {"outcome": "no-effect"}),
+        ("missed-window", {"outcome": "missed-window"}),
+        ("fault-unknown", {"outcome": "unknown"}),
+        ("fault-unknown", {"outcome": None}),
+        ("drain-incomplete", {"undrained": 3}),
+        ("timeline-broken", {"chain_problems": ("missing: t3, though t7 was seen",)}),
+    ],
+)
+def test_one_rule_fires_alone(code: str, changes: dict[str, Any]) -> None:
+    found = reasons(dataclasses.replace(GOOD, **changes))
+    assert [reason.split(":")[0] for reason in found] == [code]
+
+
+def test_a_control_may_not_see_a_fault() -> None:
+    found = reasons(dataclasses.replace(CONTROL, losses=["executor 0 was lost"]))
+    assert found == ["fault-in-control: executor 0 was lost"]
+
+
+def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
+    slow = dataclasses.replace(
+        GOOD,
+        configuration=Scenario(interval_s=5.0).configuration,
+        baseline_lag=np.full(4, 1.0),
+        baseline_throughput=np.full(4, 1.0),
+        effective_interval_s=5.0,
+    )
+    assert reasons(slow) == []
+
+
+def test_every_rule_says_what_it_means() -> None:
+    assert all(rule.__doc__ for rule in RULES.values())
