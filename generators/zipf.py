@@ -53,9 +53,7 @@ class ZipfLines:
     def ranks(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Ranks (from 0) of the words of the given records; shape (n, words_per_line)."""
         draws = draw_uniform(self._key, counters(records, self._per_line))
-        ranks: NDArray[np.int64] = self._table.searchsorted(
-            draw_uniform(self._key, counters(records, self._per_line)), side="right"
-        )
+        ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
         return ranks
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:

@@ -36,7 +36,9 @@ class AirflowApi:
     def import_errors(self) -> list[str]:
         """One line a DAG file that could not be read."""
         answer = self._call("GET", "/api/v2/importErrors")
-        return [f"{item['filename']}: {item['stack_trace'].strip().splitlines()[-1]}" for item in answer["import_errors"]]
+        return [
+            f"{item['filename']}: {item['stack_trace'].strip().splitlines()[-1]}" for item in answer["import_errors"]
+        ]
 
     def unpause(self, dag_id: str) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
@@ -97,8 +99,12 @@ class AirflowApi:
         except urllib.error.HTTPError as error:
             detail = error.read().decode(errors="replace")
             if error.code < 500:
-                raise ConfigError(f"airflow: {method} {path.split('?')[0]} refused ({error.code}): {_detail(detail)}") from None
-            raise InfrastructureError(f"airflow: {method} {path} failed ({error.code}); see airflow-api-server.log") from None
+                raise ConfigError(
+                    f"airflow: {method} {path.split('?')[0]} refused ({error.code}): {_detail(detail)}"
+                ) from None
+            raise InfrastructureError(
+                f"airflow: {method} {path} failed ({error.code}); see airflow-api-server.log"
+            ) from None
         except OSError as error:
             raise InfrastructureError(f"airflow: does not answer at {self._settings.airflow_url} ({error})") from None
         return json.loads(text) if text else None

@@ -49,9 +49,7 @@ class Configuration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     workload: Workload = Field("word_count", description="The streaming program under test.")
-    rate: float = Field(
-        500.0, gt=0, le=MAX_RATE, description="Kafka records per second; for text, a record is a line."
-    )
+    rate: float = Field(500.0, gt=0, le=MAX_RATE, description="Kafka records per second; for text, a record is a line.")
     warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
     duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
     corpus: str = Field(

@@ -49,9 +49,7 @@ class Order:
             raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
 
 
-def prepare(
-    order: Order, settings: Settings, java: str, *, cancelled: Callable[[], bool] = lambda: False
-) -> Attempt:
+def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[[], bool] = lambda: False) -> Attempt:
     """Makes the attempt's folder and writes `attempt.json`; starts nothing.
 
     Raises ConfigError when the machines can never hold the executors asked for, and

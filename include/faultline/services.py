@@ -158,7 +158,9 @@ def airflow_services(settings: Settings) -> list[Service]:
 
     api_command = ["api-server", "--host", HOST, "--port", str(settings.ports["airflow"]), "--workers", "1"]
     return [
-        Service("airflow-api-server", [airflow, *api_command], lambda: bool(airflow_health(settings)), stop_signal="INT"),
+        Service(
+            "airflow-api-server", [airflow, *api_command], lambda: bool(airflow_health(settings)), stop_signal="INT"
+        ),
         # The tasks' logs are read from disk, so the log servers, which bind to every address, stay off.
         Service("airflow-scheduler", [airflow, "scheduler", "--skip-serve-logs"], component("scheduler")),
         Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor")),

@@ -7,7 +7,6 @@ to happen at an exact instant is done by the conductor, never by a step.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -179,9 +178,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     )
 
 
-def await_end(
-    attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False
-) -> dict[str, Any]:
+def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Waits for the schedule's end and the drain, then stops workload and recorder.
 
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
@@ -323,7 +320,6 @@ def _death(attempt: Attempt, entry: Entry | None) -> str | None:
 def _cancelled(cancelled: Callable[[], bool]) -> None:
     if cancelled():
         raise InfrastructureError("cancelled: the sweep was stopped")
-
 
 
 def read_end(attempt: Attempt) -> dict[str, Any]:

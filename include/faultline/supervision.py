@@ -122,6 +122,7 @@ class Supervisor:
 def up(
     settings: Settings,
     java: Path,
+    java_home: Path,
     *,
     airflow: bool = True,
     explicit_ports: dict[str, int] | None = None,
@@ -138,7 +139,7 @@ def up(
         settings = _claim_ports(settings, explicit_ports or {}, progress)
         _write_instance(settings)
         _prepare(settings, java)
-        _start_daemon(settings, java)
+        _start_daemon(settings, java, java_home)
         supervisor = Supervisor(settings)
     wanted = data_services(settings, java)
     if airflow:
@@ -227,7 +228,7 @@ def _prepare(settings: Settings, java: Path) -> None:
     prepare_spark(settings)
 
 
-def _start_daemon(settings: Settings, java: Path) -> None:
+def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     _write_configuration(settings, data_services(settings, java))
     instance = json.loads((settings.home / "instance.json").read_text())["instance"]
     environment = clean_environment(
@@ -236,7 +237,7 @@ def _start_daemon(settings: Settings, java: Path) -> None:
             MARK: instance,
             # Without it, a process that renames itself overwrites the environment that carries the mark.
             "SPT_NOENV": "1",
-            "JAVA_HOME": str(java.parent.parent),
+            "JAVA_HOME": str(java_home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             # Loopback is never reached through a proxy.
             "NO_PROXY": "127.0.0.1,localhost",

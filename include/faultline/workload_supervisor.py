@@ -74,9 +74,7 @@ class WorkloadSupervisor:
             process = psutil.Process(self._child.pid)
             journal.write("start", incarnation=incarnation, pid=process.pid, create_time=process.create_time())
             code = self._wait()
-        journal.write(
-            "exit", incarnation=incarnation, returncode=code, signal=-code if code < 0 else None, sync=True
-        )
+        journal.write("exit", incarnation=incarnation, returncode=code, signal=-code if code < 0 else None, sync=True)
         return code
 
     def _wait(self) -> int:

@@ -3,7 +3,8 @@
 Both send in turn (ours, JVM, ours, JVM, …) to fresh topics of the same shape with the same settings
 (idempotent, acks=all, linger 5 ms, batches of 128 KiB, no compression), the same number of records of the same
 size. The batch size is set on both sides because it decides the rate: with its default of 16 KiB the JVM is about
-half as fast, so the ratio would flatter us. The rate is records ÷
+half as fast, so the ratio would flatter us. In the Zipf comparison our side draws its lines
+as it sends them, while the JVM picks from lines made before; both send 99 bytes. The rate is records ÷
 time from the first record to the last acknowledgement, without start-up on either side; for the JVM
 it is the steady part after its warm-up records, which is the better of the two numbers it prints.
 Each figure is the median over the repetitions; `low` and `high` are their smallest and largest.

@@ -114,7 +114,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
     def body(attempt_id: str) -> Any:
         from airflow.sdk.exceptions import AirflowFailException
 
-        from faultline.verdict import note_failure, refuse_closed
+        from faultline.closing import note_failure, refuse_closed
 
         attempt = attempt_of(attempt_id)
         try:
@@ -160,7 +160,6 @@ def prepare() -> str:
     """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.refusal import record_refusal
     from faultline.preparing import prepare as make
 
     settings, params = load_settings(), dict(get_current_context()["params"])
@@ -171,6 +170,8 @@ def prepare() -> str:
     try:
         return make(order, settings, java_version(), cancelled=parent_stopped).id
     except FaultlineError as error:
+        from faultline.orchestration.refusal import record_refusal
+
         record_refusal(order, settings, java_version(), error)
         raise AirflowFailException(str(error)) from None
 
@@ -247,8 +248,8 @@ class HarvestOperator(SparkSubmitOperator):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
+        from faultline.closing import note_failure
         from faultline.harvesting import gather
-        from faultline.verdict import note_failure
 
         attempt = attempt_of(self.attempt_id)
         try:
@@ -266,7 +267,8 @@ def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.verdict import judge_attempt, note_failure, require_valid
+    from faultline.closing import note_failure
+    from faultline.verdict import judge_attempt, require_valid
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
     try:
@@ -283,12 +285,10 @@ def judge(attempt_id: str) -> str:
 @task
 def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
+    from faultline.closing import close
     from faultline.orchestration.kafka import delete_topics
-    from faultline.verdict import close
 
     outcome = close(attempt_of(attempt_id), load_settings())
     if not get_current_context()["params"].get("keep_topics"):
         delete_topics(outcome["topics"])
     return outcome
-
-

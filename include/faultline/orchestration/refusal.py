@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from faultline.attempt import new_attempt_id
+from faultline.closing import refused_record
 from faultline.environment import default_build, describe
 from faultline.errors import FaultlineError
 from faultline.preparing import Order
 from faultline.settings import Settings
 from faultline.store import Store
-from faultline.verdict import refused_record
 
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> None:

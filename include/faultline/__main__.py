@@ -1,0 +1,5 @@
+"""Entry point of `./faultline`."""
+
+from faultline.cli import main
+
+main()

@@ -1,0 +1,186 @@
+"""The command line. Results go to standard output, progress and messages to standard error.
+
+Exit codes: 0 done, 1 the work ran and failed, 2 refused (bad input, missing requirement). Heavy
+modules are imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from faultline.errors import ConfigError, FaultlineError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
+)
+
+
+def main() -> None:
+    """Runs the command line; every expected failure is one line on standard error."""
+    try:
+        app()
+    except ConfigError as error:
+        _refuse(error, 2)
+    except FaultlineError as error:
+        _refuse(error, 1)
+    except KeyboardInterrupt:
+        _refuse("interrupted; services go on running, `./faultline down` ends them", 1)
+
+
+@app.command()
+def demo(
+    again: Annotated[bool, typer.Option("--again", help="Measure all five experiments anew.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Where the HTML report goes (default: results/reports/).")] = None,
+) -> None:
+    """The main job: word count under a kill, 2 x 2 configurations and a control, measured through Airflow.
+
+    Brings the services up, triggers the matrix, shows progress, and ends with the table, an HTML report and the
+    address of the UI. A second call resumes: what has a valid record is not measured again.
+    """
+    from faultline.demo import run_demo
+
+    raise typer.Exit(run_demo(say, again=again, output=output))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def test(context: typer.Context) -> None:
+    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
+    from faultline.settings import ROOT
+
+    os.chdir(ROOT)
+    command = [sys.executable, "-m", "pytest", *context.args]
+    os.execv(sys.executable, command)
+
+
+@app.command()
+def up(
+    port: Annotated[
+        list[str] | None, typer.Option(help="NAME=NUMBER, such as airflow=18090; refused when it is busy. Repeatable.")
+    ] = None,
+    airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
+) -> None:
+    """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
+    from faultline.operations import bring_up
+
+    settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
+    say(f"Kafka {settings.kafka_bootstrap}, Spark {settings.spark_master_ui}")
+    if airflow:
+        from faultline.airflow_home import USER, password
+
+        say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
+
+
+@app.command()
+def down() -> None:
+    """End every process of this installation, also after a crash. Data, logs and results stay."""
+    from faultline.settings import load_settings
+    from faultline.supervision import down as stop
+
+    ended = stop(load_settings(), say)
+    say(f"down{f', {len(ended)} leftover processes ended' if ended else ''}")
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def run(
+    workload: Annotated[str, typer.Argument(help="The workload, such as word_count.")],
+    parameters: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/matrices.md.")] = None,
+    keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
+) -> None:
+    """Run one experiment and print its record as JSON.
+
+    Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
+    """
+    from faultline.single import run_single
+
+    record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
+    print(json.dumps(record.as_dict(), indent=2))
+    raise typer.Exit(0 if record.status == "valid" else 1)
+
+
+@app.command()
+def results(
+    as_json: Annotated[bool, typer.Option("--json", help="An array of records.")] = False,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="Only records of this sweep.")] = None,
+    status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
+) -> None:
+    """Show the records in the store, as a table or as JSON."""
+    from faultline.operations import select_records
+
+    records, problems = select_records(matrix, sweep, status)
+    for problem in problems:
+        say(problem)
+    if report:
+        from faultline.report import write_report
+        from faultline.settings import load_settings
+
+        say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
+    if as_json:
+        print(json.dumps([record.as_dict() for record in records], indent=2))
+        return
+    from rich.console import Console
+
+    from faultline.table import result_table
+
+    Console().print(result_table(records))
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="generator or overhead.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+) -> None:
+    """Run a benchmark of Faultline itself and print its figures."""
+    from faultline.bench.catalogue import print_figures, run_benchmark
+
+    outcome = run_benchmark(name, say, quick=quick)
+    if as_json:
+        print(json.dumps(outcome, indent=2))
+    else:
+        print_figures(outcome)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
+    """Say what is installed, reachable and missing. Exit code 1 when something is missing."""
+    from faultline.doctor import examine, print_examination
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings, indent=2))
+    else:
+        print_examination(findings)
+    raise typer.Exit(0 if findings["ok"] else 1)
+
+
+def say(text: Any) -> None:
+    """One line of progress on standard error."""
+    print(f"faultline: {text}", file=sys.stderr, flush=True)
+
+
+def _ports(given: list[str]) -> dict[str, int]:
+    ports = {}
+    for item in given:
+        name, separator, number = item.partition("=")
+        if not separator or not number.isdigit():
+            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
+        ports[name.replace("-", "_")] = int(number)
+    return ports
+
+
+def _refuse(message: object, code: int) -> None:
+    say(message)
+    raise SystemExit(code)

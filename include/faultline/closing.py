@@ -1,0 +1,88 @@
+"""The last step of an experiment, whatever happened before: end its processes and close the attempt.
+
+Only light modules are imported at the top: this runs in tasks that shall end within seconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from faultline.attempt import Attempt, write_json
+from faultline.errors import ConfigError, FaultlineError
+from faultline.harvesting import remove_working_data
+from faultline.journal import Journal, read_journal
+from faultline.processes import end_ledger, end_processes, processes_with_token
+from faultline.settings import Settings
+
+if TYPE_CHECKING:
+    from faultline.record import Record
+
+
+def note_failure(folder: Path, step: str, error: BaseException) -> None:
+    """Keeps why a step failed, for the record that `close` writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Journal(folder / "failures.jsonl") as journal:
+        journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
+
+
+def is_closed(attempt: Attempt) -> bool:
+    """Whether the attempt's teardown has run; its steps cannot be repeated then."""
+    return (attempt.folder / "closed.json").exists()
+
+
+def refuse_closed(attempt: Attempt) -> None:
+    """Raises ConfigError for a step that was cleared alone on a closed attempt."""
+    if is_closed(attempt):
+        raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
+
+
+def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
+    """Ends the attempt's processes, writes the record that is still missing, and removes working data.
+
+    Idempotent. Returns {"ended": pids, "topics": topics that may be deleted}. Topics are kept when
+    the harvest did not read them, so that nothing measured is lost.
+    """
+    ended = end_ledger(attempt.ledger)
+    ended += end_processes(processes_with_token(attempt.id))
+    if not has_record(attempt, settings):
+        from faultline.store import Store
+
+        Store(settings.results).write(missing_record(attempt))
+    harvested = (attempt.harvest / "counts.parquet").exists()
+    description = attempt.read()
+    topics = list(description["topics"].values()) if harvested or not attempt.gate.exists() else []
+    if topics:
+        remove_working_data(attempt, settings)
+    write_json(attempt.folder / "closed.json", {"ended": ended, "topics": topics})
+    return {"ended": ended, "topics": topics}
+
+
+def missing_record(attempt: Attempt) -> Record:
+    """The record of an attempt that no judge got to see: `cancelled` or `failed`, with the noted reasons."""
+    from faultline.judge import failed_record
+    from faultline.raw import read_attempt
+
+    failures = read_journal(attempt.folder / "failures.jsonl")
+    reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
+    status: Literal["failed", "cancelled"] = "failed"
+    if any(str(line["message"]).startswith("cancelled") for line in failures):
+        status = "cancelled"
+    if not reasons:
+        reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
+    return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)
+
+
+def refused_record(description: dict[str, Any], error: FaultlineError) -> Record:
+    """The record of an experiment that `prepare` refused before it had an attempt's folder."""
+    from faultline.judge import failed_record
+    from faultline.raw import AttemptFile
+
+    reason = f"{type(error).__name__}: prepare: {error}"
+    status: Literal["failed", "cancelled"] = "cancelled" if str(error).startswith("cancelled") else "failed"
+    return failed_record(AttemptFile.model_validate(description), status, [reason])
+
+
+def has_record(attempt: Attempt, settings: Settings) -> bool:
+    """Whether the store has a record of this attempt."""
+    return any(settings.records.glob(f"*/{attempt.id}.json"))

@@ -1,0 +1,152 @@
+"""`./faultline demo`: the main job from one command, and what it shows on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_home import USER, password
+from faultline.attempt import Attempt
+from faultline.environment import default_build
+from faultline.errors import InfrastructureError
+from faultline.java import find_java
+from faultline.matrix import Matrix, PlannedCell, sweep_id_of
+from faultline.operations import bring_up
+from faultline.progress import current_attempt, describe, phase_of, split_of
+from faultline.record import Record
+from faultline.settings import Settings
+from faultline.store import Cell, Store
+from faultline.waiting import wait_until
+
+DAG_ID = "state_size_x_checkpoint_interval"
+MATRIX = Matrix(axes={"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0]}, fixed={}, controls=1)
+EXPERIMENT_BUDGET_S = 130.0
+PARSE_TIMEOUT_S = 120.0
+POLL_S = 1.0
+# On a pipe or in a log, a line is printed when the phase changes, and at least this often.
+REPEAT_S = 20.0
+
+Say = Callable[[str], None]
+
+
+def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
+    """Runs the demo; returns the exit code: 0 when every cell has a valid record."""
+    started = time.monotonic()
+    settings = bring_up(say)
+    java = find_java(settings.home / "java.json")
+    cells = MATRIX.cells(default_build(settings, java.version))
+    api = AirflowApi(settings)
+    missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
+    if missing:
+        say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
+        await_dags(api, DAG_ID, "experiment")
+        run_id = _running(api) or api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
+        follow(api, settings, run_id, cells, say)
+    else:
+        say("all experiments have valid records; `--again` measures them anew")
+    return conclude(settings, cells, started, output, say)
+
+
+def await_dags(api: AirflowApi, *dag_ids: str) -> None:
+    """Waits until Airflow has parsed the DAGs. Raises InfrastructureError with the import error, if any."""
+
+    def trouble() -> str | None:
+        errors = api.import_errors()
+        return f"airflow: a DAG file cannot be read: {errors[0]}" if errors else None
+
+    for dag_id in dag_ids:
+        wait_until(
+            lambda dag_id=dag_id: api.wait_for_dag(dag_id),  # type: ignore[misc]
+            timeout_s=PARSE_TIMEOUT_S,
+            every_s=0.5,
+            what=f"airflow: the DAG {dag_id}",
+            alive=trouble,
+        )
+
+
+def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[PlannedCell], say: Say) -> None:
+    """Shows the sweep's progress until its run ends."""
+    sweep_id = sweep_id_of(run_id)
+    by_id = {cell.config.config_id: cell for cell in cells}
+    shown, shown_at = "", 0.0
+    while (state := api.run_state(DAG_ID, run_id)) not in FINISHED:
+        tasks = [task for task in api.tasks(DAG_ID, run_id) if task["task_id"] == "run_experiment"]
+        total = sum(task["map_index"] >= 0 for task in tasks)
+        done = sum(task["map_index"] >= 0 and task["state"] in FINISHED for task in tasks)
+        attempt = current_attempt(settings, sweep_id)
+        if total and attempt is not None and done < total:
+            phase = phase_of(attempt)
+            cell = by_id.get(attempt.read()["config_id"])
+            name = describe(cell.config) if cell else attempt.id
+            left = (phase.left_s or 0.0) + (total - done - 1) * EXPERIMENT_BUDGET_S
+            head = f"experiment {done + 1} of {total} ({name}): {phase.name}"
+            line = f"{head}, {phase.detail + ', ' if phase.detail else ''}about {left / 60:.0f} min left"
+        else:
+            head = line = "planning" if not total else "aggregating"
+        if head != shown or time.monotonic() - shown_at > REPEAT_S:
+            say(line)
+            shown, shown_at = head, time.monotonic()
+        time.sleep(POLL_S)
+    if state == "failed":
+        say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
+
+
+def conclude(settings: Settings, cells: list[PlannedCell], started: float, output: Path | None, say: Say) -> int:
+    """Prints the table, the split of time, the report's path and the UI's address; returns the exit code."""
+    from rich.console import Console
+
+    from faultline.report import write_report
+    from faultline.table import result_table
+
+    records, missing = newest_records(settings, cells)
+    if not records:
+        raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
+    Console().print(result_table(records))
+    for record in records:
+        split = split_of(Attempt(settings.attempts / record.attempt))
+        if split:
+            parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
+            say(f"{record.attempt}: {parts}; {sum(split.values()):.0f} s in all")
+    target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    report = write_report(records, settings.results, target, title="Word count under a kill")
+    print(f"report: {report}")
+    print(f"airflow: {settings.airflow_url} (user {USER}, password {password(settings)})")
+    say(f"done in {(time.monotonic() - started) / 60:.1f} min; `./faultline down` ends the services")
+    for cell in missing:
+        say(f"no valid record for {describe(cell.config)}; `./faultline demo` measures it again")
+    return 1 if missing else 0
+
+
+def newest_records(settings: Settings, cells: list[PlannedCell]) -> tuple[list[Record], list[PlannedCell]]:
+    """For each cell its latest valid record, else its latest one; and the cells without a valid one."""
+    by_cell: dict[Cell, Record] = {}
+    for record in Store(settings.results).read().records:
+        known = by_cell.get(Cell.of(record))
+        if known is None or record.status == "valid" or known.status != "valid":
+            by_cell[Cell.of(record)] = record
+    found = [by_cell[cell.cell] for cell in cells if cell.cell in by_cell]
+    lacking = [cell for cell in cells if cell.cell not in by_cell or by_cell[cell.cell].status != "valid"]
+    return found, lacking
+
+
+def _running(api: AirflowApi) -> str | None:
+    """A run of the demo's matrix that is still going, such as after an interrupted demo."""
+    runs = [run["dag_run_id"] for run in api.runs(DAG_ID, "running", "queued")]
+    return next((run_id for run_id in runs if run_id.startswith("demo_")), None)
+
+
+def _form(again: bool) -> dict[str, object]:
+    axes = {name: list(values) for name, values in MATRIX.axes.items()}
+    return {**axes, "controls": MATRIX.controls, "only_missing": not again}
+
+
+def _new_run_id() -> str:
+    return f"demo_{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _minutes(experiments: int) -> str:
+    return f"{experiments * EXPERIMENT_BUDGET_S / 60:.0f} minutes"

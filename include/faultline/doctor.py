@@ -1,0 +1,82 @@
+"""`./faultline doctor`: what is installed, reachable and missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from faultline.environment import versions
+from faultline.errors import FaultlineError
+from faultline.jars import verify
+from faultline.java import find_java
+from faultline.recorder import lock_holder
+from faultline.services import airflow_health, kafka_ready, master_state
+from faultline.settings import check_folders, load_settings
+from faultline.supervision import Supervisor
+
+
+def examine() -> dict[str, Any]:
+    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "experiment"}.
+
+    `ok` speaks of requirements; services that are down are reported, and no fault.
+    """
+    settings = load_settings()
+    java = find_java(settings.home / "java.json") if _passes(lambda: find_java(settings.home / "java.json")) else None
+    checks = [
+        _check("python", lambda: platform.python_version()),
+        _check("java", lambda: find_java(settings.home / "java.json").version),
+        _check("jars", lambda: verify(settings.home) or "all verified"),
+        _check("folders", lambda: check_folders(settings) or f"{settings.home}, {settings.results}"),
+    ]
+    state = master_state(settings) or {}
+    workers = state.get("workers")
+    return {
+        "ok": all(check["ok"] for check in checks),
+        "machine": {
+            "cores": os.cpu_count(),
+            "memory_mb": psutil.virtual_memory().total // 2**20,
+            "disk_free_mb": shutil.disk_usage(settings.home).free // 2**20,
+        },
+        "checks": checks,
+        "versions": versions(settings, java.version if java else "missing"),
+        "services": {
+            "processes": Supervisor(settings).states(),
+            "kafka": kafka_ready(settings.kafka_bootstrap),
+            "spark_workers": len(workers) if isinstance(workers, list) else 0,
+            "airflow": airflow_health(settings),
+        },
+        "ports": settings.ports,
+        "experiment": lock_holder(settings.machine_lock),
+    }
+
+
+def print_examination(findings: dict[str, Any]) -> None:
+    """The findings for a person."""
+    for check in findings["checks"]:
+        print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
+    machine, services = findings["machine"], findings["services"]
+    print(f"        machine: {machine['cores']} cores, {machine['memory_mb']} MB, {machine['disk_free_mb']} MB free")
+    print(f"        versions: {', '.join(f'{name} {value}' for name, value in findings['versions'].items())}")
+    states = services["processes"]
+    if not states:
+        print("        services: down (./faultline up starts them)")
+    for name, state in states.items():
+        print(f"        {name}: {state.lower()}")
+    if findings["experiment"]:
+        print(f"        experiment: {findings['experiment']} holds the machine")
+
+
+def _check(name: str, look: Callable[[], object]) -> dict[str, Any]:
+    try:
+        return {"name": name, "ok": True, "detail": str(look())}
+    except FaultlineError as error:
+        return {"name": name, "ok": False, "detail": str(error)}
+
+
+def _passes(look: Callable[[], object]) -> bool:
+    return bool(_check("", look)["ok"])

@@ -1,0 +1,90 @@
+"""Matrices: named axes × fixed parameters × repetitions, expanded to cells."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.config import Configuration, parse_configuration, suggest
+from faultline.errors import ConfigError
+from faultline.store import Cell
+
+MAX_CONFIGURATIONS = 1024
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell that a sweep is to measure."""
+
+    config: Configuration
+    repetition: int
+    series: str
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.config.config_id, self.repetition, self.series)
+
+    @property
+    def label(self) -> str:
+        """Readable part of the run's id, such as 997a6e53b98f-r0."""
+        return f"{self.config.config_id}-r{self.repetition}"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault."""
+
+    axes: Mapping[str, Sequence[Any]]
+    fixed: Mapping[str, Any]
+    repetitions: int = 1
+    controls: int = 0
+
+    def configurations(self) -> list[Configuration]:
+        """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
+        for name, values in self.axes.items():
+            if name not in Configuration.model_fields:
+                raise ConfigError(f"{name}: unknown axis{suggest(name, Configuration.model_fields)}")
+            if not values:
+                raise ConfigError(f"{name}: the axis is empty; give at least one value")
+        size = self.repetitions
+        for values in self.axes.values():
+            size *= len(values)
+        if size > MAX_CONFIGURATIONS:
+            longest = max(self.axes, key=lambda name: len(self.axes[name]))
+            raise ConfigError(
+                f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
+            )
+        points = itertools.product(*self.axes.values())
+        return [parse_configuration({**self.fixed, **dict(zip(self.axes, point, strict=True))}) for point in points]
+
+    def cells(self, series: str) -> list[PlannedCell]:
+        """All cells, the controls after the points; each cell once."""
+        points = self.configurations()
+        planned = [
+            PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
+        ]
+        control = control_of(points[0])
+        planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
+        return list(dict.fromkeys(planned))
+
+
+def control_of(config: Configuration) -> Configuration:
+    """The same experiment without a fault."""
+    return parse_configuration({**config.model_dump(), "fault": "none", "fault_at_s": None})
+
+
+def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
+    """The cells to measure, shuffled by seed; those with a valid record are left out when `only_missing`."""
+    done = set(valid) if only_missing else set()
+    missing = [cell for cell in cells if cell.cell not in done]
+    random.Random(seed).shuffle(missing)
+    return missing
+
+
+def sweep_id_of(run_id: str) -> str:
+    """Short readable id of a sweep: the run's id without Airflow's prefix, time zone and punctuation."""
+    name = run_id.removeprefix("manual__").removeprefix("scheduled__").split("+")[0]
+    return name.replace(":", "").replace("-", "").replace(".", "-")

@@ -1,0 +1,49 @@
+"""What several commands have in common: bring the services up, check requirements, select records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from faultline.config import suggest
+from faultline.errors import ConfigError
+from faultline.jars import verify
+from faultline.java import Java, find_java
+from faultline.record import Record, Status
+from faultline.settings import Settings, check_folders, load_settings
+from faultline.store import Store
+from faultline.supervision import up
+
+Say = Callable[[str], None]
+
+
+def require(settings: Settings) -> Java:
+    """Checks folders, Java and jars before anything is started; returns the Java to use.
+
+    Raises ConfigError naming what is missing or broken, and the remedy.
+    """
+    check_folders(settings)
+    java = find_java(settings.home / "java.json")
+    verify(settings.home)
+    return java
+
+
+def bring_up(say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None) -> Settings:
+    """Starts what does not run yet and waits until it answers."""
+    settings = load_settings()
+    java = require(settings)
+    return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+
+
+def select_records(matrix: str | None, sweep: str | None, status: str | None) -> tuple[list[Record], tuple[str, ...]]:
+    """Records by matrix, sweep and status, and a line for each file that could not be read."""
+    known = get_args(Status)
+    if status is not None and status not in known:
+        raise ConfigError(f"--status {status}: unknown{suggest(status, known)}")
+    contents = Store(load_settings().results).read()
+    chosen = [
+        record
+        for record in contents.records
+        if matrix in (None, record.matrix) and sweep in (None, record.sweep_id) and status in (None, record.status)
+    ]
+    return chosen, contents.problems

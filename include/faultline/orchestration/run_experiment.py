@@ -1,0 +1,129 @@
+"""`RunExperiment`: gets one valid record for one cell, or says which kind of failure kept it from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.providers.standard.triggers.external_task import DagStateTrigger
+from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
+
+from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.record import Record
+    from faultline.store import Cell
+
+CHILD = "experiment"
+POLL_S = 5
+# Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
+RETRIES = 9
+UNFINISHED = frozenset({"queued", "running"})
+
+
+def retry_policy() -> ExceptionRetryPolicy:
+    """Wrong input fails at once; what broke or was measured badly is tried again."""
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(ConfigError, RetryAction.FAIL),
+            RetryRule([InfrastructureError, InvalidMeasurement], RetryAction.RETRY),
+        ]
+    )
+
+
+class RunExperiment(TriggerDagRunOperator):
+    """Runs the DAG `experiment` for one cell and reads the cell's record when it ended.
+
+    It asks the store first (a valid record ends it), then the child's state (one that is queued or
+    running is waited for, not reset), and only then triggers. A retry is a whole new attempt.
+    """
+
+    def __init__(self, *, max_measurements: int = 3, **arguments: Any) -> None:
+        super().__init__(
+            trigger_dag_id=CHILD,
+            # Without a logical date: the wait looks for the run by its id alone, also after a reset.
+            logical_date=None,
+            reset_dag_run=True,
+            wait_for_completion=True,
+            poke_interval=POLL_S,
+            allowed_states=[DagRunState.SUCCESS, DagRunState.FAILED],
+            failed_states=[],
+            deferrable=True,
+            openlineage_inject_parent_info=False,
+            **arguments,
+        )
+        self.max_measurements = max_measurements
+
+    def execute(self, context: Any) -> None:
+        if self._only_missing(context) and self._valid():
+            self.log.info("The cell has a valid record already.")
+            return
+        if self._child_state(context) in UNFINISHED:
+            self.defer(
+                trigger=DagStateTrigger(
+                    dag_id=CHILD,
+                    states=[DagRunState.SUCCESS, DagRunState.FAILED],
+                    run_ids=[str(self.trigger_run_id)],
+                    poll_interval=POLL_S,
+                ),
+                method_name="execute_complete",
+            )
+        super().execute(context)
+
+    def execute_complete(self, context: Any, event: Any) -> None:
+        """Reads the record of the run that has ended. Raises the kind of error that its outcome means."""
+        from airflow.sdk.exceptions import AirflowFailException
+
+        from faultline.verdict import error_of
+
+        record = self._newest()
+        if record is None:
+            raise InfrastructureError(f"{self._run_id(event)}: ended without a record; see its first failed task")
+        error = error_of(record)
+        if error is None:
+            return
+        if isinstance(error, InvalidMeasurement) and self._measured() >= self.max_measurements:
+            raise AirflowFailException(f"given up after {self.max_measurements} measurements: {error}")
+        raise error
+
+    def _child_state(self, context: Any) -> str | None:
+        """State of the child's run, or None when there is none yet."""
+        known = context["ti"].get_dr_count(dag_id=CHILD, run_ids=[str(self.trigger_run_id)])
+        if not known:
+            return None
+        return str(context["ti"].get_dagrun_state(dag_id=CHILD, run_id=str(self.trigger_run_id)))
+
+    def _only_missing(self, context: Any) -> bool:
+        """On a retry the store is asked in any case: the first try may have ended well unseen."""
+        return bool(context["params"].get("only_missing", True)) or context["ti"].try_number > 1
+
+    def _cell(self) -> Cell:
+        from faultline.config import Configuration, parse_configuration
+        from faultline.store import Cell
+
+        conf = dict(self.conf or {})
+        config = parse_configuration({key: conf[key] for key in Configuration.model_fields if key in conf})
+        return Cell(config.config_id, int(conf["repetition"]), str(conf["series"]))
+
+    def _own(self) -> list[Record]:
+        """Records of the cell that this sweep has measured."""
+        from faultline.store import Cell, Store
+
+        cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
+        return [record for record in Store(load_settings().results).query(sweep=sweep) if Cell.of(record) == cell]
+
+    def _newest(self) -> Record | None:
+        own = self._own()
+        return own[-1] if own else None
+
+    def _measured(self) -> int:
+        return sum(record.status == "invalid" for record in self._own())
+
+    def _valid(self) -> Record | None:
+        from faultline.store import Store
+
+        return Store(load_settings().results).valid(self._cell())
+
+    def _run_id(self, event: Any) -> str:
+        return str(event[1]["run_ids"][0])

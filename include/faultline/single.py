@@ -1,0 +1,128 @@
+"""`./faultline run`: one experiment, through the scheduler when it runs, else through `dag.test()`."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.config import Configuration, parse_configuration, suggest
+from faultline.demo import await_dags
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.operations import bring_up, require
+from faultline.preparing import Order, check_capacity
+from faultline.processes import clean_environment
+from faultline.progress import current_attempt, describe, phase_of
+from faultline.record import Record
+from faultline.services import airflow_health
+from faultline.settings import Settings, load_settings
+from faultline.store import Store
+from faultline.supervision import Supervisor, down
+
+DAG_ID = "experiment"
+BOOKKEEPING = ("repetition", "series", "build")
+POLL_S = 1.0
+
+Say = Callable[[str], None]
+
+
+def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
+    values: dict[str, Any] = {"workload": workload}
+    known = [*Configuration.model_fields, *BOOKKEEPING]
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as state_mb=8")
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        if key in values and key != "workload":
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
+    config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
+    if "repetition" in bookkeeping:
+        if not bookkeeping["repetition"].isdigit():
+            raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
+        bookkeeping["repetition"] = int(bookkeeping["repetition"])
+    check_capacity(config)
+    Order(config, **bookkeeping)
+    return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
+    """Runs one experiment and returns its record, whatever its status."""
+    conf = parse_parameters(workload, given)
+    settings = load_settings()
+    require(settings)
+    sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
+    say(describe(parse_configuration({key: conf[key] for key in Configuration.model_fields})))
+    if airflow_health(settings).get("scheduler") == "healthy":
+        _through_scheduler(settings, conf, say)
+    else:
+        _through_dag_test(conf, say)
+    records = Store(settings.results).query(sweep=sweep_id)
+    if not records:
+        raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
+    return records[-1]
+
+
+def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+    api = AirflowApi(settings)
+    await_dags(api, DAG_ID)
+    run_id = api.trigger(DAG_ID, conf, run_id=conf["sweep_id"])
+    shown = ""
+    while api.run_state(DAG_ID, run_id) not in FINISHED:
+        shown = _show(settings, conf["sweep_id"], shown, say)
+        time.sleep(POLL_S)
+
+
+def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
+    """Without a scheduler: the same DAG in one process, on a metadata database of its own.
+
+    Services that were not running are started before and ended after.
+    """
+    before = load_settings()
+    were_up = Supervisor(before).running()
+    settings = bring_up(say, airflow=False)
+    try:
+        log = settings.logs / "dag-test.log"
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "faultline.orchestration.local_run"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=clean_environment({**os.environ, "FAULTLINE_HOME": str(settings.home)}),
+                cwd=settings.root,
+            )
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(conf).encode())
+            child.stdin.close()
+            shown = ""
+            while child.poll() is None:
+                shown = _show(settings, conf["sweep_id"], shown, say)
+                time.sleep(POLL_S)
+        if child.returncode not in (0, 1):
+            raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
+    finally:
+        if not were_up:
+            down(settings, say)
+
+
+def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:
+    attempt = current_attempt(settings, sweep_id)
+    if attempt is None:
+        return shown
+    phase = phase_of(attempt)
+    if phase.name != shown:
+        say(f"{attempt.id}: {phase.name}{', ' + phase.detail if phase.detail else ''}")
+    return phase.name

@@ -1,0 +1,111 @@
+"""Folds all records into the summary tables, and is the only program that writes them.
+
+    spark-submit aggregate.py --records FOLDER --target FOLDER
+
+Written into a new folder beside the target, under a lock, and swapped in at once: a reader sees the
+old tables or the new ones. Tables, each as Parquet and CSV:
+
+- experiments: one row a record, with its configuration and metrics as columns named by their path
+- cells: per matrix, configuration, series and build: valid records, and median, least and greatest of each metric
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import shutil
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import NumericType, StructType
+
+KEYS = ["matrix", "config_id", "series", "build"]
+PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
+
+
+def flatten(schema: StructType, prefix: str) -> list[str]:
+    """Paths of all leaves of a struct, such as metrics.latency_ms.p50; lists and maps are left out."""
+    paths = []
+    for field in schema.fields:
+        path = f"{prefix}.{field.name}"
+        if isinstance(field.dataType, StructType):
+            paths += flatten(field.dataType, path)
+        elif field.dataType.typeName() not in ("array", "map"):
+            paths.append(path)
+    return paths
+
+
+def experiments(records: DataFrame) -> DataFrame:
+    """One row a record; nested values as columns whose names join the path with underscores."""
+    columns = [F.col(name) for name in [*KEYS, *PLAIN]]
+    for root in ("config", "metrics"):
+        leaves = flatten(records.schema[root].dataType, root)  # type: ignore[arg-type]
+        columns += [F.col(path).alias(path.removeprefix("metrics.").replace(".", "_")) for path in leaves]
+    return records.select(*columns, F.concat_ws("; ", "reasons").alias("reasons"))
+
+
+def cells(table: DataFrame) -> DataFrame:
+    """Median, least and greatest of each metric over the valid records of a configuration."""
+    metrics = [
+        field.name
+        for field in table.schema.fields
+        if isinstance(field.dataType, NumericType)
+        and not field.name.startswith("config_")
+        and field.name not in (*KEYS, *PLAIN)
+    ]
+    summaries = [F.count("*").alias("n")]
+    for name in metrics:
+        summaries += [
+            F.median(name).alias(f"{name}_median"),
+            F.min(name).alias(f"{name}_min"),
+            F.max(name).alias(f"{name}_max"),
+        ]
+    return table.where("status = 'valid'").groupBy(*KEYS).agg(*summaries)
+
+
+def write(table: DataFrame, folder: Path, name: str) -> None:
+    """Writes `name`.parquet and `name`.csv as single files."""
+    for form, writer in (("parquet", table.coalesce(1).write), ("csv", table.coalesce(1).write.option("header", True))):
+        parts = folder / f".{name}.{form}"
+        writer.format(form).save(str(parts))
+        next(parts.glob(f"part-*.{form}")).rename(folder / f"{name}.{form}")
+        shutil.rmtree(parts)
+
+
+def swap(new: Path, target: Path) -> None:
+    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic."""
+    old = target.resolve() if target.is_symlink() else None
+    link = target.with_name(f".{target.name}.link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(new.name)
+    link.rename(target)
+    if old and old != new:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--target", type=Path, required=True)
+    options, _ = parser.parse_known_args()
+    options.target.parent.mkdir(parents=True, exist_ok=True)
+    spark = SparkSession.builder.getOrCreate()
+    with (options.target.parent / ".summary.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not any(options.records.glob("*/*.json")):
+            print("aggregate: no records yet")
+            return
+        records = spark.read.option("multiLine", True).json(f"{options.records}/*/*.json")
+        table = experiments(records).cache()
+        new = options.target.with_name(f"{options.target.name}-{time.time_ns()}")
+        new.mkdir()
+        write(table.orderBy("attempt"), new, "experiments")
+        write(cells(table).orderBy(*KEYS), new, "cells")
+        swap(new, options.target)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
