@@ -137,7 +137,7 @@ def _lead(spec: GeneratorSpec, options: argparse.Namespace, journal: Journal, st
 
 
 def _prime(spec: GeneratorSpec, journal: Journal, broker: Broker, sender: Sender) -> None:
-    records = prime(spec, make_fillers(spec), sender)
+    records = prime(spec, make_source(spec), make_fillers(spec), sender)
     journal.event("primed", records=records, end_offsets=broker.end_offsets(spec.topic, spec.partitions))
 
 

@@ -19,9 +19,10 @@ from generators.pacing import NANOSECONDS, Clock, Stripe, pace
 from generators.producer import PRIMER_KEY, Sender
 from generators.spec import GeneratorSpec
 from generators.state import Fillers
-from generators.stream import Stream
+from generators.stream import Source, Stream
 
 _FILLERS_AT_ONCE = 256
+_LINES_AT_ONCE = 4096
 # Work ahead of time only when at least this much of the schedule is free.
 _SPARE_NS = 1_000_000
 _FLOOD_BURST = 4096
@@ -70,8 +71,11 @@ class Outcome:
         return self.records - self.unknown
 
 
-def prime(spec: GeneratorSpec, fillers: Fillers, sender: Sender) -> int:
-    """Sends one primer record to each partition and every filler word, all acknowledged; returns how many.
+def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender) -> int:
+    """Sends the primer, all acknowledged, and returns how many records it had.
+
+    One record to each partition, every filler word, and `primer_lines` lines of the source, with which
+    the engine can warm up before the gate.
 
     Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
     """
@@ -82,6 +86,11 @@ def prime(spec: GeneratorSpec, fillers: Fillers, sender: Sender) -> int:
         last = min(fillers.count, first + _FILLERS_AT_ONCE)
         for word in fillers.words(np.arange(first, last, dtype=np.uint64)):
             sender.send_primer(word, number, number % spec.partitions)
+            number += 1
+    for first in range(0, spec.primer_lines, _LINES_AT_ONCE):
+        last = min(spec.primer_lines, first + _LINES_AT_ONCE)
+        for line in source.payloads(np.arange(first, last, dtype=np.uint64)):
+            sender.send_primer(line, number, number % spec.partitions)
             number += 1
     missing = sender.flush()
     if missing:

@@ -31,6 +31,7 @@ class GeneratorSpec(BaseModel):
     words_per_line: int = Field(10, ge=1, le=1000, description="Words of one record.")
     payload_bytes: int = Field(100, ge=1, le=100_000, description="Size of the constant payload (benchmark only).")
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
+    primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
     seed: int = Field(1, ge=0, description="Seed of every random choice, together with the repetition.")
     repetition: int = Field(0, ge=0, description="Repetition of the configuration.")

@@ -50,7 +50,11 @@ def batch_ranges(spark: SparkSession, batches: list[dict[str, Any]]) -> DataFram
             if end > low:
                 rows.append((item["lineage"], item["batch"], int(partition), low, end))
                 last[(item["lineage"], partition)] = end
-    return spark.createDataFrame(rows, "lineage int, batch int, partition int, low long, high long")
+    # As JSON text rather than as Python rows, which would cost the start of a Python worker.
+    names = ("lineage", "batch", "partition", "low", "high")
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
+    schema = "array<struct<lineage: int, batch: int, partition: int, low: bigint, high: bigint>>"
+    return spark.range(1).select(F.inline(F.from_json(F.lit(text), schema)))
 
 
 def with_batches(records: DataFrame, ranges: DataFrame) -> DataFrame:

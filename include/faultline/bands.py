@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import stdtrit  # Student's quantiles; scipy.stats would take a second to import
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -98,9 +98,12 @@ def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | Non
     n = len(times_s)
     if n < 3 or float(np.ptp(times_s)) == 0:
         return None
-    fit = stats.linregress(times_s, values)
-    half = float(stats.t.ppf(0.975, n - 2)) * float(fit.stderr)
-    return float(fit.slope) - half, float(fit.slope) + half
+    x, y = times_s - times_s.mean(), values - values.mean()
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    rest = y - slope * x
+    half = float(stdtrit(n - 2, 0.975)) * math.sqrt(float(rest @ rest) / (n - 2) / spread)
+    return slope - half, slope + half
 
 
 def sustained(times_s: Floats, lag: Floats) -> bool | None:

@@ -77,7 +77,7 @@ class Configuration(BaseModel):
     fault_action: Action = Field("kill", description="How it is broken: `kill` sends SIGKILL.")
     fault_at_s: float | None = Field(
         None,
-        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows; always empty for a control.",
+        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
     )
     restart_delay_s: float = Field(
         2.0, ge=0, le=60, description="Pause before a supervisor restarts what it supervises."

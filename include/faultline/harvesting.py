@@ -55,7 +55,8 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
 
 def remove_working_data(attempt: Attempt, settings: Settings) -> None:
     """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
-    shutil.rmtree(attempt.checkpoint, ignore_errors=True)
+    for checkpoint_folder in (attempt.checkpoint, attempt.folder / "warmup-checkpoint"):
+        shutil.rmtree(checkpoint_folder, ignore_errors=True)
     for application in application_ids(attempt):
         for folder in settings.spark_work.glob(f"worker-*/{application}"):
             shutil.rmtree(folder, ignore_errors=True)

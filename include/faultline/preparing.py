@@ -82,7 +82,7 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
                 "bootstrap": settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
-            "topics": {"input": f"faultline-{attempt.id}-input", "output": f"faultline-{attempt.id}-output"},
+            "topics": {role: f"faultline-{attempt.id}-{role}" for role in ("input", "output", "warmup")},
             "spark": {
                 "master": settings.spark_master_url,
                 "ui": f"http://127.0.0.1:{ui_port}",

@@ -28,9 +28,8 @@ def engine_settings() -> dict[str, str]:
         "spark.driver.memory": f"{DRIVER_MEMORY_MB}m",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
-        # The query must not start on one executor only to move half of its state a second later.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        # The driver plans while the executors start; the program itself waits for all of them.
+        "spark.scheduler.minRegisteredResourcesRatio": "0.0",
     }
 
 
@@ -74,18 +73,19 @@ def workload_settings(settings: Settings, attempt: Attempt, config: Configuratio
     }
 
 
-def harvest_settings(settings: Settings) -> dict[str, str]:
-    """A short batch job on few data: no adaptive planning, no UI."""
+def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]:
+    """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler."""
+    quick = "" if large else "-XX:TieredStopAtLevel=1 "
     return {
         **loopback_settings(),
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.adaptive.enabled": str(large).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
+            f"{quick}-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
         ),
     }
 

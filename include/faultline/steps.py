@@ -31,6 +31,10 @@ SETTLE_S = 30.0
 DRAIN_LIMIT_S = 60.0
 STOP_S = 30.0
 MAX_RESTARTS = 5
+# Lines that the primer holds, and the throw-away batches that the engine works through before the
+# gate: a JVM plans its first micro-batches ten times slower than later ones.
+PRIMER_LINES = 2000
+WARM_UP_BATCHES = 10
 
 
 def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
@@ -64,9 +68,15 @@ def generator_specification(attempt: Attempt) -> dict[str, Any]:
         **_source(config),
         "state_mb": config.state_mb,
         "state_touch": config.state_touch,
+        "primer_lines": PRIMER_LINES,
         "seed": config.seed,
         "repetition": description["repetition"],
     }
+
+
+def primer_records(config: Configuration) -> int:
+    """Records that the generator sends before the gate."""
+    return config.partitions + config.filler_words + PRIMER_LINES
 
 
 def _source(config: Configuration) -> dict[str, Any]:
@@ -105,6 +115,12 @@ def workload_configuration(attempt: Attempt) -> Path:
             "listener_log": str(attempt.listener_journal),
             "trigger_s": config.checkpoint_interval_s,
             "stop_file": str(attempt.stop_file),
+            "executors": config.executors,
+            "warm_up": {
+                "topic": description["topics"]["warmup"],
+                "checkpoint": str(attempt.folder / "warmup-checkpoint"),
+                "records_per_batch": -(-primer_records(config) // WARM_UP_BATCHES),
+            },
         },
     )
     return path
@@ -122,18 +138,18 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
             "max_restarts": MAX_RESTARTS,
         },
     )
+    primed = wait_until(
+        lambda: _seen(attempt.generator_journal, event="primed"),
+        timeout_s=PRIMER_TIMEOUT_S,
+        what="generator: its primer",
+        alive=lambda: _death(attempt, _last(attempt, "generator")),
+    )
     entry = _spawn(
         attempt,
         settings,
         "supervisor",
         [*_module("faultline.workload_supervisor"), *_folder(attempt)],
         stdout=attempt.logs / "supervisor.out",
-    )
-    primed = wait_until(
-        lambda: _seen(attempt.generator_journal, event="primed"),
-        timeout_s=PRIMER_TIMEOUT_S,
-        what="generator: its primer",
-        alive=lambda: _death(attempt, _last(attempt, "generator")),
     )
     wait_until(
         lambda: checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), primed["end_offsets"]),

@@ -139,12 +139,12 @@ def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
     producer = FakeProducer()
     wanted = spec(partitions=3, state_mb=0.5)
     fillers = make_fillers(wanted)
-    assert prime(wanted, fillers, Sender(producer, "t")) == 3 + 489 == len(producer.messages)
+    assert prime(wanted, make_source(wanted), fillers, Sender(producer, "t")) == 3 + 489 == len(producer.messages)
     assert {m["p"] for m in producer.messages[:3]} == {0, 1, 2}
     assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == PRIMER_HEADERS for m in producer.messages)
     assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
     with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
-        prime(wanted, fillers, Sender(FakeProducer(failing=(4,)), "t"))
+        prime(wanted, make_source(wanted), fillers, Sender(FakeProducer(failing=(4,)), "t"))
 
 
 def test_the_real_producer_reports_failures_to_the_error_callback() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from faultline.preparing import Order
 
 DAG_ID = "experiment"
+# Above it, a harvest gains more from Spark's optimisations than they cost.
+LARGE_RECORDS = 500_000
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 DOC = """\
 ### One experiment
@@ -77,18 +79,22 @@ def experiment_params() -> dict[str, Param]:
     return {
         **configuration_params(),
         "repetition": Param(
-            0, type="integer", minimum=0, title="repetition", section="Bookkeeping", description="Number of the repetition."
+            0, type="integer", minimum=0, title="repetition", section="Bookkeeping",
+            description="Number of the repetition.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build."),
-        "build": label_param("build", "Label of the software under test. Empty: hash of engine versions and settings."),
+        "build": label_param("build", "Label of the software under test. Empty: engine versions and settings."),
         "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
-        "sweep_id": Param(None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."),
+        "sweep_id": Param(
+            None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."
+        ),
         "parent_run_id": Param(
             None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",
             description="Run of the matrix; when it is stopped, this experiment ends as cancelled.",
         ),
         "logical_date": Param(
-            None, type=["null", "string"], title="logical_date", section="Bookkeeping", description="The night it stands for."
+            None, type=["null", "string"], title="logical_date", section="Bookkeeping",
+            description="The night it stands for.",
         ),
         "keep_topics": Param(
             False, type="boolean", title="keep_topics", section="Bookkeeping",
@@ -232,14 +238,13 @@ class HarvestOperator(SparkSubmitOperator):
     template_fields = (*SparkSubmitOperator.template_fields, "attempt_id")
 
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
-        from faultline.spark_conf import harvest_settings, kafka_jars, program, spark_environment
+        from faultline.spark_conf import kafka_jars, program, spark_environment
 
         settings = load_settings()
         super().__init__(
             application=str(program(settings, "harvest")),
             # A short job on few data: starting executors would take longer than the job itself.
             conn_id="spark_local",
-            conf=harvest_settings(settings),
             jars=kafka_jars(settings),
             env_vars=spark_environment(settings),
             durable=False,
@@ -250,10 +255,14 @@ class HarvestOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         from faultline.closing import note_failure
         from faultline.harvesting import gather
+        from faultline.spark_conf import batch_settings
 
         attempt = attempt_of(self.attempt_id)
         try:
-            configuration = gather(attempt, load_settings())
+            settings, config = load_settings(), attempt.configuration()
+            configuration = gather(attempt, settings)
+            records = config.rate * (config.warmup_s + config.duration_s)
+            self.conf = batch_settings(settings, large=records > LARGE_RECORDS)
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
             super().execute(context)

@@ -71,7 +71,7 @@ def matrix_params(axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], c
         ),
         "max_measurements": _integer("max_measurements", 3, 1, 10, "Measurements of a cell before it is given up."),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
-        "build": label_param("build", "Label of the software under test. Empty: engine versions and settings.", "Sweep"),
+        "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
         **others,
     }  # fmt: skip
 
@@ -125,7 +125,7 @@ def matrix_of(params: Mapping[str, Any], axes: Sequence[str], kind: Any) -> Any:
 
 def aggregate() -> SparkSubmitOperator:
     """Rebuilds the summary tables over all records; also when some experiments failed."""
-    from faultline.spark_conf import harvest_settings, program, spark_environment
+    from faultline.spark_conf import batch_settings, program, spark_environment
 
     settings = load_settings()
     return SparkSubmitOperator(
@@ -133,7 +133,7 @@ def aggregate() -> SparkSubmitOperator:
         application=str(program(settings, "aggregate")),
         application_args=["--records", str(settings.records), "--target", str(settings.results / "summary")],
         conn_id="spark_local",
-        conf=harvest_settings(settings),
+        conf=batch_settings(settings),
         env_vars=spark_environment(settings),
         name="aggregate",
         durable=False,

@@ -1,0 +1,252 @@
+"""The result table: what each experiment came to, in the terminal and in the report.
+
+`plain_rows` makes the texts once, so that both show the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table, box
+from rich.text import Text
+
+from faultline.record import Record
+
+NONE = "—"
+# Shown in columns of their own, or following from what is; other differences are named beside the row.
+_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "restart_delay_s"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in `plain_rows`, the group above it, its name and its unit."""
+
+    key: str
+    group: str
+    name: str
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Two short lines for the terminal, where a group has no line of its own."""
+        return f"CPU\n{_SHORT.get(self.name, self.name)}" if self.group == "CPU" else f"{self.name}\n{self.unit}"
+
+
+_SHORT = {"executors": "exec.", "generator": "gen."}
+
+IDENTITY = (
+    Column("number", "Experiment", "#"),
+    Column("state_mb", "Experiment", "State", "MB"),
+    Column("interval_s", "Experiment", "Interval", "s"),
+    Column("fault", "Experiment", "Fault"),
+)
+GROUPS = (
+    (Column("p50_ms", "Latency", "p50", "ms"), Column("p99_ms", "Latency", "p99", "ms")),
+    (
+        Column("cpu_driver", "CPU", "driver", "cores"),
+        Column("cpu_executors", "CPU", "executors", "cores"),
+        Column("cpu_kafka", "CPU", "kafka", "cores"),
+        Column("cpu_generator", "CPU", "generator", "cores"),
+    ),
+    (
+        Column("reload_s", "Recovery", "Reload", "s"),
+        Column("replay_s", "Recovery", "Replay", "s"),
+        Column("macro_s", "Recovery", "Macro", "s"),
+    ),
+    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Over"), Column("status", "", "Status")),
+)
+COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
+_LEFT = frozenset({"fault", "status"})
+_LEGEND = (
+    "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
+    "> n: not recovered within the n s that were watched; —: does not apply, or unknown."
+)
+
+
+def milliseconds(value: float | None) -> str:
+    """`2,283`; below 10 with one decimal."""
+    if value is None:
+        return NONE
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def seconds(value: float | None, digits: int = 1) -> str:
+    """`1.8`; three digits give milliseconds."""
+    return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def cores(value: float | None) -> str:
+    """`0.25`."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def count(value: float | None) -> str:
+    """`376,357`."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def macro(record: Record) -> str:
+    """Macro recovery in seconds; `> 33.9` when it was watched that long and not seen."""
+    recovery = record.metrics.recovery
+    if recovery.macro_s is None and recovery.censored_at_s is not None:
+        return f"> {seconds(recovery.censored_at_s)}"
+    return seconds(recovery.macro_s)
+
+
+def fault_of(config: Mapping[str, Any]) -> str:
+    """`executor kill`, or `control`."""
+    if config.get("fault", "none") == "none":
+        return "control"
+    return f"{config['fault']} {config.get('fault_action', '')}".strip()
+
+
+def plain(value: Any) -> str:
+    """A configuration value as text: numbers without a useless `.0`."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def name_of(record: Record) -> str:
+    """One experiment in a few words."""
+    config = record.config
+    state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
+    return f"state {state} MB, interval {interval} s, {fault_of(config)}"
+
+
+def ordered(records: Sequence[Record]) -> list[Record]:
+    """By workload, state, interval, what else differs, then kill before control, repetition and attempt."""
+    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"})
+
+    def key(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
+        return (
+            *(_sortable(config.get(name)) for name in axes),
+            fault_of(config) == "control",
+            fault_of(config),
+            record.repetition,
+            record.attempt,
+        )
+
+    return sorted(records, key=key)
+
+
+def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+    """One row of texts for each record, sorted by the matrix's axes.
+
+    Keys: those of COLUMNS, `reason` (the first one, else empty) and `varies` (other parameters in which
+    the records differ, else empty).
+    """
+    others = sorted(_varying(records) - _SHOWN)
+    repeated = len({record.repetition for record in records}) > 1
+    builds = len({record.build for record in records}) > 1
+    rows = []
+    for number, record in enumerate(ordered(records), start=1):
+        metrics, config = record.metrics, record.config
+        varies = [f"{name} {plain(config.get(name))}" for name in others]
+        varies += [f"repetition {record.repetition}"] if repeated else []
+        varies += [f"build {record.build}"] if builds else []
+        rows.append(
+            {
+                "number": str(number),
+                "state_mb": plain(config.get("state_mb", NONE)),
+                "interval_s": plain(config.get("checkpoint_interval_s", NONE)),
+                "fault": fault_of(config),
+                "p50_ms": milliseconds(metrics.latency_ms.p50),
+                "p99_ms": milliseconds(metrics.latency_ms.p99),
+                "cpu_driver": cores(metrics.cpu_cores.driver),
+                "cpu_executors": cores(metrics.cpu_cores.executors),
+                "cpu_kafka": cores(metrics.cpu_cores.kafka),
+                "cpu_generator": cores(metrics.cpu_cores.generator),
+                "reload_s": seconds(metrics.recovery.reload_s),
+                "replay_s": seconds(metrics.recovery.replay_s),
+                "macro_s": macro(record),
+                "lost": count(metrics.audit.lost),
+                "overcounted": count(metrics.audit.overcounted),
+                "status": record.status,
+                "reason": record.reasons[0] if record.reasons else "",
+                "varies": ", ".join(varies),
+            }
+        )
+    return rows
+
+
+def result_table(records: Sequence[Record]) -> Table:
+    """The table for a terminal of 120 columns; narrower ones get the same figures in several tables."""
+    return ResultTable(plain_rows(records))
+
+
+class ResultTable(Table):
+    """All columns beside each other where they fit, else some of them below the others, none left out."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
+        super().__init__()
+        self._texts = list(rows)
+        _fill(self, COLUMNS, self._texts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for index, part in enumerate(self._parts(console, options)):
+            if index:
+                yield Text()
+            yield part
+        yield Padding(Text(_LEGEND, style="dim"), (1, 0, 0, 0))
+        for row in self._texts:
+            if row["varies"]:
+                yield Text(f"{row['number']}: {row['varies']}", style="dim")
+            if row["reason"]:
+                yield Text(f"{row['number']} {row['status']}: {row['reason']}", style="yellow")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        natural = self._width(console, options, self._part(COLUMNS))
+        return Measurement(min(natural, options.max_width), min(natural, options.max_width))
+
+    def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
+        """One table, with less space between its columns if need be; else as few as hold all columns."""
+        for gap in (2, 1):
+            whole = self._part(COLUMNS, gap)
+            if self._width(console, options, whole) <= options.max_width:
+                return [whole]
+        parts: list[list[Column]] = []
+        for group in GROUPS:
+            fits = self._width(console, options, self._part([*IDENTITY, *group])) <= options.max_width
+            for piece in [group] if fits else [(column,) for column in group]:
+                together = self._part([*parts[-1], *piece]) if parts else None
+                if together is not None and self._width(console, options, together) <= options.max_width:
+                    parts[-1] += piece
+                else:
+                    parts.append([*IDENTITY, *piece])
+        return [self._part(columns) for columns in parts]
+
+    def _part(self, columns: Sequence[Column], gap: int = 2) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
+        _fill(table, columns, self._texts)
+        return table
+
+    @staticmethod
+    def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
+        return table.__rich_measure__(console, options.update(width=10_000)).maximum
+
+
+def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, str]]) -> None:
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.key in _LEFT else "right"
+        table.add_column(column.heading, justify=justify, no_wrap=True)
+    for row in rows:
+        # Text, because a plain string would be read as markup.
+        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] == "valid" else "dim")
+
+
+def _varying(records: Sequence[Record]) -> set[str]:
+    """Configuration keys whose values differ between the records."""
+    keys = {key for record in records for key in record.config}
+    return {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
+
+
+def _sortable(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then texts, so that whatever a file holds can be sorted."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, float(value) if number else 0.0, "" if number else str(value))
