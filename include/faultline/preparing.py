@@ -57,6 +57,7 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
     """
     check_folders(settings)
     check_capacity(order.config)
+    check_corpus(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
     build = order.build or default_build(settings, java)
@@ -103,6 +104,18 @@ def check_capacity(config: Configuration) -> None:
             f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
             f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
         )
+
+
+def check_corpus(config: Configuration) -> None:
+    """Refuses a corpus that cannot be read, naming file and line."""
+    from generators.errors import InputError
+    from generators.text import TextLines
+
+    if config.skew is None:
+        try:
+            TextLines.load(config.corpus, 1, 0, 0)
+        except InputError as error:
+            raise ConfigError(str(error)) from None
 
 
 def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_s: float = MACHINE_TIMEOUT_S) -> None:

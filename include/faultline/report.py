@@ -23,9 +23,22 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.plots import MARKS, overview_figures, parts_figure, time_figure
+from faultline.overview import overview_figures, parts_figure
+from faultline.plots import MARKS, time_figure
 from faultline.record import Record
-from faultline.table import COLUMNS, NONE, Column, count, macro, milliseconds, name_of, ordered, plain_rows, seconds
+from faultline.table import (
+    COLUMNS,
+    NONE,
+    Column,
+    count,
+    macro,
+    milliseconds,
+    name_of,
+    ordered,
+    plain_rows,
+    seconds,
+    signed,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
@@ -69,8 +82,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
     rows = plain_rows(records)
     figures: dict[str, go.Figure] = {}
     experiments = [
-        _experiment(row["number"], record, results, figures)
-        for row, record in zip(rows, ordered(records), strict=True)
+        _experiment(row["number"], record, results, figures) for row, record in zip(rows, ordered(records), strict=True)
     ]
     overview = []
     for index, (axis, figure) in enumerate(overview_figures(records)):
@@ -234,8 +246,12 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
 
 
 def _caption(has_fault: bool) -> str:
-    common = "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by role."
-    marks = " The orange line is the signal; dotted lines and the marks above are the events of the recovery." * has_fault
+    common = (
+        "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by role."
+    )
+    marks = (
+        " The orange line is the signal; dotted lines and the marks above are the events of the recovery." * has_fault
+    )
     return f"{common}{marks} Drag to zoom, double-click to reset."
 
 
@@ -275,7 +291,7 @@ def _timeline(record: Record) -> list[dict[str, str]]:
         {
             "label": MARKS[event.name].label if event.name in MARKS else _EDGES.get(event.name, event.name),
             "after_gate": NONE if gate is None else seconds((event.wall_ns - gate) / 1e9, 3),
-            "after_fault": NONE if fault is None else f"{(event.wall_ns - fault) / 1e9:+.3f}",
+            "after_fault": NONE if fault is None else signed((event.wall_ns - fault) / 1e9),
             "source": event.source,
         }
         for event in sorted(record.timeline, key=lambda event: event.wall_ns)

@@ -17,7 +17,7 @@ from faultline.config import Configuration, parse_configuration, suggest
 from faultline.demo import await_dags
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.operations import bring_up, require
-from faultline.preparing import Order, check_capacity
+from faultline.preparing import Order, check_capacity, check_corpus
 from faultline.processes import clean_environment
 from faultline.progress import current_attempt, describe, phase_of
 from faultline.record import Record
@@ -53,6 +53,7 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
         bookkeeping["repetition"] = int(bookkeeping["repetition"])
     check_capacity(config)
+    check_corpus(config)
     Order(config, **bookkeeping)
     return {**config.model_dump(mode="json"), **bookkeeping}
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table, box
+from rich.table import Table
 from rich.text import Text
 
 from faultline.record import Record
@@ -34,10 +35,11 @@ class Column:
     @property
     def heading(self) -> str:
         """Two short lines for the terminal, where a group has no line of its own."""
-        return f"CPU\n{_SHORT.get(self.name, self.name)}" if self.group == "CPU" else f"{self.name}\n{self.unit}"
+        name = _SHORT.get(self.name, self.name)
+        return f"CPU\n{name}" if self.group == "CPU" else f"{name}\n{self.unit}"
 
 
-_SHORT = {"executors": "exec.", "generator": "gen."}
+_SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
 
 IDENTITY = (
     Column("number", "Experiment", "#"),
@@ -58,7 +60,7 @@ GROUPS = (
         Column("replay_s", "Recovery", "Replay", "s"),
         Column("macro_s", "Recovery", "Macro", "s"),
     ),
-    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Over"), Column("status", "", "Status")),
+    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 _LEFT = frozenset({"fault", "status"})
@@ -78,6 +80,11 @@ def milliseconds(value: float | None) -> str:
 def seconds(value: float | None, digits: int = 1) -> str:
     """`1.8`; three digits give milliseconds."""
     return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """`+0.350`, `−1.837`, and zero without a sign."""
+    return f"{value:+.{digits}f}".replace("-", "−") if round(value, digits) else f"{0:.{digits}f}"
 
 
 def cores(value: float | None) -> str:

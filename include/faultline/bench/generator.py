@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import generators
+from faultline.bench.figure import Figure, summarise
 from faultline.errors import InfrastructureError
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
@@ -48,17 +48,6 @@ _JVM_RATE = re.compile(r"records sent, ([0-9.]+) records/sec")
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A measured value with its unit, its range over `n` repetitions, and `n`."""
-
-    value: float
-    unit: str
-    low: float
-    high: float
-    n: int
-
-
-@dataclass(frozen=True)
 class Plan:
     """How much is measured."""
 
@@ -70,11 +59,6 @@ class Plan:
 
 FULL = Plan(repetitions=5, records=3_000_000, warmup_records=500_000, paced_s=10.0)
 QUICK = Plan(repetitions=2, records=1_500_000, warmup_records=500_000, paced_s=5.0)
-
-
-def summarise(values: Sequence[float], unit: str) -> Figure:
-    """Median, smallest and largest of at least one value."""
-    return Figure(statistics.median(values), unit, min(values), max(values), len(values))
 
 
 def parse_jvm_rate(output: str) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Param
-from annotated_types import Ge, Gt, Le
 
 from faultline.config import Configuration
+from faultline.reference import limits
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": ("workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary"),
@@ -36,17 +36,9 @@ def field_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def limits(name: str) -> str:
-    """The limits of a field in words, for help texts; empty without limits."""
-    parts = []
-    for limit in Configuration.model_fields[name].metadata:
-        if isinstance(limit, Gt):
-            parts.append(f"> {limit.gt:g}")
-        elif isinstance(limit, Ge):
-            parts.append(f"≥ {limit.ge:g}")
-        elif isinstance(limit, Le):
-            parts.append(f"≤ {limit.le:g}")
-    return f" ({', '.join(parts)})" if parts else ""
+def _in_brackets(name: str) -> str:
+    text = limits(name)
+    return f" ({text})" if text else ""
 
 
 def field_param(name: str, **override: Any) -> Param:
@@ -58,7 +50,7 @@ def field_param(name: str, **override: Any) -> Param:
     return Param(
         default,
         title=name,
-        description=f"{field.description}{limits(name)}",
+        description=f"{field.description}{_in_brackets(name)}",
         section=section_of(name),
         **schema,
     )
@@ -84,7 +76,7 @@ def axis_param(name: str, values: list[Any]) -> Param:
         minItems=1,
         uniqueItems=True,
         title=name,
-        description=f"Axis. One experiment a value. {field.description}{limits(name)}",
+        description=f"Axis. One experiment a value. {field.description}{_in_brackets(name)}",
         section="Axes",
     )
 

@@ -6,7 +6,9 @@
   const config = {
     responsive: true,
     displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // Named one by one: among plotly's own choice is a button that shares the chart through a server.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    plotlyServerURL: "",
     toImageButtonOptions: { format: "png", scale: 2 },
   };
   const drawn = new Set();

@@ -1,0 +1,23 @@
+"""One figure of a benchmark: a value that carries its unit, its range and its repetitions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured value with its unit, its range over `n` repetitions, and `n`."""
+
+    value: float
+    unit: str
+    low: float
+    high: float
+    n: int
+
+
+def summarise(values: Sequence[float], unit: str) -> Figure:
+    """Median, smallest and largest of at least one value."""
+    return Figure(statistics.median(values), unit, min(values), max(values), len(values))

@@ -1,0 +1,239 @@
+"""Experiments beside each other: figures along the axes of a matrix, and the parts of each recovery. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.plots import FAINT_COLOUR
+from faultline.record import Record
+from faultline.table import fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
+
+_SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+# Parts of a recovery in order; the last one ends at t7.
+PARTS = (
+    ("detection_s", "detection", "#5B4B9A"),
+    ("redeploy_s", "redeploy", "#3F72A8"),
+    ("load_s", "load", "#2A9D9D"),
+    ("replay_s", "replay", "#52B788"),
+    ("catchup_s", "catch-up", "#A7C957"),
+    ("settling", "until all normal", "#E9C46A"),
+)
+# Panels of the overview: title, and how a record gives its value.
+_PANELS = ("Reload (s)", "Replay (s)", "Macro (s)", "Latency p99 (ms)")
+
+
+def overview_figures(records: Sequence[Record]) -> list[tuple[str, go.Figure]]:
+    """For each axis of the matrix: its name, and reload, replay, macro and latency p99 along it.
+
+    Only valid records; empty when no parameter has two values among them.
+    """
+    valid = [record for record in ordered(records) if record.status == "valid"]
+    axes = [
+        (key, name)
+        for key, name in (("state_mb", "state (MB)"), ("checkpoint_interval_s", "checkpoint interval (s)"))
+        if len({repr(record.config.get(key)) for record in valid}) > 1
+    ]
+    figures = []
+    for index, (key, name) in enumerate(axes):
+        other = axes[1 - index] if len(axes) == 2 else None
+        figures.append((name, _along(valid, key, name, other)))
+    return figures
+
+
+def parts_figure(records: Sequence[Record]) -> go.Figure | None:
+    """Where each recovery's time went, as stacked bars; None when no record holds a recovery."""
+    rows = [
+        (f"{row['number']} · {row['state_mb']} MB, {row['interval_s']} s", record)
+        for row, record in zip(plain_rows(records), ordered(records), strict=True)
+        if record.status == "valid" and record.metrics.recovery.recovered is not None
+    ]
+    if not rows:
+        return None
+    labels = [label for label, _ in rows]
+    figure = go.Figure()
+    lengths = [_part_lengths(record) for _, record in rows]
+    for name, title, colour in PARTS:
+        figure.add_bar(
+            y=labels,
+            x=[length.get(name) for length in lengths],
+            name=title,
+            orientation="h",
+            marker={"color": colour},
+            hovertemplate=f"{title} %{{x:.2f}} s<extra>%{{y}}</extra>",
+        )
+    if any("unseen" in length for length in lengths):
+        figure.add_bar(
+            y=labels,
+            x=[length.get("unseen") for length in lengths],
+            name="watched, not recovered",
+            orientation="h",
+            marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
+            hovertemplate="watched for %{x:.1f} s more, not recovered<extra>%{y}</extra>",
+        )
+    figure.update_layout(
+        barmode="stack",
+        bargap=0.42,
+        height=92 + 30 * len(rows),
+        margin={"l": 112, "r": 16, "t": 34, "b": 44},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        xaxis={"title": {"text": "Seconds after the signal"}, "zeroline": False, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "fixedrange": True, "showgrid": False, "automargin": True},
+    )
+    return figure
+
+
+def _part_lengths(record: Record) -> dict[str, float]:
+    """Length of each known part; `settling` up to t7, or `unseen` up to where watching ended."""
+    recovery = record.metrics.recovery
+    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
+    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
+    total = sum(lengths.values())
+    if recovery.macro_s is not None:
+        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
+    elif recovery.censored_at_s is not None:
+        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
+    return lengths
+
+
+def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str] | None) -> go.Figure:
+    """Four panels along one axis; one line for each value of the other axis."""
+    figure = go.Figure()
+    positions = list(dict.fromkeys(plain(record.config.get(key)) for record in _by(records, key)))
+    groups = (
+        list(dict.fromkeys(plain(record.config.get(other[0])) for record in _by(records, other[0]))) if other else [""]
+    )
+    kills = [record for record in records if fault_of(record.config) != "control"]
+    controls = [record for record in records if fault_of(record.config) == "control"]
+    for panel in range(len(_PANELS)):
+        for index, group in enumerate(groups):
+            members = [
+                record for record in _by(kills, key) if other is None or plain(record.config.get(other[0])) == group
+            ]
+            colour = _SERIES[index % len(_SERIES)]
+            _panel(figure, panel, members, key, _group_name(other, group), colour, _SYMBOLS[index % len(_SYMBOLS)])
+    _controls(figure, controls, key)
+    layout: dict[str, Any] = {}
+    for panel, title in enumerate(_PANELS):
+        left, width, suffix = panel * 0.262, 0.214, "" if panel == 0 else str(panel + 1)
+        layout[f"xaxis{suffix}"] = {
+            "domain": [left, left + width],
+            "anchor": f"y{suffix}",
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": positions,
+            "range": [-0.5, len(positions) - 0.5],
+            "title": {"text": name, "standoff": 6},
+            "fixedrange": True,
+        }
+        layout[f"yaxis{suffix}"] = {
+            "anchor": f"x{suffix}",
+            "rangemode": "tozero",
+            "tickformat": ",~g",
+            "fixedrange": True,
+            "zeroline": False,
+        }
+        figure.add_annotation(
+            text=f"<b>{title}</b>",
+            x=left,
+            xref="paper",
+            xanchor="left",
+            y=1.03,
+            yref="paper",
+            yanchor="bottom",
+            showarrow=False,
+        )
+    figure.update_layout(
+        height=262,
+        margin={"l": 40, "r": 12, "t": 50, "b": 44},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.15, "yanchor": "bottom"},
+        showlegend=True,
+        **layout,
+    )
+    return figure
+
+
+def _panel(
+    figure: go.Figure, panel: int, records: Sequence[Record], key: str, name: str, colour: str, symbol: str
+) -> None:
+    """One group's values in one panel; a value that was not reached is an open triangle where watching ended."""
+    seen = [(record, value) for record in records if (value := _value(record, panel)) is not None]
+    single = len({plain(record.config.get(key)) for record, _ in seen}) == len(seen)
+    # One legend entry for all panels: the last panel is the one that every record has a value in.
+    common = {"xaxis": _axis("x", panel), "yaxis": _axis("y", panel), "legendgroup": name}
+    figure.add_scatter(
+        x=[plain(record.config.get(key)) for record, _ in seen],
+        y=[round(value, 3) for _, value in seen],
+        text=[f"{name_of(record)}: {_text(value, panel)}" for record, value in seen],
+        name=name,
+        mode="lines+markers" if single else "markers",
+        line={"color": colour, "width": 1.4},
+        marker={"color": colour, "symbol": symbol, "size": 9},
+        showlegend=panel == len(_PANELS) - 1,
+        hovertemplate="%{text}<extra></extra>",
+        **common,
+    )
+    unseen = [record for record in records if panel == 2 and record.metrics.recovery.censored_at_s is not None]
+    if unseen:
+        figure.add_scatter(
+            x=[plain(record.config.get(key)) for record in unseen],
+            y=[round(record.metrics.recovery.censored_at_s or 0.0, 3) for record in unseen],
+            text=[f"{name_of(r)}: not recovered within {seconds(r.metrics.recovery.censored_at_s)} s" for r in unseen],
+            name="not recovered while watched",
+            mode="markers",
+            showlegend=False,
+            marker={"color": colour, "symbol": "triangle-up-open", "size": 11, "line": {"width": 2}},
+            hovertemplate="%{text}<extra></extra>",
+            **common,
+        )
+
+
+def _controls(figure: go.Figure, records: Sequence[Record], key: str) -> None:
+    """Latency of runs without a fault, for comparison; a line through the panel when there is one such run."""
+    seen = [(record, value) for record in records if (value := record.metrics.latency_ms.p99) is not None]
+    if not seen:
+        return
+    figure.add_scatter(
+        x=[plain(record.config.get(key)) for record, _ in seen],
+        y=[round(value, 3) for _, value in seen],
+        text=[f"{name_of(record)}: {milliseconds(value)} ms" for record, value in seen],
+        name="control",
+        mode="markers",
+        marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 10, "line": {"width": 2}},
+        xaxis="x4",
+        yaxis="y4",
+        hovertemplate="%{text}<extra></extra>",
+    )
+    if len(seen) == 1:
+        line = {"color": FAINT_COLOUR, "width": 1, "dash": "dot"}
+        figure.add_shape(type="line", xref="x4 domain", yref="y4", x0=0, x1=1, y0=seen[0][1], y1=seen[0][1], line=line)
+
+
+def _by(records: Sequence[Record], key: str) -> list[Record]:
+    return sorted(records, key=lambda record: float(record.config.get(key) or 0.0))
+
+
+def _group_name(other: tuple[str, str] | None, group: str) -> str:
+    if other is None:
+        return "kill"
+    return f"state {group} MB" if other[0] == "state_mb" else f"interval {group} s"
+
+
+def _value(record: Record, panel: int) -> float | None:
+    recovery = record.metrics.recovery
+    return (recovery.reload_s, recovery.replay_s, recovery.macro_s, record.metrics.latency_ms.p99)[panel]
+
+
+def _text(value: float, panel: int) -> str:
+    return f"{milliseconds(value)} ms" if panel == 3 else f"{seconds(value, 2)} s"
+
+
+def _axis(letter: str, panel: int) -> str:
+    return letter if panel == 0 else f"{letter}{panel + 1}"

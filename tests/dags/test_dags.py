@@ -1,0 +1,137 @@
+"""Integrity and structure of the DAGs, as Airflow reads them."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import ParamValidationError
+
+from faultline.config import Configuration, parse_configuration
+from faultline.orchestration.experiment import order_of
+from faultline.orchestration.forms import SECTIONS
+from faultline.orchestration.run_experiment import retry_policy
+from faultline.settings import ROOT
+
+STEPS = [
+    "prepare",
+    "provision_topics",
+    "start_recorder",
+    "start_generator",
+    "submit_workload",
+    "inject_fault",
+    "await_end",
+    "harvest",
+    "judge",
+    "teardown",
+]
+MATRICES = ["state_size_x_checkpoint_interval"]
+
+
+def test_every_dag_file_is_read_without_error(bag: Any) -> None:
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {"experiment", *MATRICES}
+
+
+def test_dag_files_hold_wiring_only() -> None:
+    for path in (ROOT / "dags").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            assert isinstance(node, ast.Expr | ast.ImportFrom | ast.Assign), f"{path.name}:{node.lineno}"
+
+
+def test_the_experiment_runs_its_steps_in_order_one_run_at_a_time(bag: Any) -> None:
+    dag = bag.dags["experiment"]
+    assert dag.max_active_runs == 1
+    assert dag.schedule is None
+    assert dag.is_paused_upon_creation is False
+    assert sorted(dag.task_ids) == sorted(STEPS)
+    for before, after in zip(STEPS, STEPS[1:], strict=False):
+        assert after in dag.get_task(before).downstream_task_ids
+
+
+def test_the_teardown_is_a_real_one_with_prepare_as_its_setup(bag: Any) -> None:
+    dag = bag.dags["experiment"]
+    assert dag.get_task("prepare").is_setup
+    teardown = dag.get_task("teardown")
+    assert teardown.is_teardown
+    assert "prepare" in teardown.upstream_task_ids
+
+
+def test_steps_are_never_retried_but_harvest_and_judge_are(bag: Any) -> None:
+    dag = bag.dags["experiment"]
+    retries = {task_id: dag.get_task(task_id).retries for task_id in STEPS}
+    assert {task_id for task_id, number in retries.items() if number} == {"harvest", "judge"}
+
+
+def test_the_form_has_every_parameter_once_with_its_default_and_help(bag: Any) -> None:
+    params = bag.dags["experiment"].params
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(Configuration.model_fields)
+    for name, field in Configuration.model_fields.items():
+        param = params.get_param(name)
+        assert param.value == field.default
+        assert param.description and param.schema["section"] in SECTIONS
+
+
+def test_an_untouched_form_is_the_default_configuration(bag: Any) -> None:
+    for dag_id in bag.dags:
+        bag.dags[dag_id].params.validate()
+    order = order_of(bag.dags["experiment"].params.dump())
+    assert order.config == parse_configuration({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rate", 0),
+        ("rate", -5),
+        ("rate", 1e9),
+        ("workload", "wordcount"),
+        ("commit_mode", "exactly-once"),
+        ("partitions", 2.5),
+        ("state_touch", 1.5),
+        ("build", "two words"),
+        ("repetition", -1),
+    ],
+)
+def test_a_wrong_value_in_the_form_is_refused(bag: Any, name: str, value: object) -> None:
+    param = bag.dags["experiment"].params.get_param(name)
+    with pytest.raises(ParamValidationError):
+        param.resolve(value)
+
+
+@pytest.mark.parametrize("dag_id", MATRICES)
+def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
+    dag = bag.dags[dag_id]
+    assert dag.get_task("plan").downstream_task_ids == {"run_experiment"}
+    assert dag.get_task("run_experiment").downstream_task_ids == {"aggregate"}
+    assert dag.get_task("aggregate").trigger_rule == "all_done"
+    mapped = dag.get_task("run_experiment")
+    assert mapped.is_mapped
+    assert mapped.max_active_tis_per_dagrun == 1
+    assert mapped.doc_md or dag.doc_md
+
+
+@pytest.mark.parametrize("dag_id", MATRICES)
+@pytest.mark.parametrize("bad", [[], ["x"], [-1], [1, 1]])
+def test_a_wrong_axis_is_refused(bag: Any, dag_id: str, bad: list[object]) -> None:
+    with pytest.raises(ParamValidationError):
+        bag.dags[dag_id].params.get_param("state_mb").resolve(bad)
+
+
+def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
+    from airflow.sdk import RetryAction
+
+    from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
+
+    policy = retry_policy()
+    actions = {
+        kind: policy.evaluate(kind("x"), try_number=1, max_tries=9).action
+        for kind in (ConfigError, InfrastructureError, InvalidMeasurement)
+    }
+    assert actions == {
+        ConfigError: RetryAction.FAIL,
+        InfrastructureError: RetryAction.RETRY,
+        InvalidMeasurement: RetryAction.RETRY,
+    }

@@ -1,0 +1,26 @@
+"""Real services for the integration tests; whatever a test started is ended after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.installation import Installation, make_installation
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    """A fresh installation, nothing started; everything is ended afterwards."""
+    made = make_installation(tmp_path)
+    yield made
+    made.run("down")
+
+
+@pytest.fixture(scope="module")
+def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One installation for the tests of a module; everything is ended afterwards."""
+    made = make_installation(tmp_path_factory.mktemp("installation"))
+    yield made
+    made.run("down")

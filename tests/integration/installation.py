@@ -1,0 +1,63 @@
+"""An installation of its own for a test: temporary folders, its own ports, the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installation under test; `run` calls its command line."""
+
+    home: Path
+    results: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+        return {**clean, "FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
+
+    @property
+    def settings(self) -> Settings:
+        ports = json.loads((self.home / "ports.json").read_text())
+        return Settings(ROOT, self.home, self.results, ports)
+
+    def run(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "faultline", *arguments],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+
+def make_installation(folder: Path) -> Installation:
+    """An installation that shares nothing with the one that runs the tests but its verified jars."""
+    home, results = folder / "home", folder / "results"
+    home.mkdir(parents=True)
+    (home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
+    (home / "ports.json").write_text(json.dumps(dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))))
+    return Installation(home, results)
+
+
+def free_ports(number: int) -> list[int]:
+    """Distinct loopback ports that are free now."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,158 @@
+"""One short experiment on real Kafka and Spark with a real kill, and one through Airflow's scheduler."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.demo import await_dags
+from faultline.journal import read_journal
+from faultline.processes import process_of, processes_with_token, read_ledger
+from faultline.record import committed_schema
+from faultline.store import Store
+from faultline.waiting import wait_until
+from tests.integration.installation import Installation
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+
+# Short, and still long enough for a baseline of ten bins and the 30 s that must follow a fault.
+SHORT = ("rate=200", "warmup_s=10", "duration_s=41", "checkpoint_interval_s=1", "state_mb=0.5")
+
+
+@pytest.fixture(scope="module")
+def measured(shared_installation: Installation) -> tuple[Installation, dict[str, Any], Path]:
+    """A record measured with a kill through dag.test(), its installation, and its raw files."""
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    done = shared_installation.run("run", "word_count", *SHORT, "fault=executor", "--keep-topics")
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    return shared_installation, record, shared_installation.results / "attempts" / record["attempt"]
+
+
+def test_the_record_is_complete_and_its_counts_are_exact(
+    measured: tuple[Installation, dict[str, Any], Path],
+) -> None:
+    _, record, _ = measured
+    jsonschema.validate(record, committed_schema())
+    # A busy machine can make the measurement invalid; it is complete and exact all the same.
+    allowed = ("schedule-lag", "not-steady", "interval-not-held", "baseline-too-short", "backlog-at-t0")
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(allowed) for reason in record["reasons"]), record["reasons"]
+    audit = record["metrics"]["audit"]
+    assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0)
+    latency = record["metrics"]["latency_ms"]
+    assert latency["unreflected"] == 0 and latency["negative"] == 0
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+
+
+def test_the_kill_was_real_and_the_timeline_has_its_evidence(
+    measured: tuple[Installation, dict[str, Any], Path],
+) -> None:
+    _, record, folder = measured
+    journal = {line["event"]: line for line in read_journal(folder / "conductor.jsonl")}
+    assert journal["settled"]["outcome"] == "effective"
+    late_s = (journal["delivered"]["mono_ns"] - journal["delivered"]["planned_mono_ns"]) / 1e9
+    assert 0 <= late_s < 1
+    names = [event["name"] for event in record["timeline"]]
+    assert {"gate", "t0", "t2", "t3", "t4", "t5"} <= set(names)
+    assert all(event["source"] for event in record["timeline"])
+    recovery = record["metrics"]["recovery"]
+    assert recovery["reload_s"] > 0 and recovery["replay_s"] >= 0
+    if recovery["recovered"]:
+        assert recovery["macro_s"] >= recovery["reload_s"]
+    else:
+        assert recovery["censored_at_s"] > 0 and recovery["macro_s"] is None
+
+
+def test_an_independent_consumer_counts_the_same_words(
+    measured: tuple[Installation, dict[str, Any], Path],
+) -> None:
+    """The audit is not a mirror: plain Python over plain Kafka comes to the same totals."""
+    installation, record, folder = measured
+    topic = json.loads((folder / "attempt.json").read_text())["topics"]["input"]
+    lines = consume(installation.settings.kafka_bootstrap, topic)
+    words = Counter(word for line, _, _ in lines for word in line.split(" "))
+    counts = pd.read_parquet(folder / "harvest" / "counts.parquet")
+    assert dict(zip(counts["key"], counts["expected"], strict=True)) == words
+    assert dict(zip(counts["key"], counts["final"].astype(int), strict=True)) == words
+    assert record["metrics"]["audit"]["expected"] == words.total()
+    due = [stamp for _, stamp, primer in lines if not primer]
+    gate = json.loads((folder / "gate.json").read_text())["t0_wall_ns"]
+    assert sorted(due) == [(gate + k * 5_000_000) // 1_000_000 for k in range(200 * 51)], "record k is due at T0 + k/P"
+
+
+def test_the_teardown_left_no_process_of_the_attempt(
+    measured: tuple[Installation, dict[str, Any], Path],
+) -> None:
+    _, record, folder = measured
+    entries = read_ledger(folder / "ledger.jsonl")
+    assert {entry.role for entry in entries} == {"recorder", "generator", "supervisor", "conductor"}
+    assert not [entry for entry in entries if process_of(entry)]
+    assert not processes_with_token(record["attempt"])
+    assert not (folder / "checkpoint").exists()
+
+
+def test_a_sweep_through_the_scheduler_measures_what_is_missing_and_nothing_twice(
+    measured: tuple[Installation, dict[str, Any], Path],
+) -> None:
+    """plan -> RunExperiment -> aggregate under real Airflow; the second sweep finds nothing to do."""
+    installation = measured[0]
+    assert installation.run("up").returncode == 0
+    api = AirflowApi(installation.settings)
+    dag_id = "state_size_x_checkpoint_interval"
+    await_dags(api, dag_id, "experiment")
+    form = {
+        "state_mb": [0.1],
+        "checkpoint_interval_s": [1],
+        "fault": "none",
+        "controls": 0,
+        "rate": 100,
+        "warmup_s": 5,
+        "duration_s": 5,
+    }
+    for name, runs in (("first", 1), ("second", 0)):
+        run_id = api.trigger(dag_id, form, run_id=f"test_{name}")
+        wait_until(
+            lambda run_id=run_id: api.run_state(dag_id, run_id) in FINISHED,  # type: ignore[misc]
+            timeout_s=300,
+            every_s=0.5,
+            what=f"the {name} sweep",
+        )
+        states = {task["task_id"]: task["state"] for task in api.tasks(dag_id, run_id)}
+        assert states["plan"] == "success" and states["aggregate"] == "success", states
+        assert len(Store(installation.results).query(sweep=f"test_{name}")) == runs
+        assert states["run_experiment"] == ("success" if runs else "skipped")
+    record = Store(installation.results).query(sweep="test_first", status="valid")[0]
+    assert record.matrix == dag_id
+    assert record.metrics.recovery.recovered is None, "a control claims no recovery"
+    assert record.metrics.audit.lost == 0
+    table = pd.read_csv(installation.results / "summary" / "experiments.csv")
+    assert record.attempt in set(table["attempt"])
+    assert pd.read_parquet(installation.results / "summary" / "cells.parquet")["n"].sum() >= 1
+
+
+def consume(bootstrap: str, topic: str) -> list[tuple[str, int, bool]]:
+    """(value, timestamp in ms, primer?) of every record of a topic."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "independent", "enable.auto.commit": False})
+    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found = []
+    left = sum(ends.values())
+    while left:
+        for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
+            assert message.error() is None
+            primer = any(key == "phase" for key, _ in message.headers() or [])
+            found.append((message.value().decode(), message.timestamp()[1], primer))
+            left -= 1
+    consumer.close()
+    return found

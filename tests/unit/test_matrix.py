@@ -1,0 +1,74 @@
+"""Matrices expand to cells, and a plan leaves out what is done."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.errors import ConfigError
+from faultline.matrix import Matrix, control_of, plan, sweep_id_of
+from faultline.store import Cell
+
+states = st.lists(st.sampled_from([0.0, 1.0, 2.0, 8.0]), min_size=1, max_size=4, unique=True)
+intervals = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=1, max_size=3, unique=True)
+
+
+def matrix(axes: dict[str, list[float]], repetitions: int = 1, controls: int = 0) -> Matrix:
+    return Matrix(axes, {"duration_s": 90.0}, repetitions, controls)
+
+
+@given(states, intervals, st.integers(1, 3), st.integers(0, 2))
+def test_every_point_is_measured_each_repetition_once(
+    sizes: list[float], seconds: list[float], repetitions: int, controls: int
+) -> None:
+    cells = matrix({"state_mb": sizes, "checkpoint_interval_s": seconds}, repetitions, controls).cells("s")
+    assert len(cells) == len({cell.cell for cell in cells}) == len(sizes) * len(seconds) * repetitions + controls
+    assert sum(cell.config.fault == "none" for cell in cells) == controls
+    assert {cell.config.state_mb for cell in cells} == set(sizes)
+
+
+@given(states, st.integers(0, 50), st.data())
+def test_a_plan_is_the_matrix_minus_what_is_valid_in_an_order_fixed_by_the_seed(
+    sizes: list[float], seed: int, data: st.DataObject
+) -> None:
+    cells = matrix({"state_mb": sizes}, repetitions=2).cells("s")
+    done = data.draw(st.sets(st.sampled_from([cell.cell for cell in cells])))
+    chosen = plan(cells, done, only_missing=True, seed=seed)
+    assert {cell.cell for cell in chosen} == {cell.cell for cell in cells} - done
+    assert chosen == plan(cells, done, only_missing=True, seed=seed)
+    assert len(plan(cells, done, only_missing=False, seed=seed)) == len(cells)
+
+
+def test_a_valid_record_of_another_series_does_not_count() -> None:
+    cells = matrix({"state_mb": [1.0]}).cells("today")
+    yesterday = [Cell(cell.config.config_id, cell.repetition, "yesterday") for cell in cells]
+    assert plan(cells, yesterday, only_missing=True, seed=1) == cells
+
+
+def test_a_control_is_the_same_experiment_without_its_fault() -> None:
+    config = matrix({"state_mb": [1.0]}).configurations()[0]
+    control = control_of(config)
+    assert (control.fault, control.fault_at_s) == ("none", None)
+    changed = {"fault", "fault_at_s"}
+    assert config.model_dump(exclude=changed) == control.model_dump(exclude=changed)
+    assert config.config_id != control.config_id
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"state": [1.0]}, "state: unknown axis; did you mean state_mb?"),
+        ({"state_mb": []}, "state_mb: the axis is empty"),
+        ({"seed": list(range(1025))}, "seed: 1025 experiments are more than 1024; split"),
+        ({"rate": [-1]}, "rate: -1 is refused"),
+    ],
+)
+def test_a_wrong_matrix_is_refused_by_name(axes: dict[str, list[float]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        matrix(axes).cells("s")
+
+
+def test_sweep_ids_are_short_and_readable() -> None:
+    assert sweep_id_of("manual__2026-11-21T06:40:30.722932+00:00") == "20261121T064030-722932"
+    assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"

@@ -1,0 +1,132 @@
+"""Figures: the right traces, with marks at the right instants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.judge import judge
+from faultline.overview import overview_figures, parts_figure
+from faultline.plots import FAULT_COLOUR, ROLE_COLOURS, time_figure
+from faultline.window import NS
+from tests.unit.sample_records import matrix, sample
+from tests.unit.synthetic import T0_NS, Scenario, Synthetic
+
+
+def series_of(folder: Path, scenario: Scenario) -> tuple[Synthetic, dict[str, Any]]:
+    made = Synthetic(scenario)
+    directory = made.write(folder)
+    judge(directory)
+    content: dict[str, Any] = json.loads((directory / "series.json").read_text())
+    return made, content
+
+
+def traces(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
+
+
+def shapes(figure: Any) -> dict[str, Any]:
+    return {shape.name: shape for shape in figure.layout.shapes}
+
+
+def test_a_kill_over_time(tmp_path: Path) -> None:
+    made, series = series_of(tmp_path, Scenario())
+    figure = time_figure(series, rate=200.0, machine_cores=1)
+    found = traces(figure)
+    assert {trace.xaxis for trace in figure.data} <= {None, "x"}, "one time axis for all"
+    rows = {"latency p50": "y", "latency p99": "y", "latency max": "y", "committed": "y2", "lag at commit": "y3"}
+    for name, axis in rows.items():
+        assert found[name].yaxis == axis
+    assert list(found["latency p99"].y) == [point["p99_ms"] for point in series["latency"]]
+    assert list(found["committed"].x) == [point["t_s"] for point in series["throughput"]]
+    assert found["committed"].line.shape == "vh", "a bin is given by its end"
+    assert list(found["lag at commit"].y) == [point["records"] for point in series["lag"]]
+    assert list(found["offered"].y) == [200.0, 200.0]
+    assert list(found["1 cores"].y) == [1, 1]
+    for role in ("executors", "driver", "kafka", "generator"):
+        assert (found[role].yaxis, found[role].stackgroup) == ("y4", "cpu")
+        assert found[role].line.color == ROLE_COLOURS[role]
+    assert "python workers" not in found, "a role without work has no area"
+
+    marks = {trace.meta: trace for trace in figure.data if trace.yaxis == "y5"}
+    lines = shapes(figure)
+    for name in ("t0", "t2", "t3", "t4", "t5", "t6", "t7"):
+        at = (getattr(made, name) - T0_NS) / NS
+        assert marks[name].x[0] == pytest.approx(at, abs=0.0006), name
+        assert (lines[name].x0, lines[name].x1) == (marks[name].x[0], marks[name].x[0])
+        assert (lines[name].yref, lines[name].y0, lines[name].y1) == ("paper", 0, 1.0), "through all rows"
+    assert lines["t0"].line.color == FAULT_COLOUR
+    assert [name for name, line in lines.items() if line.line.color == FAULT_COLOUR] == ["t0"]
+    assert marks["t2"].name == "t2 loss detected +0.3 s" or marks["t2"].name == "t2 loss detected +0.4 s"
+    assert (lines["warm-up"].x0, lines["warm-up"].x1) == (0.0, 6.0)
+    assert lines["drain"].x0 == pytest.approx(6.0 + made.s.duration_s)
+    assert figure.layout.hovermode == "x unified"
+    assert {figure.layout[axis].title.text for axis in ("yaxis", "yaxis3", "yaxis4")} == {
+        "Latency (ms)",
+        "Lag (records)",
+        "CPU (cores)",
+    }
+
+
+def test_a_control_has_no_fault_line(tmp_path: Path) -> None:
+    _, series = series_of(tmp_path, Scenario(fault=False))
+    figure = time_figure(series)
+    assert set(shapes(figure)) == {"warm-up", "drain"}
+    assert not [trace for trace in figure.data if trace.yaxis == "y5"]
+
+
+def test_a_log_axis_where_the_peak_dwarfs_the_rest(tmp_path: Path) -> None:
+    _, series = series_of(tmp_path, Scenario())
+    assert time_figure(series).layout.yaxis.type is None
+    for point in series["latency"]:
+        point["p50_ms"] = point["p99_ms"] = 5.0
+    assert time_figure(series).layout.yaxis.type == "log"
+
+
+def test_empty_curves_and_wrong_content() -> None:
+    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu", "events")}
+    figure = time_figure({**empty, "warmup_s": 5.0, "duration_s": 10.0}, rate=10.0, machine_cores=2)
+    assert list(figure.layout.xaxis.range) == [0.0, 15.0]
+    with pytest.raises(KeyError):
+        time_figure({"latency": []})
+
+
+def test_the_overview_has_a_figure_for_each_axis() -> None:
+    figures = dict(overview_figures(matrix()))
+    assert list(figures) == ["state (MB)", "checkpoint interval (s)"]
+    figure = figures["state (MB)"]
+    assert list(figure.layout.xaxis.categoryarray) == ["1", "8"]
+    macro = {trace.name: trace for trace in figure.data if trace.xaxis == "x3"}
+    assert list(macro["interval 2 s"].y) == [13.84, 13.84]
+    assert (list(macro["interval 5 s"].x), list(macro["interval 5 s"].y)) == (["1"], [13.84])
+    bound = macro["not recovered while watched"]
+    assert (list(bound.x), list(bound.y)) == (["8"], [33.94])
+    control = traces(figure)["control"]
+    assert (control.xaxis, list(control.x), list(control.y)) == ("x4", ["1"], [2557.0])
+    assert [trace.name for trace in figure.data if trace.showlegend is not False] == [
+        "interval 2 s",
+        "interval 5 s",
+        "control",
+    ]
+
+
+def test_nothing_to_compare_no_overview() -> None:
+    assert overview_figures([sample()]) == []
+    assert overview_figures([]) == []
+    invalid = [sample(status="invalid", state_mb=state) for state in (1.0, 8.0)]
+    assert overview_figures(invalid) == [], "invalid records are in no comparison"
+
+
+def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:
+    figure = parts_figure(matrix())
+    assert figure is not None
+    bars = traces(figure)
+    labels = list(bars["replay"].y)
+    assert labels == ["1 · 1 MB, 2 s", "3 · 1 MB, 5 s", "4 · 8 MB, 2 s", "5 · 8 MB, 5 s"], "the control has none"
+    totals = [sum(bar.x[index] or 0 for bar in figure.data) for index in range(4)]
+    assert totals == pytest.approx([13.84, 13.84, 13.84, 33.94], abs=0.002)
+    assert list(bars["watched, not recovered"].x)[:3] == [None] * 3
+    assert parts_figure([sample(fault="none")]) is None

@@ -1,0 +1,211 @@
+"""The report: complete, self-contained, and deaf to what untrusted texts ask for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from faultline import __version__
+from faultline.judge import judge
+from faultline.record import Record
+from faultline.report import render, write_report
+from faultline.table import plain_rows
+from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
+from tests.unit.synthetic import Scenario, Synthetic
+
+EVIL = "</script><script>alert(1)</script><img src=https://evil.invalid/x onerror=alert(2)>\"'&"
+
+
+class Page(HTMLParser):
+    """What the tests look at: elements, texts by element, and the scripts apart."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.cells: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+        if tag == "tr":
+            self.cells.append([])
+        if tag in ("td", "th") and self.cells:
+            self.cells[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self._open:
+            self.scripts[-1] += data
+        elif "style" not in self._open:
+            self.text += data
+            if self.cells and self.cells[-1] and ("td" in self._open or "th" in self._open):
+                self.cells[-1][-1] += data.strip()
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def page(records: list[Record], results: Path, **named: Any) -> Page:
+    return Page(render(records, results, title=named.pop("title", "T"), **named))
+
+
+def judged(folder: Path, scenario: Scenario) -> Record:
+    """A synthetic attempt under `folder`/attempts, judged."""
+    directory = Synthetic(scenario).write(folder)
+    target = folder / "attempts" / directory.name
+    if directory != target:
+        target.parent.mkdir(exist_ok=True)
+        directory.rename(target)
+    return judge(target)
+
+
+def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
+    records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
+    found = page(records, tmp_path)
+    keys = [key for key in plain_rows(records)[0] if key not in ("reason", "varies")]
+    for row in plain_rows(records):
+        assert [row[key] for key in keys] in found.cells
+    assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
+    assert "6 experiments: 5 valid, 1 invalid." in found.text
+
+
+def test_head_and_sections(tmp_path: Path) -> None:
+    found = page(matrix(), tmp_path, title="Word count under a kill", sweep={"Started by": "nightly", "n": 3})
+    for text in (
+        "Word count under a kill",
+        "bench-1: 2 cores, 8 GB of memory",
+        "Spark 4.2.0 · Kafka 4.3.1 · Java 17.0.15",
+        "2026-11-21 06:15 UTC",
+        "Started by",
+        "nightly",
+        f"Faultline {__version__}",
+        "5. State 8 MB, interval 5 s, executor kill",
+        f"records/{sample(state_mb=8.0, checkpoint_interval_s=5.0).config_id}/a-8-5.json",
+        "spark.executor.cores",
+        "executor_memory_mb",
+        "Every rule of validity held.",
+    ):
+        assert text in found.text, text
+    assert [name for name, _ in found.elements].count("article") == 5
+    assert "61,725 overcounted" in found.text, "the head says so when the audit found something"
+    levels = [int(name[1]) for name, _ in found.elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False)), "no level skipped"
+    assert all("scope" in attributes for attributes in found.all("th"))
+
+
+def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> None:
+    record = judged(tmp_path, Scenario())
+    found = page([record], tmp_path)
+    figures = json.loads(found.scripts[0])
+    assert {"time-1", "parts"} == set(figures)
+    assert len({trace["yaxis"] for trace in figures["time-1"]["data"]}) == 5
+    assert "template" not in figures["time-1"]["layout"]
+    assert ["t2 loss detected", "28.549", "+0.350", "recorder.jsonl: removeTime of executor 0 (REST)"] in found.cells
+    assert ["t0 signal delivered", "28.199", "0.000", "conductor.jsonl: signal delivered"] in found.cells
+    assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
+
+
+def test_untrusted_texts_stay_texts(tmp_path: Path) -> None:
+    evil = sample(
+        status="invalid",
+        reasons=[EVIL],
+        recovery=RECOVERED,
+        timeline={"gate": (0.0, EVIL), "t0": (41.0, EVIL), EVIL: (42.0, "x")},
+        raw_config={"corpus": EVIL, EVIL: EVIL, "fault": EVIL, "state_mb": EVIL},
+    )
+    folder = tmp_path / "attempts" / evil.attempt
+    folder.mkdir(parents=True)
+    (folder / "audit.json").write_text(json.dumps({"offenders": [{"kind": "lost", "key": EVIL, "expected": 1}]}))
+    series = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
+    events = [{"name": "t0", "t_s": 1.0, "source": EVIL}, {"name": EVIL, "t_s": 1.0, "source": EVIL}]
+    (folder / "series.json").write_text(json.dumps({**series, "events": events, "warmup_s": 1, "duration_s": 2}))
+    other = sample(recovery=CENSORED, attempt="b", raw_config={"state_mb": EVIL})
+    found = page([evil, other], tmp_path, title=EVIL, sweep={EVIL: EVIL})
+    assert len(found.scripts) == 3, "the data, plotly, and the report's own"
+    assert found.all("img") == []
+    assert found.text.count(EVIL) > 8, "shown as it is"
+    json.loads(found.scripts[0])
+    assert "<" not in found.scripts[0]
+
+
+def test_nothing_is_asked_of_a_network(tmp_path: Path) -> None:
+    html = render([judged(tmp_path, Scenario())], tmp_path, title="T")
+    found = Page(html)
+    for name, attributes in found.elements:
+        for key in ("src", "href", "srcset", "action", "data", "poster"):
+            value = attributes.get(key)
+            assert value is None or value.startswith(("#", "data:")), (name, key, value)
+    assert html.count("plotly.js v") == 1
+    own = html.replace(get_plotlyjs(), "")
+    assert not re.search(r"https?://|@import|url\(", own)
+    assert len(own) < 200_000
+
+
+def test_the_policy_lets_only_the_two_scripts_run(tmp_path: Path) -> None:
+    found = page(matrix(), tmp_path)
+    (policy,) = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    allowed = re.findall(r"'sha256-([^']+)'", policy)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in found.scripts[1:]]
+    assert allowed == hashes
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_an_attempt_without_curves_says_so(tmp_path: Path, status: str) -> None:
+    record = sample(status=status, reasons=["the broker is gone", "the broker is gone"])
+    found = page([record], tmp_path)
+    assert f"attempts/{record.attempt}/series.json is missing" in found.text
+    assert found.text.count("the broker is gone") == 2, "once in the table, once in the section"
+    assert json.loads(found.scripts[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{", "cannot be read"), ("{}", "does not hold"), ("[]", "does not hold"), ("null", "does")]
+)
+def test_broken_curves_do_not_break_the_report(tmp_path: Path, content: str, said: str) -> None:
+    record = sample()
+    folder = tmp_path / "attempts" / record.attempt
+    folder.mkdir(parents=True)
+    (folder / "series.json").write_text(content)
+    (folder / "audit.json").write_text(content)
+    assert said in page([record], tmp_path).text
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "reports" / "r.html"
+    assert write_report([sample()], tmp_path, target, title="first") == target
+    before = target.read_text()
+
+    def full(self: Path, text: str, encoding: str) -> None:
+        self.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_report([sample()], tmp_path, target, title="second")
+    assert target.read_text() == before
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_no_records_at_all(tmp_path: Path) -> None:
+    assert "No records." in page([], tmp_path).text
