@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -100,7 +101,7 @@ def _key(line: Line) -> str:
     return str(line["key"])
 
 
-def _count(value: float) -> int | None:
+def _count(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
 
 

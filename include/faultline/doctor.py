@@ -26,12 +26,12 @@ def examine() -> dict[str, Any]:
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
     settings = load_settings()
-    java = find_java(settings.home / "java.json") if _passes(lambda: find_java(settings.home / "java.json")) else None
+    java = _check("java", lambda: find_java(settings.home / "java.json").version)
     checks = [
-        _check("python", lambda: platform.python_version()),
-        _check("java", lambda: find_java(settings.home / "java.json").version),
-        _check("jars", lambda: verify(settings.home) or "all verified"),
-        _check("folders", lambda: check_folders(settings) or f"{settings.home}, {settings.results}"),
+        {"name": "python", "ok": True, "detail": platform.python_version()},
+        java,
+        _check("jars", lambda: verify(settings.home), "all verified"),
+        _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
     ]
     state = master_state(settings) or {}
     workers = state.get("workers")
@@ -43,7 +43,7 @@ def examine() -> dict[str, Any]:
             "disk_free_mb": shutil.disk_usage(settings.home).free // 2**20,
         },
         "checks": checks,
-        "versions": versions(settings, java.version if java else "missing"),
+        "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
         "services": {
             "processes": Supervisor(settings).states(),
             "kafka": kafka_ready(settings.kafka_bootstrap),
@@ -71,12 +71,10 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        experiment: {findings['experiment']} holds the machine")
 
 
-def _check(name: str, look: Callable[[], object]) -> dict[str, Any]:
+def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
+    """One finding: `good`, or what `look` returns, unless it raises."""
     try:
-        return {"name": name, "ok": True, "detail": str(look())}
+        found = look()
+        return {"name": name, "ok": True, "detail": good or str(found)}
     except FaultlineError as error:
         return {"name": name, "ok": False, "detail": str(error)}
-
-
-def _passes(look: Callable[[], object]) -> bool:
-    return bool(_check("", look)["ok"])

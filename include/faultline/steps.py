@@ -266,7 +266,7 @@ def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
 
 
 def _workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
-    exits = [line for line in _lines(attempt.supervisor_journal) if line.get("event") == "exit"]
+    exits = [line for line in read_journal(attempt.supervisor_journal) if line.get("event") == "exit"]
     if len(exits) > MAX_RESTARTS:
         log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
         return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
@@ -292,6 +292,8 @@ def _spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], 
         stdout=stdout,
         stderr=attempt.logs / f"{role}.err",
         cwd=settings.root,
+        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure.
+        punctual=role in ("generator", "conductor"),
     )
 
 
@@ -303,13 +305,9 @@ def _folder(attempt: Attempt) -> list[str]:
     return ["--attempt-dir", str(attempt.folder)]
 
 
-def _lines(journal: Path) -> list[dict[str, Any]]:
-    return list(read_journal(journal)) if journal.exists() else []
-
-
 def _seen(journal: Path, **match: str) -> dict[str, Any] | None:
     """The last line whose fields are as given."""
-    for line in reversed(_lines(journal)):
+    for line in reversed(read_journal(journal)):
         if all(line.get(key) == value for key, value in match.items()):
             return line
     return None
@@ -333,12 +331,15 @@ def _death(attempt: Attempt, entry: Entry | None) -> str | None:
     return f"{role}: ended early: {words}"
 
 
-def _cancelled(cancelled: Callable[[], bool]) -> None:
+def _cancelled(cancelled: Callable[[], bool]) -> bool:
+    """False; raises InfrastructureError when the sweep was stopped."""
     if cancelled():
         raise InfrastructureError("cancelled: the sweep was stopped")
+    return False
 
 
 def read_end(attempt: Attempt) -> dict[str, Any]:
     """What `await_end` found; empty when it did not get that far."""
     path = attempt.folder / "end.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return value

@@ -88,7 +88,7 @@ class Supervisor:
 
     def running(self) -> bool:
         try:
-            return self.call("supervisor.getState")["statename"] == "RUNNING"
+            return bool(self.call("supervisor.getState")["statename"] == "RUNNING")
         except (OSError, xmlrpc.client.Error):
             return False
 

@@ -40,3 +40,16 @@ def wait_until(
             name = what() if callable(what) else what
             raise InfrastructureError(f"{name}: not within {timeout_s:g} s")
         time.sleep(every_s)
+
+
+def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:
+    """`ask`, but asked at most once in `every_s` seconds; between, the last answer stands."""
+    answer, until = False, 0.0
+
+    def remembered() -> bool:
+        nonlocal answer, until
+        if time.monotonic() >= until:
+            answer, until = ask(), time.monotonic() + every_s
+        return answer
+
+    return remembered

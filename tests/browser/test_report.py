@@ -82,6 +82,7 @@ def test_it_opens_without_a_network(browser: Browser, report: Path, artefacts: P
         article = with_curves.nth(index)
         plot = article.locator("[data-figure]")
         plot.scroll_into_view_if_needed()
+        plot.locator(".main-svg").first.wait_for()
         for row in ("xy", "xy2", "xy3", "xy4"):
             panel = plot.locator(f".cartesianlayer .subplot.{row}")
             assert panel.locator(".trace path").count() > 0, f"row {row} holds a curve"
@@ -126,9 +127,8 @@ def test_the_page_follows_the_theme_and_offers_no_sharing(browser: Browser, repo
     plot.locator(".main-svg").first.wait_for()
     light = plot.evaluate("p => p.layout.font.color")
     seen.page.emulate_media(color_scheme="dark")
-    seen.page.wait_for_function(
-        "before => document.querySelector('[data-figure=parts]').layout.font.color !== before", arg=light
-    )
+    changed = "before => document.querySelector('[data-figure=parts]').layout.font.color !== before"
+    seen.page.wait_for_function(changed, arg=light)
     titles = seen.page.locator(".modebar-btn").evaluate_all("buttons => buttons.map(b => b.dataset.title)")
     assert titles
     assert not [title for title in titles if title and ("share" in title.lower() or "cloud" in title.lower())]

@@ -20,6 +20,7 @@ from faultline.config import Configuration
 from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.settings import load_settings
+from faultline.waiting import seldom
 
 if TYPE_CHECKING:
     from faultline.attempt import Attempt
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 DAG_ID = "experiment"
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
+# How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
+PARENT_CHECK_S = 5.0
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 DOC = """\
 ### One experiment
@@ -110,7 +113,8 @@ def order_of(params: dict[str, Any]) -> Order:
 
     known = Configuration.model_fields
     config = parse_configuration({key: value for key, value in params.items() if key in known})
-    return Order(config, **{key: params.get(key) for key in BOOKKEEPING if params.get(key) is not None})
+    given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
+    return Order(config, **given)
 
 
 def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
@@ -134,7 +138,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
             raise AirflowFailException(str(error)) from None
 
     # The wrapper takes an id, not an attempt, so it must not show the wrapped signature.
-    del body.__wrapped__  # type: ignore[attr-defined]
+    del body.__wrapped__
     body.__annotations__ = {"attempt_id": str, "return": Any}
     return body
 
@@ -174,7 +178,7 @@ def prepare() -> str:
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     try:
-        return make(order, settings, java_version(), cancelled=parent_stopped).id
+        return make(order, settings, java_version(), cancelled=seldom(parent_stopped, PARENT_CHECK_S)).id
     except FaultlineError as error:
         from faultline.orchestration.refusal import record_refusal
 
@@ -229,7 +233,7 @@ def inject_fault(attempt: Attempt) -> dict[str, Any]:
 def await_end(attempt: Attempt) -> dict[str, Any]:
     from faultline import steps
 
-    return steps.await_end(attempt, load_settings(), cancelled=parent_stopped)
+    return steps.await_end(attempt, load_settings(), cancelled=seldom(parent_stopped, PARENT_CHECK_S))
 
 
 class HarvestOperator(SparkSubmitOperator):

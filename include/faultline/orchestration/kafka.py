@@ -20,7 +20,7 @@ def create_topics(attempt: Attempt) -> None:
     The hook's own `create_topic` ignores topic settings, so its admin client is used.
     """
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import NewTopic
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     config = attempt.configuration()
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.

@@ -50,7 +50,7 @@ def provision(settings: Settings) -> None:
     with create_session() as session:
         for conn_id, arguments in wanted.items():
             session.execute(delete(Connection).where(Connection.conn_id == conn_id))
-            session.add(Connection(conn_id=conn_id, **arguments))  # type: ignore[arg-type]
+            session.add(Connection(conn_id=conn_id, **arguments))
     temporary = stamp.with_suffix(".tmp")
     temporary.write_text(digest)
     temporary.rename(stamp)
