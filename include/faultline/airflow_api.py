@@ -77,14 +77,15 @@ class AirflowApi:
         self._call("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}", {"state": state})
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        if self._token is None or time.monotonic() > self._token_until:
-            self._token = self._login()
-            self._token_until = time.monotonic() + TOKEN_LIFE_S
-        return self._request(method, path, body, {"Authorization": f"Bearer {self._token}"})
+        return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
 
-    def _login(self) -> str:
-        body = {"username": USER, "password": password(self._settings)}
-        return str(self._request("POST", "/auth/token", body, {})["access_token"])
+    def token(self) -> str:
+        """The bearer token of the one user."""
+        if self._token is None or time.monotonic() > self._token_until:
+            body = {"username": USER, "password": password(self._settings)}
+            self._token = str(self._request("POST", "/auth/token", body, {})["access_token"])
+            self._token_until = time.monotonic() + TOKEN_LIFE_S
+        return self._token
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(

@@ -130,11 +130,9 @@ def results(
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
-    from rich.console import Console
+    from faultline.table import print_table
 
-    from faultline.table import result_table
-
-    Console().print(result_table(records))
+    print_table(records)
 
 
 @app.command()

@@ -96,15 +96,13 @@ def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[Planned
 
 def conclude(settings: Settings, cells: list[PlannedCell], started: float, output: Path | None, say: Say) -> int:
     """Prints the table, the split of time, the report's path and the UI's address; returns the exit code."""
-    from rich.console import Console
-
     from faultline.report import write_report
-    from faultline.table import result_table
+    from faultline.table import print_table
 
     records, missing = newest_records(settings, cells)
     if not records:
         raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
-    Console().print(result_table(records))
+    print_table(records)
     for record in records:
         split = split_of(Attempt(settings.attempts / record.attempt))
         if split:

@@ -7,6 +7,7 @@ are never averaged with these.
 from __future__ import annotations
 
 import math
+import os
 import socket
 import sys
 from pathlib import Path
@@ -91,8 +92,12 @@ def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]
 
 
 def spark_environment(settings: Settings) -> dict[str, str]:
-    """Environment of every spark-submit."""
+    """Environment of every spark-submit: this environment's programs, the Java of this installation."""
+    from faultline.java import find_java
+
     return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "JAVA_HOME": str(find_java(settings.home / "java.json").home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": HOST,
         "PYSPARK_PYTHON": sys.executable,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from rich.text import Text
 from faultline.record import Record
 
 NONE = "—"
+WIDTH = 120
 # Shown in columns of their own, or following from what is; other differences are named beside the row.
 _SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "restart_delay_s"})
 
@@ -185,6 +187,11 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 def result_table(records: Sequence[Record]) -> Table:
     """The table for a terminal of 120 columns; narrower ones get the same figures in several tables."""
     return ResultTable(plain_rows(records))
+
+
+def print_table(records: Sequence[Record]) -> None:
+    """Prints the table on standard output; a pipe or a file, which has no width of its own, gets 120 columns."""
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(result_table(records))
 
 
 class ResultTable(Table):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,9 +135,24 @@ def test_a_sweep_through_the_scheduler_measures_what_is_missing_and_nothing_twic
     assert record.matrix == dag_id
     assert record.metrics.recovery.recovered is None, "a control claims no recovery"
     assert record.metrics.audit.lost == 0
+    assert page(installation, None)[0] == 401, "without a login there is no results page"
+    status, text = page(installation, api.token())
+    assert status == 200 and "test_first" in text
     table = pd.read_csv(installation.results / "summary" / "experiments.csv")
     assert record.attempt in set(table["attempt"])
     assert pd.read_parquet(installation.results / "summary" / "cells.parquet")["n"].sum() >= 1
+
+
+def page(installation: Installation, token: str | None) -> tuple[int, str]:
+    """Status and text of the results page in the Airflow UI."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"{installation.settings.airflow_url}/faultline/", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, ""
 
 
 def consume(bootstrap: str, topic: str) -> list[tuple[str, int, bool]]:
