@@ -17,11 +17,12 @@ import shutil
 import time
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StructType
 
 KEYS = ["matrix", "config_id", "series", "build"]
+CENSORED = "coalesce(recovery_recovered = false, false)"
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
 
 
@@ -55,14 +56,19 @@ def cells(table: DataFrame) -> DataFrame:
         and not field.name.startswith("config_")
         and field.name not in (*KEYS, *PLAIN)
     ]
-    summaries = [F.count("*").alias("n")]
+    summaries = [F.count("*").alias("n"), F.count_if(F.expr(CENSORED)).alias("censored")]
     for name in metrics:
         summaries += [
-            F.median(name).alias(f"{name}_median"),
-            F.min(name).alias(f"{name}_min"),
-            F.max(name).alias(f"{name}_max"),
+            _unless_censored(name, F.median(name)).alias(f"{name}_median"),
+            _unless_censored(name, F.min(name)).alias(f"{name}_min"),
+            _unless_censored(name, F.max(name)).alias(f"{name}_max"),
         ]
     return table.where("status = 'valid'").groupBy(*KEYS).agg(*summaries)
+
+
+def _unless_censored(name: str, summary: Column) -> Column:
+    """A recovery time of which some are only known to be longer has no median: null, not the median of the rest."""
+    return F.when(F.count_if(F.expr(CENSORED)) == 0, summary) if name.startswith("recovery_") else summary
 
 
 def write(table: DataFrame, folder: Path, name: str) -> None:
@@ -96,6 +102,7 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not any(options.records.glob("*/*.json")):
             print("aggregate: no records yet")
+            spark.stop()
             return
         records = spark.read.option("multiLine", True).json(f"{options.records}/*/*.json")
         table = experiments(records).cache()

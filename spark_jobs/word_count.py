@@ -58,8 +58,10 @@ def warm_up(spark: SparkSession, config: dict[str, Any]) -> None:
     """
     plan = config["warm_up"]
     options = {"maxOffsetsPerTrigger": str(plan["records_per_batch"])}
-    query = counting(spark, config, plan["topic"], plan["checkpoint"], options).trigger(availableNow=True).start()
-    query.awaitTermination()
+    writer = counting(spark, config, plan["topic"], plan["checkpoint"], options).trigger(availableNow=True)
+    # Planning took as long as the executors' start; now all of them are to be warmed.
+    await_executors(spark, config["executors"])
+    writer.start().awaitTermination()
 
 
 def await_executors(spark: SparkSession, executors: int) -> None:

@@ -9,12 +9,15 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
 from faultline.airflow_home import USER, password
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.settings import Settings
 
 FINISHED = frozenset({"success", "failed"})
 TOKEN_LIFE_S = 3600.0
+RETRY_S = 60.0
 
 
 class AirflowApi:
@@ -40,9 +43,6 @@ class AirflowApi:
             f"{item['filename']}: {item['stack_trace'].strip().splitlines()[-1]}" for item in answer["import_errors"]
         ]
 
-    def unpause(self, dag_id: str) -> None:
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
-
     def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None) -> str:
         """Starts a run and returns its id. Raises ConfigError with Airflow's own words when `conf` is refused."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf}
@@ -64,20 +64,19 @@ class AirflowApi:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=1000"
         return list(self._call("GET", path)["task_instances"])
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """The value that a task returned, or None while there is none."""
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/xcomEntries/return_value"
-        try:
-            return self._call("GET", path)["value"]
-        except ConfigError:
-            return None
-
-    def mark(self, dag_id: str, run_id: str, state: str) -> None:
-        """Sets a run to `failed` or `success`, as the UI does."""
-        self._call("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}", {"state": state})
-
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
+        if method != "GET":
+            return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
+        # A look at the state may be repeated; a busy server or a locked database is no reason to stop looking.
+        for attempt in Retrying(
+            retry=retry_if_exception_type(InfrastructureError),
+            stop=stop_after_delay(RETRY_S),
+            wait=wait_fixed(1),
+            reraise=True,
+        ):
+            with attempt:
+                return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
+        return None
 
     def token(self) -> str:
         """The bearer token of the one user."""

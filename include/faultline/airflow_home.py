@@ -76,6 +76,8 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     """Writes `airflow.cfg` and the password file; secrets are made once and kept. Returns the home."""
     home = settings.airflow_home
     home.mkdir(parents=True, exist_ok=True)
+    # The database and the logs in it are nobody else's business.
+    home.chmod(0o700)
     secret_file = home / "secrets.json"
     if not secret_file.exists():
         _write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
@@ -124,5 +126,7 @@ def _new_keys() -> dict[str, str]:
 
 
 def _write_private(path: Path, text: str) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    temporary = path.with_name(path.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
+    temporary.rename(path)

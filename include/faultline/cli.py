@@ -137,13 +137,16 @@ def results(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="generator or overhead.")],
+    name: Annotated[str | None, typer.Argument(help="generator or overhead; empty lists them.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
 ) -> None:
     """Run a benchmark of Faultline itself and print its figures."""
-    from faultline.bench.catalogue import print_figures, run_benchmark
+    from faultline.bench.catalogue import BENCHMARKS, print_figures, run_benchmark
 
+    if name is None:
+        print("\n".join(BENCHMARKS))
+        return
     outcome = run_benchmark(name, say, quick=quick)
     if as_json:
         print(json.dumps(outcome, indent=2))

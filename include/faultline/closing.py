@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.attempt import Attempt, write_json
-from faultline.errors import ConfigError, FaultlineError
+from faultline.errors import Cancelled, ConfigError, FaultlineError
 from faultline.harvesting import remove_working_data
 from faultline.journal import Journal, read_journal
 from faultline.processes import end_ledger, end_processes, processes_with_token
@@ -66,7 +66,7 @@ def missing_record(attempt: Attempt) -> Record:
     failures = read_journal(attempt.folder / "failures.jsonl")
     reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
     status: Literal["failed", "cancelled"] = "failed"
-    if any(str(line["message"]).startswith("cancelled") for line in failures):
+    if any(line["kind"] == Cancelled.__name__ for line in failures):
         status = "cancelled"
     if not reasons:
         reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
@@ -79,7 +79,7 @@ def refused_record(description: dict[str, Any], error: FaultlineError) -> Record
     from faultline.raw import AttemptFile
 
     reason = f"{type(error).__name__}: prepare: {error}"
-    status: Literal["failed", "cancelled"] = "cancelled" if str(error).startswith("cancelled") else "failed"
+    status: Literal["failed", "cancelled"] = "cancelled" if isinstance(error, Cancelled) else "failed"
     return failed_record(AttemptFile.model_validate(description), status, [reason])
 
 

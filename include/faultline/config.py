@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from faultline.errors import ConfigError
 
@@ -27,6 +27,8 @@ STATE_SHARE_OF_MEMORY = 0.25
 SECONDS_AFTER_FAULT = 30.0
 # Added to the shortest baseline by default: commits jitter, and a bin counts when it ends in time.
 BASELINE_MARGIN_S = 1.0
+
+BUILT_IN_CORPUS = "moby-dick"
 
 Workload = Literal["word_count"]
 CommitMode = Literal["aligned", "aligned-changelog"]
@@ -53,7 +55,7 @@ class Configuration(BaseModel):
     warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
     duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
     corpus: str = Field(
-        "moby-dick", description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
+        BUILT_IN_CORPUS, description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
     )
     skew: float | None = Field(
         None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
@@ -135,6 +137,13 @@ class Configuration(BaseModel):
             values["fault_at_s"] = warmup + baseline_bins(interval) * interval + BASELINE_MARGIN_S
         return values
 
+    @field_validator("corpus")
+    @classmethod
+    def _same_corpus_everywhere(cls, corpus: str) -> str:
+        if corpus != BUILT_IN_CORPUS and not corpus.startswith("/"):
+            raise ValueError(f"give `{BUILT_IN_CORPUS}` or an absolute path, which means the same for every process")
+        return corpus
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         memory_mb = self.executors * self.executor_memory_mb * 1.048576
@@ -190,5 +199,6 @@ def _first_line(error: ValidationError) -> str:
     if problem["type"] == "literal_error":
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: {given!r} is not known{suggest(str(given), choices)}"
-    message = problem["msg"][0].lower() + problem["msg"][1:]
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
     return f"{key}: {given!r} is refused: {message}"

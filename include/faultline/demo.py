@@ -39,15 +39,18 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     java = find_java(settings.home / "java.json")
     cells = MATRIX.cells(default_build(settings, java.version))
     api = AirflowApi(settings)
+    sweep: str | None = None
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
     if missing:
         say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
         await_dags(api, DAG_ID, "experiment")
         run_id = _running(api) or api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
         follow(api, settings, run_id, cells, say)
+        if again:
+            sweep = sweep_id_of(run_id)
     else:
         say("all experiments have valid records; `--again` measures them anew")
-    return conclude(settings, cells, started, output, say)
+    return conclude(settings, cells, started, output, say, sweep=sweep)
 
 
 def await_dags(api: AirflowApi, *dag_ids: str) -> None:
@@ -85,7 +88,7 @@ def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[Planned
             head = f"experiment {done + 1} of {total} ({name}): {phase.name}"
             line = f"{head}, {phase.detail + ', ' if phase.detail else ''}about {left / 60:.0f} min left"
         else:
-            head = line = "planning" if not total else "aggregating"
+            head = line = "aggregating" if total and done == total else "planning"
         if head != shown or time.monotonic() - shown_at > REPEAT_S:
             say(line)
             shown, shown_at = head, time.monotonic()
@@ -94,12 +97,14 @@ def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[Planned
         say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
 
 
-def conclude(settings: Settings, cells: list[PlannedCell], started: float, output: Path | None, say: Say) -> int:
+def conclude(
+    settings: Settings, cells: list[PlannedCell], started: float, output: Path | None, say: Say, *, sweep: str | None
+) -> int:
     """Prints the table, the split of time, the report's path and the UI's address; returns the exit code."""
     from faultline.report import write_report
     from faultline.table import print_table
 
-    records, missing = newest_records(settings, cells)
+    records, missing = newest_records(settings, cells, sweep)
     if not records:
         raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
     print_table(records)
@@ -119,10 +124,15 @@ def conclude(settings: Settings, cells: list[PlannedCell], started: float, outpu
     return 1 if missing else 0
 
 
-def newest_records(settings: Settings, cells: list[PlannedCell]) -> tuple[list[Record], list[PlannedCell]]:
-    """For each cell its latest valid record, else its latest one; and the cells without a valid one."""
+def newest_records(
+    settings: Settings, cells: list[PlannedCell], sweep: str | None = None
+) -> tuple[list[Record], list[PlannedCell]]:
+    """For each cell its latest valid record, else its latest one; and the cells without a valid one.
+
+    With `sweep`, only what that sweep measured counts.
+    """
     by_cell: dict[Cell, Record] = {}
-    for record in Store(settings.results).read().records:
+    for record in Store(settings.results).query(sweep=sweep):
         known = by_cell.get(Cell.of(record))
         if known is None or record.status == "valid" or known.status != "valid":
             by_cell[Cell.of(record)] = record

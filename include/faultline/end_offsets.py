@@ -12,7 +12,7 @@ from faultline.errors import InfrastructureError
 from faultline.journal import Instant
 
 # How long before the fault the broker is asked, and how long its answer is waited for.
-OFFSETS_LEAD_S = 0.05
+OFFSETS_LEAD_S = 0.2
 OFFSETS_TIMEOUT_S = 5.0
 _WARM_UP_TIMEOUT_S = 0.5
 

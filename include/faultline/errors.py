@@ -17,5 +17,9 @@ class InfrastructureError(FaultlineError):
     """A service, process or file was not there or broke. Trying again may help."""
 
 
+class Cancelled(InfrastructureError):
+    """The sweep that asked for the experiment was stopped; the record says so, and nothing is tried again."""
+
+
 class InvalidMeasurement(FaultlineError):
     """The experiment ran, but a validity rule failed. The record is kept; measure again."""

@@ -183,7 +183,8 @@ def _recovery(measured: _Measured) -> tuple[Mapping[str, Event], Recovery, tuple
     reference = measured.reference
     hit = {line.get("victim") for line in measured.delivered}
     listed = [victim for line in events(raw.conductor, "victims") for victim in line["victims"]]
-    offsets = events(raw.conductor, "end_offsets")
+    # An answer that came after the signal holds records that were not there at the signal.
+    offsets = [line for line in events(raw.conductor, "end_offsets") if line.get("before_signal", True)]
     bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
     timeline = read_timeline(
         Evidence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import cast, get_args
 
 from faultline.config import suggest
 from faultline.errors import ConfigError
@@ -40,10 +40,5 @@ def select_records(matrix: str | None, sweep: str | None, status: str | None) ->
     known = get_args(Status)
     if status is not None and status not in known:
         raise ConfigError(f"--status {status}: unknown{suggest(status, known)}")
-    contents = Store(load_settings().results).read()
-    chosen = [
-        record
-        for record in contents.records
-        if matrix in (None, record.matrix) and sweep in (None, record.sweep_id) and status in (None, record.status)
-    ]
-    return chosen, contents.problems
+    store = Store(load_settings().results)
+    return store.query(matrix, sweep, cast(Status | None, status)), store.read().problems

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from faultline.attempt import Attempt, new_attempt_id, write_json
 from faultline.config import Configuration
 from faultline.environment import default_build, describe
-from faultline.errors import ConfigError, InfrastructureError
+from faultline.errors import Cancelled, ConfigError
 from faultline.recorder import lock_holder
 from faultline.services import kafka_ready, master_state, worker_memory_mb
 from faultline.settings import WORKERS, Settings, check_folders
@@ -123,7 +122,7 @@ def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_
 
     def free() -> bool:
         if cancelled():
-            raise InfrastructureError("cancelled: the sweep was stopped while this experiment waited for the machine")
+            raise Cancelled("the sweep was stopped while this experiment waited for the machine")
         return lock_holder(settings.machine_lock) is None
 
     wait_until(
@@ -163,9 +162,3 @@ def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
             by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
             room += min(by_cores, by_memory)
     return room >= config.executors
-
-
-def remove_attempt(attempt: Attempt) -> None:
-    """Removes the folder of an attempt that never started anything."""
-    if not attempt.ledger.exists():
-        shutil.rmtree(attempt.folder, ignore_errors=True)

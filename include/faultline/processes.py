@@ -192,11 +192,16 @@ def read_ledger(ledger: Path) -> list[Entry]:
 
 
 def processes_with_token(attempt: str) -> list[psutil.Process]:
-    """Live processes whose command line carries the attempt's id, such as drivers and executors."""
+    """This user's live processes that the attempt started, such as drivers and executors.
+
+    They carry its token as one whole argument; a shell or an editor that merely has a file of the
+    attempt open does not.
+    """
+    tokens = {run_token(attempt), f"-Dfaultline.run={attempt}"}
     found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        command = process.info["cmdline"] or []
-        if process.pid != os.getpid() and any(attempt in part for part in command):
+    for process in psutil.process_iter(["pid", "cmdline", "uids"]):
+        own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if own and process.pid != os.getpid() and tokens & set(process.info["cmdline"] or []):
             found.append(process)
     return found
 
@@ -208,7 +213,7 @@ def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) 
     """
     alive = []
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             # A stopped process cannot act on SIGTERM before it is continued.
             process.send_signal(signal.SIGCONT)
             process.terminate()

@@ -82,6 +82,8 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     start: prepared to gate · warmup, measured: as configured · drain: end of schedule to drained ·
     judged: drained to closed
     """
+    if not (attempt.folder / "attempt.json").exists():
+        return {}
     description, config = attempt.read(), attempt.configuration()
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:

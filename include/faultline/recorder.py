@@ -22,12 +22,18 @@ from typing import Any
 import psutil
 
 from faultline.attempt import Attempt
+from faultline.end_offsets import KafkaEndOffsets
 from faultline.errors import InfrastructureError
 from faultline.journal import Journal
 from faultline.processes import read_ledger
 from faultline.services import fetch
 
 PERIOD_S = 1.0
+# Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
+SETTLED_S = 0.5
+OFFSETS_TIMEOUT_S = 1.0
+LOCK_TRIES = 20
+LOCK_PAUSE_S = 0.05
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 # Roles by the ledger's own names; drivers are found below the workload supervisor.
 LEDGER_ROLES = {"generator": "generator", "recorder": "recorder", "conductor": "conductor", "supervisor": "supervisor"}
@@ -41,9 +47,13 @@ def hold_lock(path: Path, attempt: str) -> int:
     Raises InfrastructureError naming the holder when another experiment runs.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    for _ in range(LOCK_TRIES):
+        # Whoever asks `lock_holder` has it for a moment, hence more than one try.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(LOCK_PAUSE_S)
+    else:
         holder = lock_holder(path) or "another process"
         os.close(descriptor)
         raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it") from None
@@ -82,9 +92,12 @@ class RoleTable:
         children: dict[int, list[psutil.Process]] = {}
         own: dict[Key, tuple[psutil.Process, str]] = {}
         ledger = {(entry.pid, round(entry.create_time, 2)): entry.role for entry in read_ledger(self._attempt.ledger)}
+        now = time.time()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 key = (process.pid, process.create_time())
+                if now - key[1] < SETTLED_S:
+                    continue
                 children.setdefault(process.ppid(), []).append(process)
                 if key not in self._own:
                     self._own[key] = self._role(process)
@@ -128,12 +141,10 @@ class Recorder:
         self._attempt = attempt
         self._journal = journal
         self._roles = RoleTable(attempt, description.get("kafka", {}).get("config"))
-        self._bootstrap = description["kafka"]["bootstrap"]
-        self._topics = description["topics"]
+        self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
         self._driver_ui = description["spark"]["ui"]
         self._seen: dict[Key, dict[str, Any]] = {}
         self._app_id: str | None = None
-        self._consumer: Any = None
 
     def sample(self) -> None:
         self._processes()
@@ -161,22 +172,8 @@ class Recorder:
             self._journal.append({**self._seen.pop(key), "final": True})
 
     def _offsets(self) -> None:
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-        if self._consumer is None:
-            settings = {"bootstrap.servers": self._bootstrap, "group.id": f"recorder-{self._attempt.id}"}
-            self._consumer = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
-            self._partitions: dict[str, list[int]] = {}
-        for name, topic in self._topics.items():
-            with contextlib.suppress(KafkaException):
-                if topic not in self._partitions:
-                    metadata = self._consumer.list_topics(topic, timeout=2).topics[topic]
-                    self._partitions[topic] = sorted(metadata.partitions)
-                ends = {
-                    str(partition): self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=1)[1]
-                    for partition in self._partitions[topic]
-                }
-                self._journal.append({"kind": "offsets", "topic": name, "end": ends})
+        with contextlib.suppress(InfrastructureError):
+            self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
 
     def _executors(self) -> None:
         if self._app_id is None:

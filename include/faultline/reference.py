@@ -38,7 +38,8 @@ def _values(name: str) -> str:
     choices = [value for value in get_args(field.annotation) if isinstance(value, str)]
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
-    return limits(name) or "text"
+    numeric = any(kind in (int, float) for kind in (field.annotation, *get_args(field.annotation)))
+    return limits(name) or ("number" if numeric else "text")
 
 
 def limits(name: str) -> str:
@@ -50,7 +51,7 @@ def limits(name: str) -> str:
         elif isinstance(limit, Ge):
             parts.append(f"≥ {limit.ge:g}")
         elif isinstance(limit, Le):
-            parts.append(f"≤ {limit.le:g}")
+            parts.append(f"≤ {limit.le:.10g}")
     return ", ".join(parts)
 
 

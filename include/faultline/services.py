@@ -102,7 +102,7 @@ def data_services(settings: Settings, java: Path) -> list[Service]:
         "SPARK_DAEMON_MEMORY": "512m",
         # The REST submission port is not used, and it cannot be moved out of another service's way.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={(settings.spark_conf / 'log4j2.properties').as_uri()}",
         "PYSPARK_PYTHON": sys.executable,
     }
     kafka = Service(
@@ -111,7 +111,7 @@ def data_services(settings: Settings, java: Path) -> list[Service]:
             str(java),
             "-Xms384m",
             "-Xmx512m",
-            f"-Dlog4j2.configurationFile=file:{settings.home / 'kafka' / 'log4j2.properties'}",
+            f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
             "-cp",
             kafka_classpath(settings),
             "kafka.Kafka",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.config import Configuration, parse_configuration, suggest
+from faultline.config import BUILT_IN_CORPUS, Configuration, parse_configuration, suggest
 from faultline.demo import await_dags
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.operations import bring_up, require
@@ -24,7 +24,7 @@ from faultline.record import Record
 from faultline.services import airflow_health
 from faultline.settings import Settings, load_settings
 from faultline.store import Store
-from faultline.supervision import Supervisor, down
+from faultline.supervision import MARK, Supervisor, down, instance
 
 DAG_ID = "experiment"
 BOOKKEEPING = ("repetition", "series", "build")
@@ -45,7 +45,8 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
         if key in values and key != "workload":
             raise ConfigError(f"{key}: given twice; keep one")
-        values[key] = text
+        # A relative folder is meant from here, wherever the experiment will run.
+        values[key] = str(Path(text).absolute()) if key == "corpus" and text != BUILT_IN_CORPUS else text
     bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
     config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
     if "repetition" in bookkeeping:
@@ -94,26 +95,31 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
     before = load_settings()
     were_up = Supervisor(before).running()
     settings = bring_up(say, airflow=False)
+    log = settings.logs / "dag-test.log"
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "faultline.orchestration.local_run"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # The mark makes `down` find it, and all that it starts.
+            env=clean_environment({MARK: instance(settings)["instance"], "FAULTLINE_HOME": str(settings.home)}),
+            cwd=settings.root,
+        )
     try:
-        log = settings.logs / "dag-test.log"
-        with log.open("ab") as output:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "faultline.orchestration.local_run"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=clean_environment({**os.environ, "FAULTLINE_HOME": str(settings.home)}),
-                cwd=settings.root,
-            )
-            assert child.stdin is not None
-            child.stdin.write(json.dumps(conf).encode())
-            child.stdin.close()
-            shown = ""
-            while child.poll() is None:
-                shown = _show(settings, conf["sweep_id"], shown, say)
-                time.sleep(POLL_S)
+        assert child.stdin is not None
+        with child.stdin as pipe:
+            pipe.write(json.dumps(conf).encode())
+        shown = ""
+        while child.poll() is None:
+            shown = _show(settings, conf["sweep_id"], shown, say)
+            time.sleep(POLL_S)
         if child.returncode not in (0, 1):
             raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
+    except BaseException:
+        child.terminate()
+        child.wait(30)
+        raise
     finally:
         if not were_up:
             down(settings, say)

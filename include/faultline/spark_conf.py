@@ -61,7 +61,7 @@ def loopback_settings() -> dict[str, str]:
 
 def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf."""
-    logging = f"-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
+    logging = logging_option(settings)
     mark = f"-Dfaultline.run={attempt.id}"
     return {
         **engine_settings(),
@@ -72,6 +72,11 @@ def workload_settings(settings: Settings, attempt: Attempt, config: Configuratio
         # The attempt's id in an executor's command line is what the guard rails look for.
         "spark.executor.extraJavaOptions": f"{mark} {logging}",
     }
+
+
+def logging_option(settings: Settings) -> str:
+    """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
+    return f"-Dlog4j2.configurationFile={(settings.spark_conf / 'log4j2.properties').as_uri()}"
 
 
 def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]:
@@ -85,9 +90,7 @@ def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": str(large).lower(),
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": (
-            f"{quick}-Dlog4j2.configurationFile=file:{settings.spark_conf / 'log4j2.properties'}"
-        ),
+        "spark.driver.extraJavaOptions": f"{quick}{logging_option(settings)}",
     }
 
 

@@ -6,7 +6,6 @@ to happen at an exact instant is done by the conductor, never by a step.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any
 from faultline import checkpoint
 from faultline.attempt import Attempt, write_json
 from faultline.config import Configuration
-from faultline.errors import InfrastructureError
+from faultline.errors import Cancelled, InfrastructureError
 from faultline.journal import read_journal
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
@@ -198,7 +197,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     """Waits for the schedule's end and the drain, then stops workload and recorder.
 
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
-    invalid. Raises InfrastructureError when the parent sweep was stopped.
+    invalid. Raises Cancelled when the parent sweep was stopped.
     """
     config = attempt.configuration()
     problems: list[str] = []
@@ -212,9 +211,9 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
                 what=f"{role}: the end of its schedule",
                 alive=lambda role=role: _death(attempt, _last(attempt, role)),  # type: ignore[misc]
             )
+        except Cancelled:
+            raise
         except InfrastructureError as error:
-            if str(error).startswith("cancelled"):
-                raise
             problems.append(str(error))
     drained = _drain(attempt, config, problems)
     attempt.stop_file.touch()
@@ -307,10 +306,8 @@ def _folder(attempt: Attempt) -> list[str]:
 
 def _seen(journal: Path, **match: str) -> dict[str, Any] | None:
     """The last line whose fields are as given."""
-    for line in reversed(read_journal(journal)):
-        if all(line.get(key) == value for key, value in match.items()):
-            return line
-    return None
+    lines: list[dict[str, Any]] = read_journal(journal)
+    return next((line for line in reversed(lines) if match.items() <= line.items()), None)
 
 
 def _last(attempt: Attempt, role: str) -> Entry | None:
@@ -332,14 +329,7 @@ def _death(attempt: Attempt, entry: Entry | None) -> str | None:
 
 
 def _cancelled(cancelled: Callable[[], bool]) -> bool:
-    """False; raises InfrastructureError when the sweep was stopped."""
+    """False; raises Cancelled when the sweep was stopped."""
     if cancelled():
-        raise InfrastructureError("cancelled: the sweep was stopped")
+        raise Cancelled("the sweep was stopped")
     return False
-
-
-def read_end(attempt: Attempt) -> dict[str, Any]:
-    """What `await_end` found; empty when it did not get that far."""
-    path = attempt.folder / "end.json"
-    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return value

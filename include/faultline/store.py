@@ -77,8 +77,9 @@ class Store:
     def write(self, record: Record) -> Path:
         """Stores a record atomically and returns its path.
 
-        Writing the very same record again changes nothing. Raises InfrastructureError when the attempt
-        already has another record, when the record breaks the JSON Schema, or when the disk is full;
+        Writing the very same record again changes nothing, and a `failed` one, which holds no figure, gives
+        way to what a later try of the judge measured. Raises InfrastructureError when the attempt already
+        has another record, when the record breaks the JSON Schema, or when the disk is full;
         ConfigError when the folder cannot be written.
         """
         try:
@@ -87,9 +88,11 @@ class Store:
             raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
         path, text = self.path(record), record.as_json()
         if path.exists():
-            if path.read_text(encoding="utf-8") == text:
+            present = path.read_text(encoding="utf-8")
+            if present == text:
                 return path
-            raise InfrastructureError(f"{path}: this attempt already has another record; it is never overwritten")
+            if not _unmeasured(present):
+                raise InfrastructureError(f"{path}: this attempt already has another record; it is never overwritten")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_atomically(path, text)
@@ -130,6 +133,13 @@ class Store:
             and (sweep is None or record.sweep_id == sweep)
             and (status is None or record.status == status)
         ]
+
+
+def _unmeasured(text: str) -> bool:
+    try:
+        return Record.model_validate_json(text).status == "failed"
+    except ValidationError:
+        return False
 
 
 def _last(records: Iterable[Record]) -> Record | None:

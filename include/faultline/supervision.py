@@ -7,12 +7,13 @@ started it. So `down` finds what a crashed supervisor left behind, and nothing t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import xmlrpc.client
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from typing import Any
 import psutil
 
 from faultline.airflow_home import airflow_environment, write_airflow_home
-from faultline.errors import InfrastructureError
-from faultline.processes import clean_environment, end_processes
+from faultline.config import suggest
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.processes import clean_environment, end_ledger, end_processes
 from faultline.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
 from faultline.settings import Settings, choose_ports
 from faultline.waiting import wait_until
@@ -119,6 +121,15 @@ class Supervisor:
                 self.call("supervisor.addProcessGroup", group)
 
 
+@contextlib.contextmanager
+def _one_at_a_time(settings: Settings) -> Iterator[None]:
+    """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with (settings.home / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def up(
     settings: Settings,
     java: Path,
@@ -133,10 +144,19 @@ def up(
     Returns the settings with the ports that are really used. Raises InfrastructureError naming the
     service that did not come up, with the end of its log.
     """
+    with _one_at_a_time(settings):
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, progress)
+
+
+def _up(
+    settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
+) -> Settings:
     supervisor = Supervisor(settings)
-    if not supervisor.running():
+    if supervisor.running():
+        _refuse_other_terms(settings, explicit_ports)
+    else:
         _sweep(settings)
-        settings = _claim_ports(settings, explicit_ports or {}, progress)
+        settings = _claim_ports(settings, explicit_ports, progress)
         _write_instance(settings)
         _prepare(settings, java)
         _start_daemon(settings, java, java_home)
@@ -166,6 +186,13 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
     Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
     """
+    with _one_at_a_time(settings):
+        return _down(settings, progress)
+
+
+def _down(settings: Settings, progress: Progress) -> list[int]:
+    for ledger in _open_ledgers(settings):
+        end_ledger(ledger)
     supervisor = Supervisor(settings)
     if supervisor.running():
         daemon = psutil.Process(supervisor.call("supervisor.getPID"))
@@ -182,9 +209,8 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
 def marked_processes(settings: Settings) -> list[psutil.Process]:
     """Live processes that carry this installation's mark in their environment, but not this one."""
-    try:
-        mark = json.loads((settings.home / "instance.json").read_text())["instance"]
-    except (OSError, ValueError, KeyError):
+    mark = instance(settings).get("instance")
+    if mark is None:
         return []
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
@@ -195,14 +221,36 @@ def marked_processes(settings: Settings) -> list[psutil.Process]:
     return found
 
 
+def instance(settings: Settings) -> dict[str, str]:
+    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
+    try:
+        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value
+
+
+def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
+    """Running services keep the ports and the results folder that they were started with."""
+    for name, port in explicit.items():
+        if settings.ports.get(name) != port:
+            raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
+    results = instance(settings).get("results", str(settings.results))
+    if results != str(settings.results):
+        raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _open_ledgers(settings: Settings) -> list[Path]:
+    """Ledgers of attempts that no teardown has closed."""
+    ledgers = settings.attempts.glob("*/ledger.jsonl")
+    return [ledger for ledger in ledgers if not (ledger.parent / "closed.json").exists()]
+
+
 def _sweep(settings: Settings) -> list[int]:
     return end_processes(marked_processes(settings), grace_s=8.0)
 
 
 def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progress) -> Settings:
-    from faultline.config import suggest
-    from faultline.errors import ConfigError
-
     for name in explicit:
         if name not in settings.ports:
             raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
@@ -219,7 +267,8 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
 
 
 def _write_instance(settings: Settings) -> None:
-    (settings.home / "instance.json").write_text(json.dumps({"instance": os.urandom(8).hex()}))
+    terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
+    (settings.home / "instance.json").write_text(json.dumps(terms))
 
 
 def _prepare(settings: Settings, java: Path) -> None:
@@ -230,11 +279,10 @@ def _prepare(settings: Settings, java: Path) -> None:
 
 def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     _write_configuration(settings, data_services(settings, java))
-    instance = json.loads((settings.home / "instance.json").read_text())["instance"]
     environment = clean_environment(
         {
             **airflow_environment(settings),
-            MARK: instance,
+            MARK: instance(settings)["instance"],
             # Without it, a process that renames itself overwrites the environment that carries the mark.
             "SPT_NOENV": "1",
             "JAVA_HOME": str(java_home),

@@ -14,7 +14,7 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
     """Judges the raw files and stores the record; an attempt that has its record keeps it."""
     store = Store(settings.results)
     existing = stored_record(attempt, settings)
-    if existing is not None:
+    if existing is not None and existing.status != "failed":
         return existing
     record = judge(attempt.folder)
     store.write(record)

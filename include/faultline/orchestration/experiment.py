@@ -8,17 +8,17 @@ parsing the DAG file stays cheap.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Param, chain, get_current_context, task
 
 from faultline.config import Configuration
 from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.orchestration.forms import configuration_params, label_param
+from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.settings import load_settings
 from faultline.waiting import seldom
 
@@ -112,9 +112,19 @@ def order_of(params: dict[str, Any]) -> Order:
     from faultline.preparing import Order
 
     known = Configuration.model_fields
+    refuse_unknown(params, [*known, *BOOKKEEPING, "keep_topics"])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
     return Order(config, **given)
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
+    from faultline.config import suggest
+
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
 
 
 def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
@@ -236,40 +246,28 @@ def await_end(attempt: Attempt) -> dict[str, Any]:
     return steps.await_end(attempt, load_settings(), cancelled=seldom(parent_stopped, PARENT_CHECK_S))
 
 
-class HarvestOperator(SparkSubmitOperator):
-    """Gathers what the run left on disk, then hands `spark_jobs/harvest.py` to spark-submit."""
+class HarvestOperator(LocalSparkJob):
+    """Gathers what the run left on disk, then has Spark read both topics."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "attempt_id")
+    template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
-        from faultline.spark_conf import kafka_jars, program, spark_environment
+        from faultline.spark_conf import kafka_jars
 
-        settings = load_settings()
-        super().__init__(
-            application=str(program(settings, "harvest")),
-            # A short job on few data: starting executors would take longer than the job itself.
-            conn_id="spark_local",
-            jars=kafka_jars(settings),
-            env_vars=spark_environment(settings),
-            durable=False,
-            **arguments,
-        )
+        super().__init__("harvest", jars=kafka_jars(load_settings()), **arguments)
         self.attempt_id = attempt_id
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any, *, large: bool = False) -> None:
         from faultline.closing import note_failure
         from faultline.harvesting import gather
-        from faultline.spark_conf import batch_settings
 
         attempt = attempt_of(self.attempt_id)
         try:
-            settings, config = load_settings(), attempt.configuration()
-            configuration = gather(attempt, settings)
-            records = config.rate * (config.warmup_s + config.duration_s)
-            self.conf = batch_settings(settings, large=records > LARGE_RECORDS)
-            self.application_args = ["--config", str(configuration)]
+            config = attempt.configuration()
+            self.application_args = ["--config", str(gather(attempt, load_settings()))]
             self.name = f"harvest {attempt.id}"
-            super().execute(context)
+            records = config.rate * (config.warmup_s + config.duration_s)
+            super().execute(context, large=large or records > LARGE_RECORDS)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)
             raise

@@ -34,7 +34,8 @@ INDEX = """\
   <tbody>
   {% for sweep in sweeps %}
     <tr><td><a href="{{ prefix }}/sweeps/{{ sweep.id | urlencode }}">{{ sweep.id }}</a></td>
-    <td>{{ sweep.matrix or "—" }}</td><td>{{ sweep.last }}</td><td class="n">{{ sweep.valid }}</td><td class="n">{{ sweep.other }}</td></tr>
+    <td>{{ sweep.matrix or "—" }}</td>
+    <td>{{ sweep.last }}</td><td class="n">{{ sweep.valid }}</td><td class="n">{{ sweep.other }}</td></tr>
   {% endfor %}
   </tbody>
 </table>

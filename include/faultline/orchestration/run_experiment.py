@@ -56,7 +56,7 @@ class RunExperiment(TriggerDagRunOperator):
         self.max_measurements = max_measurements
 
     def execute(self, context: Any) -> None:
-        if self._only_missing(context) and self._valid():
+        if self._done(context):
             self.log.info("The cell has a valid record already.")
             return
         if self._child_state(context) in UNFINISHED:
@@ -94,9 +94,17 @@ class RunExperiment(TriggerDagRunOperator):
             return None
         return str(context["ti"].get_dagrun_state(dag_id=CHILD, run_id=str(self.trigger_run_id)))
 
-    def _only_missing(self, context: Any) -> bool:
-        """On a retry the store is asked in any case: the first try may have ended well unseen."""
-        return bool(context["params"].get("only_missing", True)) or context["ti"].try_number > 1
+    def _done(self, context: Any) -> bool:
+        """Whether a valid record ends it: any one of the cell, or with `only_missing` off one of this sweep.
+
+        The latter is for retries: the first try may have ended well unseen.
+        """
+        from faultline.store import Store
+
+        if any(record.status == "valid" for record in self._own()):
+            return True
+        only_missing = bool(context["params"].get("only_missing", True))
+        return only_missing and Store(load_settings().results).valid(self._cell()) is not None
 
     def _cell(self) -> Cell:
         from faultline.config import Configuration, parse_configuration
@@ -119,11 +127,6 @@ class RunExperiment(TriggerDagRunOperator):
 
     def _measured(self) -> int:
         return sum(record.status == "invalid" for record in self._own())
-
-    def _valid(self) -> Record | None:
-        from faultline.store import Store
-
-        return Store(load_settings().results).valid(self._cell())
 
     def _run_id(self, event: Any) -> str:
         return str(event[1]["run_ids"][0])

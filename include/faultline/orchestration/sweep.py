@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
 
+from faultline.config import Configuration
 from faultline.errors import ConfigError
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
+from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
 from faultline.settings import load_settings
 
+if TYPE_CHECKING:
+    from faultline.matrix import Matrix
+
+SWEEP_PARAMS = ("repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
 ### {title}
 
@@ -82,9 +87,9 @@ def plan(axes: list[str]) -> list[dict[str, Any]]:
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.environment import default_build
-    from faultline.matrix import Matrix, sweep_id_of
     from faultline.matrix import plan as plan_cells
-    from faultline.orchestration.experiment import java_version
+    from faultline.matrix import sweep_id_of
+    from faultline.orchestration.experiment import java_version, refuse_unknown
     from faultline.store import Cell, Store
 
     context = get_current_context()
@@ -92,7 +97,8 @@ def plan(axes: list[str]) -> list[dict[str, Any]]:
     sweep_id = sweep_id_of(context["run_id"])
     build = params["build"] or default_build(settings, java_version())
     try:
-        cells = matrix_of(params, axes, Matrix).cells(params["series"] or build)
+        refuse_unknown(params, [*Configuration.model_fields, *SWEEP_PARAMS])
+        cells = matrix_of(params, axes).cells(params["series"] or build)
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     valid = [Cell.of(record) for record in Store(settings.results).query(status="valid")]
@@ -115,28 +121,22 @@ def plan(axes: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def matrix_of(params: Mapping[str, Any], axes: Sequence[str], kind: Any) -> Any:
-    """The matrix that a form stands for; `kind` is the class, imported by the caller."""
-    from faultline.config import Configuration
+def matrix_of(params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
+    """The matrix that a form stands for."""
+    from faultline.matrix import Matrix
 
     fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
-    return kind({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
+    return Matrix({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
 
 
-def aggregate() -> SparkSubmitOperator:
+def aggregate() -> LocalSparkJob:
     """Rebuilds the summary tables over all records; also when some experiments failed."""
-    from faultline.spark_conf import batch_settings, program, spark_environment
-
     settings = load_settings()
-    return SparkSubmitOperator(
+    return LocalSparkJob(
+        "aggregate",
         task_id="aggregate",
-        application=str(program(settings, "aggregate")),
         application_args=["--records", str(settings.records), "--target", str(settings.results / "summary")],
-        conn_id="spark_local",
-        conf=batch_settings(settings),
-        env_vars=spark_environment(settings),
         name="aggregate",
-        durable=False,
         retries=2,
         retry_delay=timedelta(seconds=5),
         trigger_rule=TriggerRule.ALL_DONE,

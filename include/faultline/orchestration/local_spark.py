@@ -1,0 +1,32 @@
+"""Short Spark jobs through the Spark provider's operator: harvest and aggregate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from faultline.settings import load_settings
+
+
+class LocalSparkJob(SparkSubmitOperator):
+    """Hands a program of `spark_jobs/` to spark-submit, in one JVM.
+
+    A short job on few data: starting executors on the cluster would take longer than the job itself.
+    What the machine must provide is looked for when the task runs, not when the DAG file is read.
+    """
+
+    def __init__(self, program: str, **arguments: Any) -> None:
+        from faultline.spark_conf import program as path_of
+
+        super().__init__(
+            application=str(path_of(load_settings(), program)), conn_id="spark_local", durable=False, **arguments
+        )
+
+    def execute(self, context: Any, *, large: bool = False) -> None:
+        from faultline.spark_conf import batch_settings, spark_environment
+
+        settings = load_settings()
+        self.conf = batch_settings(settings, large=large)
+        self.env_vars = spark_environment(settings)
+        super().execute(context)
