@@ -254,7 +254,7 @@ class HarvestOperator(LocalSparkJob):
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
         from faultline.spark_conf import kafka_jars
 
-        super().__init__("harvest", jars=kafka_jars(load_settings()), **arguments)
+        super().__init__(program="harvest", jars=kafka_jars(load_settings()), **arguments)
         self.attempt_id = attempt_id
 
     def execute(self, context: Any, *, large: bool = False) -> None:

@@ -16,7 +16,7 @@ class LocalSparkJob(SparkSubmitOperator):
     What the machine must provide is looked for when the task runs, not when the DAG file is read.
     """
 
-    def __init__(self, program: str, **arguments: Any) -> None:
+    def __init__(self, *, program: str, **arguments: Any) -> None:
         from faultline.spark_conf import program as path_of
 
         super().__init__(

@@ -133,7 +133,7 @@ def aggregate() -> LocalSparkJob:
     """Rebuilds the summary tables over all records; also when some experiments failed."""
     settings = load_settings()
     return LocalSparkJob(
-        "aggregate",
+        program="aggregate",
         task_id="aggregate",
         application_args=["--records", str(settings.records), "--target", str(settings.results / "summary")],
         name="aggregate",
