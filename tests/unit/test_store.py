@@ -44,11 +44,19 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_an_attempt_is_never_overwritten_but_may_be_written_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    record = _record("20261121T061500Z-aaaaaa")
+    record = _record("20261121T061500Z-aaaaaa", "invalid")
     assert store.write(record) == store.write(record)
     with pytest.raises(InfrastructureError, match="never overwritten"):
         store.write(record.model_copy(update={"reasons": ["another"]}))
     assert store.read().records == (record,)
+
+
+def test_a_failed_record_gives_way_to_what_a_later_try_of_the_judge_measured(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write(_record("20261121T061500Z-aaaaaa", "failed"))
+    measured = _record("20261121T061500Z-aaaaaa", "valid")
+    store.write(measured)
+    assert store.read().records == (measured,)
 
 
 @pytest.mark.parametrize("step", ["fsync", "rename"])
