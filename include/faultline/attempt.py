@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +12,6 @@ from typing import Any
 
 from faultline.config import Configuration
 from faultline.errors import InfrastructureError
-
-PATTERN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 
 
 def new_attempt_id() -> str:

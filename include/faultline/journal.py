@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -133,27 +133,6 @@ class JournalReader:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
     return JournalReader(path).poll()
-
-
-def follow(
-    path: Path, timeout_s: float, alive: Callable[[], bool], *, poll_s: float = POLL_S
-) -> Iterator[dict[str, Any]]:
-    """Gives the lines of a journal as they appear, until the writer is no longer `alive`.
-
-    What the writer wrote just before it died is still given. Raises InfrastructureError after
-    `timeout_s` seconds.
-    """
-    reader = JournalReader(path)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        # In this order: a line written between the two looks is not missed.
-        living = alive()
-        yield from reader.poll()
-        if not living:
-            return
-        if time.monotonic() >= deadline:
-            raise InfrastructureError(f"{path.name}: its writer did not end within {timeout_s:g} s")
-        time.sleep(poll_s)
 
 
 def wait_for_event(

@@ -59,25 +59,14 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
     check_corpus(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
-    build = order.build or default_build(settings, java)
     attempt = Attempt(settings.attempts / new_attempt_id())
     attempt.folder.mkdir(parents=True)
     ui_port = free_port()
     write_json(
         attempt.folder / "attempt.json",
         {
-            "schema": 1,
+            **describe_order(order, settings, java),
             "attempt": attempt.id,
-            "config": order.config.model_dump(mode="json"),
-            "config_id": order.config.config_id,
-            "repetition": order.repetition,
-            "series": order.series or build,
-            "build": build,
-            "matrix": order.matrix,
-            "sweep_id": order.sweep_id,
-            "parent_run_id": order.parent_run_id,
-            "logical_date": order.logical_date,
-            "prepared_wall_ns": time.time_ns(),
             "kafka": {
                 "bootstrap": settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
@@ -88,10 +77,28 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
                 "ui": f"http://127.0.0.1:{ui_port}",
                 "ui_port": ui_port,
             },
-            "environment": describe(settings, order.config, java),
         },
     )
     return attempt
+
+
+def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any]:
+    """What every attempt says of itself: configuration, cell, build and environment."""
+    build = order.build or default_build(settings, java)
+    return {
+        "schema": 1,
+        "config": order.config.model_dump(mode="json"),
+        "config_id": order.config.config_id,
+        "repetition": order.repetition,
+        "series": order.series or build,
+        "build": build,
+        "matrix": order.matrix,
+        "sweep_id": order.sweep_id,
+        "parent_run_id": order.parent_run_id,
+        "logical_date": order.logical_date,
+        "prepared_wall_ns": time.time_ns(),
+        "environment": describe(settings, order.config, java),
+    }
 
 
 def check_capacity(config: Configuration) -> None:

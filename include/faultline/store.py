@@ -20,8 +20,6 @@ from faultline.record import Record, Status, committed_schema
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
-# Room asked for before anything is started: an attempt's raw files rarely take more.
-ROOM_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, order=True)
@@ -56,23 +54,6 @@ class Store:
     def path(self, record: Record) -> Path:
         """Where the record of this attempt lies."""
         return self.directory / record.config_id / f"{record.attempt}.json"
-
-    def check_writable(self, room_bytes: int = ROOM_BYTES) -> None:
-        """Refuses early: ConfigError when the folder cannot be written or the disk has no room."""
-        probe = self.directory / f".probe.{os.getpid()}"
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"")
-            probe.unlink()
-            status = os.statvfs(self.directory)
-        except OSError as error:
-            raise _explained(self.directory, error) from error
-        free = status.f_bavail * status.f_frsize
-        if free < room_bytes:
-            raise ConfigError(
-                f"{self.directory}: {free / 1e6:.0f} MB free, {room_bytes / 1e6:.0f} MB needed; "
-                "free some space or set FAULTLINE_RESULTS to another disk"
-            )
 
     def write(self, record: Record) -> Path:
         """Stores a record atomically and returns its path.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.errors import InfrastructureError
-from faultline.journal import Instant, Journal, JournalReader, follow, read_journal, wait_for_event
+from faultline.journal import Instant, Journal, JournalReader, read_journal, wait_for_event
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -121,18 +121,3 @@ def test_waiting_ends_in_time(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="no event done within 0.1 s"):
         wait_for_event(tmp_path / "a.jsonl", "done", 0.1, lambda: True, poll_s=0.01)
     assert time.monotonic() - began < 2
-
-
-def test_following_gives_every_line_until_the_writer_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with Journal(path) as journal:
-        journal.write("one")
-        life = iter([True, False])
-        seen = []
-        for line in follow(path, 5, lambda: next(life), poll_s=0.01):
-            seen.append(line["event"])
-            if line["event"] == "one":
-                journal.write("two")
-    assert seen == ["one", "two"]
-    with pytest.raises(InfrastructureError, match="did not end within"):
-        list(follow(path, 0.05, lambda: True, poll_s=0.01))

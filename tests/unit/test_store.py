@@ -136,16 +136,6 @@ def test_a_full_disk_and_a_read_only_folder_are_explained(tmp_path: Path, monkey
     assert store.read().records == ()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="FAULTLINE_RESULTS"):
-        Store(tmp_path / "file").check_writable()
-    with pytest.raises(ConfigError, match="MB needed"):
-        Store(tmp_path).check_writable(10**18)
-    Store(tmp_path).check_writable(1)
-    assert list((tmp_path / "records").iterdir()) == []
-
-
 def test_a_record_that_breaks_the_schema_is_not_stored(tmp_path: Path) -> None:
     record = _record("20261121T061500Z-aaaaaa").model_copy(update={"repetition": "two"})
     with pytest.raises(InfrastructureError, match="repetition"), pytest.warns(UserWarning):
