@@ -180,9 +180,13 @@ def prepare() -> str:
     """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowFailException
 
+    from faultline.matrix import sweep_id_of
     from faultline.preparing import prepare as make
 
-    settings, params = load_settings(), dict(get_current_context()["params"])
+    context = get_current_context()
+    settings, params = load_settings(), dict(context["params"])
+    # One that a person triggered is a sweep of its own, under the name of its run.
+    params["sweep_id"] = params.get("sweep_id") or sweep_id_of(context["run_id"])
     try:
         order = order_of(params)
     except ConfigError as error:
