@@ -109,9 +109,13 @@ def airflow_environment(settings: Settings) -> dict[str, str]:
     return {
         "AIRFLOW_HOME": str(settings.airflow_home),
         "AIRFLOW_CONFIG": str(settings.airflow_home / "airflow.cfg"),
-        "FAULTLINE_HOME": str(settings.home),
-        "FAULTLINE_RESULTS": str(settings.results),
+        **installation_environment(settings),
     }
+
+
+def installation_environment(settings: Settings) -> dict[str, str]:
+    """What makes another process, whatever its working directory, use this installation's folders."""
+    return {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
 
 
 def _new_keys() -> dict[str, str]:

@@ -68,6 +68,11 @@ class Attempt:
         return self.folder / "stop"
 
     @property
+    def closed(self) -> Path:
+        """Written last, by the teardown: the attempt's steps cannot be repeated then."""
+        return self.folder / "closed.json"
+
+    @property
     def harvest(self) -> Path:
         return self.folder / "harvest"
 

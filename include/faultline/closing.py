@@ -26,14 +26,9 @@ def note_failure(folder: Path, step: str, error: BaseException) -> None:
         journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
 
 
-def is_closed(attempt: Attempt) -> bool:
-    """Whether the attempt's teardown has run; its steps cannot be repeated then."""
-    return (attempt.folder / "closed.json").exists()
-
-
 def refuse_closed(attempt: Attempt) -> None:
     """Raises ConfigError for a step that was cleared alone on a closed attempt."""
-    if is_closed(attempt):
+    if attempt.closed.exists():
         raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
 
 
@@ -54,7 +49,7 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     topics = list(description["topics"].values()) if harvested or not attempt.gate.exists() else []
     if topics:
         remove_working_data(attempt, settings)
-    write_json(attempt.folder / "closed.json", {"ended": ended, "topics": topics})
+    write_json(attempt.closed, {"ended": ended, "topics": topics})
     return {"ended": ended, "topics": topics}
 
 

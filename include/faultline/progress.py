@@ -53,7 +53,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     now = time.time_ns() if now_ns is None else now_ns
     config = attempt.configuration()
     window_s = config.warmup_s + config.duration_s
-    if (attempt.folder / "closed.json").exists():
+    if attempt.closed.exists():
         return Phase("done", "", 0.0)
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", 3.0)
@@ -91,7 +91,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
     split = {"start": t0 - description["prepared_wall_ns"] / 1e9, "warmup": config.warmup_s}
     split["measured"] = config.duration_s
-    end, closed = attempt.folder / "end.json", attempt.folder / "closed.json"
+    end, closed = attempt.folder / "end.json", attempt.closed
     if end.exists():
         drained = end.stat().st_mtime
         split["drain"] = drained - t0 - window

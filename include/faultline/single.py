@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_home import installation_environment
 from faultline.config import BUILT_IN_CORPUS, Configuration, parse_configuration, suggest
 from faultline.demo import await_dags
 from faultline.errors import ConfigError, InfrastructureError
@@ -102,8 +103,8 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # The mark makes `down` find it, and all that it starts.
-            env=clean_environment({MARK: instance(settings)["instance"], "FAULTLINE_HOME": str(settings.home)}),
+            # The mark makes `down` find it, and all that it starts; the folders are absolute, as its own is another.
+            env=clean_environment({MARK: instance(settings)["instance"], **installation_environment(settings)}),
             cwd=settings.root,
         )
     try:

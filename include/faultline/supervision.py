@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from faultline.airflow_home import airflow_environment, write_airflow_home
+from faultline.attempt import Attempt
 from faultline.config import suggest
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.processes import clean_environment, end_ledger, end_processes
@@ -161,20 +162,20 @@ def _up(
         _prepare(settings, java)
         _start_daemon(settings, java, java_home)
         supervisor = Supervisor(settings)
-    wanted = data_services(settings, java)
+    data, components = data_services(settings, java), airflow_services(settings) if airflow else []
+    wanted = data + components
     if airflow:
-        wanted += airflow_services(settings)
         write_airflow_home(settings)
     if missing := [service for service in wanted if service.name not in supervisor.states()]:
-        _write_configuration(settings, data_services(settings, java) + (airflow_services(settings) if airflow else []))
+        _write_configuration(settings, wanted)
         supervisor.load()
         progress(f"services: {', '.join(service.name for service in missing)}")
-    for service in data_services(settings, java):
+    for service in data:
         supervisor.start(service.name)
     if airflow:
         _provision_airflow(settings, progress)
-        for service in airflow_services(settings):
-            supervisor.start(service.name)
+    for service in components:
+        supervisor.start(service.name)
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
@@ -243,7 +244,7 @@ def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
 def _open_ledgers(settings: Settings) -> list[Path]:
     """Ledgers of attempts that no teardown has closed."""
     ledgers = settings.attempts.glob("*/ledger.jsonl")
-    return [ledger for ledger in ledgers if not (ledger.parent / "closed.json").exists()]
+    return [ledger for ledger in ledgers if not Attempt(ledger.parent).closed.exists()]
 
 
 def _sweep(settings: Settings) -> list[int]:
