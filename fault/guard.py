@@ -6,40 +6,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fault.errors import VictimRefused
-from fault.identity import ProcessIdentity, require_token
-from fault.plan import Fault
-from fault.victims import own_line
+from fault.identity import ProcessIdentity, Tokens, carries_token
+from fault.plan import Fault, PlannedFault
+from fault.victims import ROLES_OF, own_line
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Lets through only processes of the run `token`, and never more than the fault asks for.
+    """Lets through only processes that `tokens` mark, and never more than the fault asks for.
 
-    `protected`: pids that are refused whoever names them; by default this process and its ancestors.
+    `protected`: local pids that are refused whoever names them; by default this process and its ancestors.
     """
 
-    token: str
+    tokens: Tokens
     protected: frozenset[int] = field(default_factory=own_line)
-
-    def __post_init__(self) -> None:
-        require_token(self.token)
 
     def check(self, fault: Fault, victims: Sequence[ProcessIdentity]) -> None:
         """Raises VictimRefused, naming the rail, unless all `victims` may suffer `fault`."""
-        if len(victims) > fault.count:
-            raise VictimRefused(f"count: {len(victims)} victims, but the fault allows {fault.count}")
-        if len({victim.pid for victim in victims}) != len(victims):
+        allowed = 0 if fault.on_connection else fault.count
+        if len(victims) > allowed:
+            raise VictimRefused(f"count: {len(victims)} victims, but the fault allows {allowed}")
+        if len({(victim.host, victim.pid) for victim in victims}) != len(victims):
             raise VictimRefused("pid: the same process is named twice")
         for victim in victims:
-            if victim.pid <= 1 or victim.pid in self.protected:
-                raise VictimRefused(f"pid: process {victim.pid} is this process, an ancestor of it, or init")
-            if victim.token != self.token:
-                raise VictimRefused(f"token: process {victim.pid} belongs to {victim.token}, this run is {self.token}")
-            if victim.role.name != fault.victim:
-                raise VictimRefused(f"role: process {victim.pid} is a {victim.role.name}, not a {fault.victim}")
+            self._check_one(fault, victim)
 
-    def describe(self, fault: Fault, victims: Sequence[ProcessIdentity]) -> list[str]:
+    def _check_one(self, fault: Fault, victim: ProcessIdentity) -> None:
+        role = victim.role
+        # The pids of another host say nothing about this process and its ancestors.
+        if victim.pid <= 1 or (not victim.host and victim.pid in self.protected):
+            raise VictimRefused(f"pid: process {victim.pid} is this process, an ancestor of it, or init")
+        if role not in ROLES_OF[fault.victim]:
+            raise VictimRefused(f"role: process {victim.pid} is a {role.name}, the fault is for {fault.victim}")
+        token = self.tokens.of(role)
+        if victim.token != token:
+            whose = "this run is" if role.scope == "run" else "these services are"
+            raise VictimRefused(f"token: process {victim.pid} belongs to {victim.token}, {whose} {token}")
+        if not role.told_by(victim.command):
+            raise VictimRefused(f"role: process {victim.pid} does not name {' or '.join(role.mains)}: a stranger")
+        if role.under is None and not carries_token(victim.command, token, role):
+            raise VictimRefused(f"token: process {victim.pid} does not carry {token}: a stranger")
+
+    def describe(self, planned: PlannedFault, victims: Sequence[ProcessIdentity]) -> list[str]:
         """The dry run: one line for each victim, saying what would happen to it and when."""
+        fault = planned.fault
         self.check(fault, victims)
         length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s"
-        return [f"would {fault.action} {victim}{length} at T0 + {fault.at_s:g} s" for victim in victims]
+        when = f"at T0 + {planned.earliest_s:g} s"
+        if planned.latest_s > planned.earliest_s:
+            when = f"between T0 + {planned.earliest_s:g} s and T0 + {planned.latest_s:g} s"
+            when += f" ({fault.cycle} cycle, phase {fault.phase:g})"
+        if fault.on_connection:
+            size = "" if fault.delay_ms is None else f" by {fault.delay_ms:g} ms"
+            return [f"would {fault.action} the connections to Kafka{size}{length} {when}"]
+        return [f"would {fault.action} {victim}{length} {when}" for victim in victims]

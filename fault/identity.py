@@ -1,7 +1,8 @@
 """Who a process is: the facts that must agree before it may be touched.
 
 A pid alone is no identity, because the kernel hands pids out again. A victim is one process: its
-pid, its creation time, the run's token in its command line, and its role's main class there.
+pid, its creation time, its role's main class or module, and the mark of the run or of the services
+in its command line. A Python worker has no mark of its own; there it is its ancestor executor's.
 """
 
 from __future__ import annotations
@@ -18,24 +19,80 @@ CREATE_TIME_TOLERANCE_S = 0.02
 # Wall creation time = boot time + ticks, and the boot time that the kernel tells moves when the wall
 # clock is set. Where the ticks are known they decide; the wall time then only has to be near.
 CLOCK_STEP_TOLERANCE_S = 2.0
+# What stands before a token in the argument that marks a process, by scope.
+MARKS: Mapping[str, tuple[str, ...]] = {
+    "run": ("-Dfaultline.run=", "faultline-run="),
+    "services": ("-Dfaultline.instance=",),
+}
 # Tokens are also matched by a remote shell, so they hold nothing that a shell pattern would read.
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=:-]*")
+_WORKER_URL = re.compile(r"spark://[^@]*@(.+)")
 
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of process, told by `main`: one whole argument of its command line.
+    """A kind of process, told by one of `mains`: one whole argument of its command line.
 
-    `order_option` is the option whose value numbers the processes of the role, if there is one.
+    `scope`: whose token marks it, "run" or "services". `order_option`: the option whose value
+    numbers the processes of the role, if there is one. `node_options`: the options that, joined by a
+    colon, say on which node (HOST:PORT of a Spark worker) it runs. `under`: the name of the role that
+    carries the mark for it; such a process is a copy forked by a first process with the same main,
+    and that one is a descendant of the marked process.
     """
 
     name: str
-    main: str
+    mains: tuple[str, ...]
+    scope: str = "run"
     order_option: str | None = None
+    node_options: tuple[str, ...] = ()
+    under: str | None = None
+
+    @property
+    def main(self) -> str:
+        """The first of the mains."""
+        return self.mains[0]
+
+    def told_by(self, command: Sequence[str]) -> bool:
+        """Whether a command line names one of the role's mains."""
+        return any(main in command for main in self.mains)
 
 
-EXECUTOR = Role("executor", "org.apache.spark.executor.CoarseGrainedExecutorBackend", "--executor-id")
-ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR,)}
+EXECUTOR = Role(
+    "executor",
+    ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
+    order_option="--executor-id",
+    node_options=("--worker-url",),
+)
+WORKER = Role("worker", ("org.apache.spark.deploy.worker.Worker",), scope="services", node_options=("--host", "--port"))
+DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.known_truth"))
+PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), under="executor")
+KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
+ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What marks the processes that a run may touch: its own id, and that of the services under it.
+
+    `services` None: no service can be told from a stranger's, so none is a victim.
+    Raises VictimRefused when a token could not single anything out.
+    """
+
+    run: str
+    services: str | None = None
+
+    def __post_init__(self) -> None:
+        require_token(self.run)
+        if self.services is not None:
+            require_token(self.services)
+
+    def of(self, role: Role) -> str:
+        """The token of the role's scope. Raises VictimRefused when there is none."""
+        if role.scope == "run":
+            return self.run
+        if self.services is None:
+            raise VictimRefused(f"victim: a {role.name} cannot be told from strangers without the services' token")
+        return self.services
 
 
 @dataclass(frozen=True)
@@ -56,7 +113,12 @@ class LiveProcess:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One victim: the facts recorded when it was chosen. Raises VictimRefused for pid ≤ 1 or a bad token."""
+    """One victim: the facts recorded when it was chosen. Raises VictimRefused for pid ≤ 1 or a bad token.
+
+    `token` is the one of its role's scope; for a Python worker the run's, which its executor carries.
+    `host`: the name of its host, empty for this one. `node`: HOST:PORT of the Spark worker that it is
+    or belongs to, None for other roles.
+    """
 
     pid: int
     create_time: float
@@ -64,11 +126,18 @@ class ProcessIdentity:
     token: str
     command: tuple[str, ...] = ()
     start_ticks: int | None = None
+    host: str = ""
+    node: str | None = None
 
     def __post_init__(self) -> None:
         if self.pid <= 1:
             raise VictimRefused(f"pid: process {self.pid} is never a victim")
         require_token(self.token)
+
+    @property
+    def number(self) -> int | None:
+        """Its number within its role (Spark's executor id); None where it has none."""
+        return order_of(self.role, self.command)
 
     def as_json(self) -> dict[str, Any]:
         """The form of the conductor's journal."""
@@ -77,11 +146,14 @@ class ProcessIdentity:
             "create_time": self.create_time,
             "role": self.role.name,
             "command": list(self.command),
+            "host": self.host,
+            "node": self.node,
         }
 
     def __str__(self) -> str:
-        number = order_of(self.role, self.command)
-        return f"{self.role.name}{'' if number is None else f' {number}'} (pid {self.pid}, run {self.token})"
+        number = "" if self.number is None else f" {self.number}"
+        host = f" on {self.host}" if self.host else ""
+        return f"{self.role.name}{number} (pid {self.pid}{host}, {self.role.scope} {self.token})"
 
 
 def require_token(token: str) -> None:
@@ -92,22 +164,37 @@ def require_token(token: str) -> None:
         )
 
 
-def carries_token(command: Sequence[str], token: str) -> bool:
-    """Whether an argument holds `token` as a whole: no letter or digit may touch it on either side."""
-    pattern = re.compile(rf"(?<![0-9A-Za-z]){re.escape(token)}(?![0-9A-Za-z])")
-    return any(pattern.search(argument) for argument in command)
+def marks_of(role: Role, token: str) -> tuple[str, ...]:
+    """The arguments, any of which marks a process of the role as `token`'s."""
+    return tuple(f"{mark}{token}" for mark in MARKS[role.scope])
+
+
+def carries_token(command: Sequence[str], token: str, role: Role = EXECUTOR) -> bool:
+    """Whether one whole argument is a mark of the role's scope with exactly this token."""
+    return any(mark in command for mark in marks_of(role, token))
 
 
 def order_of(role: Role, command: Sequence[str]) -> int | None:
     """The number of a process within its role (Spark's executor id); None where it has none."""
-    if role.order_option is None or role.order_option not in command[:-1]:
+    value = None if role.order_option is None else _option(command, role.order_option)
+    return int(value) if value is not None and value.isdecimal() and value.isascii() else None
+
+
+def node_of(role: Role, command: Sequence[str]) -> str | None:
+    """HOST:PORT of the Spark worker that the command line names; None where it names none."""
+    values = [_option(command, option) for option in role.node_options]
+    known = [value for value in values if value]
+    if not known or len(known) != len(values):
         return None
-    value = command[command.index(role.order_option) + 1]
-    return int(value) if value.isdecimal() else None
+    url = _WORKER_URL.fullmatch(known[0])
+    return url.group(1) if url else ":".join(known)
 
 
-def require_match(identity: ProcessIdentity, live: LiveProcess) -> None:
-    """Raises IdentityMismatch, naming the part, unless `live` is the process that `identity` names."""
+def require_same(identity: ProcessIdentity, live: LiveProcess) -> None:
+    """Raises IdentityMismatch, naming the part, unless `live` is the process that `identity` names.
+
+    For a role that is marked through another process this says nothing about whose it is now.
+    """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
     apart = abs(live.create_time - identity.create_time)
@@ -119,7 +206,43 @@ def require_match(identity: ProcessIdentity, live: LiveProcess) -> None:
         raise IdentityMismatch(
             live.pid, "create_time", f"it began at {live.create_time:.2f}, the victim at {identity.create_time:.2f}"
         )
-    if not carries_token(live.command, identity.token):
+    role = identity.role
+    if role.under is None and not carries_token(live.command, identity.token, role):
         raise IdentityMismatch(live.pid, "token", f"its command line does not carry {identity.token}")
-    if identity.role.main not in live.command:
-        raise IdentityMismatch(live.pid, "role", f"its command line does not name {identity.role.main}")
+    if not role.told_by(live.command):
+        raise IdentityMismatch(live.pid, "role", f"its command line does not name {' or '.join(role.mains)}")
+
+
+def require_match(identity: ProcessIdentity, live: LiveProcess, ancestors: Sequence[LiveProcess] = ()) -> None:
+    """Raises IdentityMismatch, naming the part, unless `live` is `identity`'s process and still its run's.
+
+    `ancestors`: parent first; needed only for a role that is marked through another.
+    """
+    require_same(identity, live)
+    role = identity.role
+    if role.under is None:
+        return
+    if not is_forked_copy(role, live, ancestors):
+        raise IdentityMismatch(live.pid, "role", f"it is not a process that {role.main} forked")
+    marked = marked_ancestor(role, ancestors)
+    if marked is None or not carries_token(marked.command, identity.token, role):
+        raise IdentityMismatch(live.pid, "token", f"it belongs to no {role.under} that carries {identity.token}")
+
+
+def is_forked_copy(role: Role, live: LiveProcess, ancestors: Sequence[LiveProcess]) -> bool:
+    """Whether `live` is the direct fork of a first process with the role's main, and shows that main itself."""
+    lineage = [role.told_by(process.command) for process in (live, *ancestors[:2])]
+    return lineage in ([True, True], [True, True, False])
+
+
+def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess | None:
+    """The nearest ancestor of the role that carries the mark for `role`; whose mark it is, is not asked."""
+    if role.under is None:
+        return None
+    over = ROLES[role.under]
+    return next((process for process in ancestors if over.told_by(process.command)), None)
+
+
+def _option(command: Sequence[str], option: str) -> str | None:
+    """The argument after `option`; None where there is none."""
+    return command[command.index(option) + 1] if option in command[:-1] else None

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from fault.errors import RemoteError
-from fault.identity import ProcessIdentity
+from fault.identity import ProcessIdentity, Tokens
+from fault.victims import executor_ids
 
+# How long an act may take to show. A JVM that is told to end runs its shutdown hooks first.
 SETTLE_WITHIN_S = 5.0
-_POLL_S = 0.02
+SETTLE_WITHIN_S_OF: Mapping[str, float] = {"kill": SETTLE_WITHIN_S, "pause": SETTLE_WITHIN_S, "term": 15.0}
+# The first probes follow closely, since most acts show at once.
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.002, 0.02
 
 
 class Presence(StrEnum):
@@ -50,7 +54,14 @@ class Settlement:
 
 
 class Injector(Protocol):
-    """Sends signals to checked victims on one host."""
+    """Finds the processes that a run may touch, and sends signals to those that were chosen and checked."""
+
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        """The live candidates for a victim word (`fault.victims.select`), sorted.
+
+        Raises VictimRefused when a needed token is missing, RemoteError when a host cannot tell.
+        """
+        ...
 
     def probe(self, victim: ProcessIdentity) -> Presence:
         """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
@@ -65,23 +76,30 @@ class Injector(Protocol):
         ...
 
 
+def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[int]:
+    """The ids of the run's executors that live on the Spark worker `node` (HOST:PORT), ascending."""
+    return executor_ids(injector.find("executor", tokens), node) if node else []
+
+
 def settle(
     injector: Injector,
     victim: ProcessIdentity,
     action: str,
     delivery: Delivery,
     *,
-    within_s: float = SETTLE_WITHIN_S,
+    within_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Settlement:
-    """Probes until the act shows its effect, at most `within_s` seconds.
+    """Probes until the act shows its effect, at most `within_s` seconds (by default what the action may take).
 
     `kill` and `term` took effect when the process is gone, `pause` when it is stopped. An
     unacknowledged signal is settled by the same evidence; `unknown` stays only where no probe answers.
     """
     if delivery is Delivery.GONE:
         return Settlement(Outcome.NO_EFFECT, f"{victim} was already gone")
+    within_s = SETTLE_WITHIN_S_OF[action] if within_s is None else within_s
     began = time.monotonic()
+    pause_s = _FIRST_POLL_S
     hint = " (the signal was not acknowledged)" if delivery is Delivery.UNKNOWN else ""
     while True:
         trouble: RemoteError | None = None
@@ -103,4 +121,5 @@ def settle(
             if trouble is not None:
                 return Settlement(Outcome.UNKNOWN, f"{victim}: no probe answered within {within_s:g} s: {trouble}")
             return Settlement(Outcome.NO_EFFECT, f"{victim} is still {presence} after {within_s:g} s{hint}")
-        sleep(_POLL_S)
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)

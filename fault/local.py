@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fault.errors import IdentityMismatch, SignalRefused
-from fault.identity import ProcessIdentity, require_match
+from fault.identity import ROLES, LiveProcess, ProcessIdentity, Tokens, require_match, require_same
 from fault.injector import Delivery, Presence
-from fault.victims import read_process
+from fault.victims import find_victims, read_ancestors, read_process
 
 
 class LocalInjector:
@@ -20,13 +20,17 @@ class LocalInjector:
     process that was checked or to none, even if its pid is handed out again in between.
     """
 
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        """The live candidates for a victim word on this host, sorted. Raises VictimRefused."""
+        return find_victims(victim, tokens)
+
     def probe(self, victim: ProcessIdentity) -> Presence:
         """What is under the victim's pid now."""
         live = read_process(victim.pid)
         if live is None:
             return Presence.GONE
         try:
-            require_match(victim, live)
+            require_same(victim, live)
         except IdentityMismatch as mismatch:
             # A process whose memory is being torn down has no command line left, but is no stranger.
             if mismatch.part in ("token", "role") and not live.command:
@@ -41,7 +45,7 @@ class LocalInjector:
                 live = read_process(victim.pid)
                 if live is None:
                     return Delivery.GONE
-                require_match(victim, live)
+                _check(victim, live, signum)
                 if handle is None:
                     os.kill(victim.pid, signum)
                 else:
@@ -52,6 +56,15 @@ class LocalInjector:
             name = signal.Signals(signum).name
             raise SignalRefused(f"pid: {name} to {victim} is refused: {error.strerror}; run as its owner") from None
         return Delivery.SENT
+
+
+def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
+    """Raises IdentityMismatch. A role that is marked through another process is traced back to it again."""
+    if victim.role.under is None or signum == signal.SIGCONT:
+        # SIGCONT heals what was proven to be the run's when it was stopped; its ancestors may have died since.
+        require_same(victim, live)
+    else:
+        require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.under])))
 
 
 @contextmanager

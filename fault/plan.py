@@ -1,159 +1,278 @@
-"""Fault plans: immutable, validated specifications of what to break, when and how."""
+"""Fault plans: immutable, validated specifications of what to break, when and how.
+
+A plan is what somebody asked for; `FaultPlan.resolve` turns it into the occurrences that a run carries out.
+"""
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import signal
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from fault.errors import PlanError
 from fault.identity import ROLES
+from fault.values import choice, integer, known_keys, number, seconds
 
-# The signal that each action sends. What undoes an action stands in `UNDO`.
+# The signal that each action on processes sends. What undoes an action stands in `UNDO`.
 ACTIONS: Mapping[str, signal.Signals] = {
     "kill": signal.SIGKILL,
     "term": signal.SIGTERM,
     "pause": signal.SIGSTOP,
 }
 UNDO: Mapping[str, signal.Signals] = {"pause": signal.SIGCONT}
+# Actions on the connections to Kafka; no process is touched.
+CONNECTION_ACTIONS = ("delay", "reset", "cut")
+# A random process on a random node: an executor, or a Spark worker that hosts one.
+ANY = "any"
+# Who may suffer what: the only place where this is said.
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    **{victim: tuple(ACTIONS) for victim in (*ROLES, ANY)},
+    "kafka": (*ACTIONS, *CONNECTION_ACTIONS),
+}
+LASTING = ("pause", "delay", "cut")
+SINGLE = ("driver", "kafka")
+CYCLES = ("checkpoint", "snapshot")
+
 MAX_COUNT = 64
+MAX_TIMES = 1000
+MAX_RECORD = 10**15
+MAX_SECONDS = 1e7
+MAX_DELAY_MS = 600_000.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One act: `action` on `count` processes of the role `victim`, `at_s` seconds after T0.
+    """One act, or several alike: `action` on `count` victims at once, at an instant counted from T0.
 
-    `duration_s` is the length of a pause in seconds, and None for the other actions.
+    Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
+    from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
+    cycle that begins at or after that instant. `duration_s` (pause, delay, cut) and `delay_ms`
+    (delay) are given exactly where they mean something. `times` > 1 repeats the act `every_s` seconds.
     Raises PlanError, naming the key, when a value is not valid.
     """
 
     victim: str
     action: str
-    at_s: float
+    at_s: float | None = None
+    at_record: int | None = None
+    cycle: str | None = None
+    phase: float | None = None
     duration_s: float | None = None
+    delay_ms: float | None = None
     count: int = 1
+    every_s: float | None = None
+    times: int = 1
 
     def __post_init__(self) -> None:
-        _choice("victim", self.victim, ROLES)
-        _choice("action", self.action, ACTIONS)
-        object.__setattr__(self, "at_s", _seconds("at_s", self.at_s, lowest=0.0))
-        _integer("count", self.count, 1, MAX_COUNT)
-        if self.action == "pause":
+        choice("victim", self.victim, ALLOWED)
+        choice("action", self.action, (*ACTIONS, *CONNECTION_ACTIONS))
+        if self.action not in ALLOWED[self.victim]:
+            raise PlanError(
+                f"action: {self.action} cannot be done to {self.victim}; use {', '.join(ALLOWED[self.victim])}"
+            )
+        self._check_instant()
+        self._check_lengths()
+        integer("count", self.count, 1, MAX_COUNT)
+        if self.count > 1 and self.victim in SINGLE:
+            raise PlanError(f"count: {self.count} is refused, there is one {self.victim}; use 1")
+        integer("times", self.times, 1, MAX_TIMES)
+        if self.times > 1:
+            if self.every_s is None:
+                raise PlanError("every_s: a recurring fault needs the seconds between two occurrences; give them")
+            self._set("every_s", seconds("every_s", self.every_s, MAX_SECONDS, above=0.0))
+        elif self.every_s is not None:
+            raise PlanError("every_s: a fault that occurs once has no interval; leave it out, or raise times")
+
+    def _check_instant(self) -> None:
+        if self.at_s is None and self.at_record is None:
+            raise PlanError("at_s: missing; give at_s in seconds after T0, or at_record")
+        if self.at_s is not None and self.at_record is not None:
+            raise PlanError("at_record: at_s is given as well; leave one of them out")
+        if self.at_s is not None:
+            self._set("at_s", seconds("at_s", self.at_s, MAX_SECONDS))
+        else:
+            integer("at_record", self.at_record, 1, MAX_RECORD)
+        if self.cycle is None:
+            if self.phase is not None:
+                raise PlanError(f"phase: given without its cycle; add cycle ({' or '.join(CYCLES)}), or leave it out")
+            return
+        choice("cycle", self.cycle, CYCLES)
+        if self.phase is None:
+            raise PlanError("phase: missing beside cycle; give a number from 0 to below 1")
+        self._set("phase", number("phase", self.phase, "a number from 0 to below 1", lambda value: 0 <= value < 1))
+
+    def _check_lengths(self) -> None:
+        if self.action in LASTING:
             if self.duration_s is None:
-                raise PlanError("duration_s: a pause needs a duration in seconds; give one")
-            duration = _seconds("duration_s", self.duration_s, lowest=0.0)
-            if duration == 0:
-                raise PlanError("duration_s: a pause of 0 s is none; give more than 0 seconds")
-            object.__setattr__(self, "duration_s", duration)
+                raise PlanError(f"duration_s: a {self.action} needs a duration in seconds; give one")
+            self._set("duration_s", seconds("duration_s", self.duration_s, MAX_SECONDS, above=0.0))
         elif self.duration_s is not None:
             raise PlanError(f"duration_s: the action {self.action} has no duration; leave it out")
+        if self.action == "delay":
+            if self.delay_ms is None:
+                raise PlanError("delay_ms: a delay needs its size in milliseconds; give one")
+            wanted = f"a number of milliseconds above 0 and at most {MAX_DELAY_MS:g}"
+            delay = number("delay_ms", self.delay_ms, wanted, lambda value: 0 < value <= MAX_DELAY_MS)
+            self._set("delay_ms", delay)
+        elif self.delay_ms is not None:
+            raise PlanError(f"delay_ms: the action {self.action} delays nothing; leave it out")
+
+    def _set(self, key: str, value: float) -> None:
+        object.__setattr__(self, key, value)
+
+    @property
+    def on_connection(self) -> bool:
+        """Whether the act hits connections to Kafka and no process."""
+        return self.action in CONNECTION_ACTIONS
 
     @property
     def signum(self) -> signal.Signals:
-        """The signal that the action sends."""
+        """The signal that the action sends. Raises PlanError for an act on connections, which sends none."""
+        if self.on_connection:
+            raise PlanError(f"action: {self.action} sends no signal; it is an act on connections")
         return ACTIONS[self.action]
 
     @property
     def undo_signum(self) -> signal.Signals | None:
-        """The signal that undoes the action; None where nothing can."""
+        """The signal that undoes the action; None where none can, or none was sent."""
         return UNDO.get(self.action)
 
-    @property
-    def end_s(self) -> float:
-        """Seconds after T0 when the act, its undo included, is over."""
-        return self.at_s + (self.duration_s or 0.0)
+
+@dataclass(frozen=True)
+class PlannedFault:
+    """One occurrence; `index` counts all occurrences of a plan in order of time, from 0.
+
+    `fault` occurs once and its `at_s` is set. The act lies in [`earliest_s`, `latest_s`] and is over,
+    its undo included, at `end_s` at the latest; all in seconds after T0. `key` names its place in
+    the plan, such as `faults.1.at_s`, for messages.
+    """
+
+    index: int
+    fault: Fault
+    earliest_s: float
+    latest_s: float
+    end_s: float
+    key: str = field(default="", compare=False)
+
+    def key_of(self, name: str) -> str:
+        """The plan's key of another value of the same fault."""
+        return f"{(self.key or f'faults.{self.index}.at_s').rpartition('.')[0]}.{name}"
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """The faults of one experiment in order of time, and the seed that chooses their victims.
+    """What to break in one experiment, and the seed that chooses the victims.
 
-    An empty plan is a control. Raises PlanError, naming the key, when it is not valid.
+    An empty plan is a control. The order of `faults` means nothing but the numbers in messages.
+    Raises PlanError, naming the key, when it is not valid.
     """
 
     faults: tuple[Fault, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _integer("seed", self.seed, 0, 2**63 - 1)
-        for index in range(1, len(self.faults)):
-            earlier, later = self.faults[index - 1], self.faults[index]
-            if later.at_s <= earlier.end_s:
-                raise PlanError(
-                    f"faults.{index}.at_s: {later.at_s:g} overlaps the fault before, which ends at {earlier.end_s:g}; "
-                    "order the faults by time and leave room between them"
-                )
+        object.__setattr__(self, "faults", tuple(self.faults))
+        integer("seed", self.seed, 0, 2**63 - 1)
 
-    def require_within(self, end_s: float) -> None:
-        """Raises PlanError unless every fault, its undo included, lies before T0 + `end_s`."""
-        for fault in self.faults:
-            if fault.end_s >= end_s:
-                key = "duration_s" if fault.at_s < end_s else "at_s"
-                raise PlanError(f"{key}: the fault ends {fault.end_s:g} s after T0, past the end at {end_s:g}; move it")
+    def resolve(
+        self, *, rate: float, checkpoint_interval_s: float, snapshot_interval_s: float
+    ) -> tuple[PlannedFault, ...]:
+        """Every occurrence in order of time, at `rate` input records/s and with cycles of these lengths in s.
+
+        Raises PlanError naming `faults.N.at_s` (or what stands in its place) when two of them overlap.
+        """
+        lengths = {"checkpoint": checkpoint_interval_s, "snapshot": snapshot_interval_s}
+        number("rate", rate, "a number of records per second above 0", lambda value: value > 0)
+        found: list[PlannedFault] = []
+        for position, fault in enumerate(self.faults):
+            cycle_s = 0.0
+            if fault.cycle is not None:
+                cycle_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
+            found += _occurrences(position, fault, float(rate), cycle_s)
+        found.sort(key=lambda one: (one.earliest_s, one.latest_s))
+        for earlier, later in zip(found, found[1:], strict=False):
+            if later.earliest_s <= earlier.end_s:
+                raise PlanError(
+                    f"{later.key}: {later.earliest_s:g} s after T0 overlaps {earlier.key.rpartition('.')[0]}, "
+                    f"which may last until {earlier.end_s:g} s; leave room between them"
+                )
+        return tuple(replace(one, index=index) for index, one in enumerate(found))
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The plan as JSON values, every default written out; `from_mapping` gives the same plan again."""
+        return {"faults": [asdict(fault) for fault in self.faults], "seed": self.seed}
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces, every default written out."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self.as_mapping(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The plan that `to_json` wrote. Raises PlanError, naming the key."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(f"fault_plan: not JSON ({error}); give an object") from None
         return cls.from_mapping(data)
 
     @classmethod
     def from_mapping(cls, data: Any) -> Self:
         """The plan {"faults": [{…}], "seed": n}. Raises PlanError, naming the key."""
-        values = _known_keys("fault_plan", data, cls)
+        values = known_keys("fault_plan", data, cls)
         listed = values.pop("faults", ())
         if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
             raise PlanError("faults: not a list of faults; give a list")
         faults = []
         for index, item in enumerate(listed):
             try:
-                faults.append(Fault(**_known_keys("fault", item, Fault, {"victim", "action", "at_s"})))
+                faults.append(Fault(**known_keys("fault", item, Fault, ("victim", "action"))))
             except PlanError as error:
                 raise PlanError(f"faults.{index}.{error}") from None
         return cls(faults=tuple(faults), **values)
 
 
-def _known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise PlanError(f"{name}: not an object; give an object with named values")
-    known = [item.name for item in fields(kind)]
-    for key in data:
-        if key not in known:
-            raise PlanError(f"{key}: unknown key{_nearest(str(key), known)}")
-    for key in sorted(required):
-        if key not in data:
-            raise PlanError(f"{key}: missing; give it")
-    return dict(data)
+def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float, end_s: float) -> None:
+    """Raises PlanError, naming the key, unless every act lies in [low_s, high_s] and is over before end_s.
+
+    All in seconds after T0.
+    """
+    for one in planned:
+        if one.earliest_s < low_s:
+            raise PlanError(
+                f"{one.key or one.key_of('at_s')}: the act may come {one.earliest_s:g} s after T0, "
+                f"before the window [{low_s:g}, {high_s:g}]; move it"
+            )
+        if one.latest_s > high_s:
+            raise PlanError(
+                f"{one.key or one.key_of('at_s')}: the act may come {one.latest_s:g} s after T0, "
+                f"past the window [{low_s:g}, {high_s:g}]; move it"
+            )
+        if one.end_s >= end_s:
+            raise PlanError(
+                f"{one.key_of('duration_s')}: the act may last until {one.end_s:g} s after T0, "
+                f"past the end at {end_s:g} s; shorten it or move it"
+            )
 
 
-def _choice(key: str, value: Any, known: Mapping[str, Any]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise PlanError(f"{key}: {value!r} is not known{_nearest(str(value), known)}")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
-
-
-def _seconds(key: str, value: Any, lowest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < lowest:
-        raise PlanError(f"{key}: {value!r} is refused; give a finite number of seconds, at least {lowest:g}")
-    return float(value)
-
-
-def _integer(key: str, value: Any, lowest: int, highest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise PlanError(f"{key}: {value!r} is refused; give a whole number from {lowest} to {highest}")
+def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float) -> list[PlannedFault]:
+    """All occurrences of one fault; `index` is not set yet."""
+    if fault.at_record is None:
+        name, first_s = "at_s", fault.at_s or 0.0
+    else:
+        name, first_s = "at_record", (fault.at_record - 1) / rate
+    found = []
+    for turn in range(fault.times):
+        at_s = first_s + turn * (fault.every_s or 0.0)
+        key = f"faults.{position}.{name}"
+        try:
+            single = replace(fault, at_s=at_s, at_record=None, every_s=None, times=1)
+        except PlanError as error:
+            raise PlanError(f"{key}: occurrence {turn + 1} is refused: {error}") from None
+        # The cycle that runs at at_s must end, the next one is watched as it begins, and the act
+        # follows in it; a cycle may also be missed once, so two of them are allowed for.
+        latest_s = at_s if fault.phase is None else at_s + 2 * cycle_s + fault.phase * cycle_s
+        end_s = latest_s + (fault.duration_s or 0.0)
+        found.append(PlannedFault(-1, single, at_s, latest_s, end_s, key))
+    return found

@@ -1,14 +1,13 @@
 """The injector for processes of another host, over SSH.
 
 Check and signal are one shell program on that host, so nothing of the network lies between them.
-It travels over standard input: on a command line it would carry the very tokens that mark victims.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -25,56 +24,12 @@ from fault.errors import (
     RemoteSignalRefused,
     UnsettledSignal,
 )
-from fault.identity import CLOCK_STEP_TOLERANCE_S, CREATE_TIME_TOLERANCE_S, ProcessIdentity
+from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
+from fault.remote_shell import SIGNAL_REFUSED, act_program, parse_survey, survey_program
+from fault.victims import select
 
-_SIGNAL_REFUSED = 77
-
-# Everything stands in one function that is called by the last line: a program cut off on its way
-# does nothing. Fields of /proc/<pid>/stat count from behind the last parenthesis, since a name may
-# hold anything; field 3 is then the first and field 22, the start in ticks, the twentieth.
-_PROGRAM = """
-LC_ALL=C; export LC_ALL
-say() { printf 'faultline %s\\n' "$*"; exit 0; }
-act() {
-  pid=$1 ticks=$2 created=$3 slack=$4 token=$5 main=$6 signal=$7
-  nl='
-'
-  stat=$(cat "/proc/$pid/stat" 2>/dev/null) || say gone
-  set -f
-  set -- ${stat##*) }
-  state=$1
-  shift 19
-  started=$1
-  case $state in Z|X|x) say gone ;; esac
-  if [ "$ticks" != - ] && [ "$ticks" != "$started" ]; then
-    say mismatch create_time "it began at tick $started, the victim at $ticks"
-  fi
-  hertz=$(getconf CLK_TCK) || exit 78
-  boot=
-  while read -r key value; do [ "$key" = btime ] && boot=$value; done </proc/stat
-  apart=$((boot * 100 + started * 100 / hertz - created))
-  if [ "${apart#-}" -gt "$slack" ]; then
-    say mismatch create_time "it began $apart hundredths of a second after the victim"
-  fi
-  command=$(tr '\\000' '\\n' <"/proc/$pid/cmdline" 2>/dev/null) || say gone
-  case "$nl$command$nl" in
-    *[!0-9A-Za-z]"$token"[!0-9A-Za-z]*) ;;
-    *) [ "$signal" = probe ] && [ -z "$command" ] && say alive
-       say mismatch token "its command line does not carry $token" ;;
-  esac
-  case "$nl$command$nl" in
-    *"$nl$main$nl"*) ;;
-    *) say mismatch role "its command line does not name $main" ;;
-  esac
-  if [ "$signal" = probe ]; then
-    case $state in T|t) say stopped ;; *) say alive ;; esac
-  fi
-  kill -s "$signal" "$pid" && say sent
-  [ -d "/proc/$pid" ] || say gone
-  exit 77
-}
-"""
+_DATE = "date +%s%N"
 
 
 @dataclass(frozen=True)
@@ -95,11 +50,24 @@ class RemoteHost:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a remote program said: its verdict, e.g. ("sent",), and how it ended; None = no exit status came."""
+    """The words of the lines that a remote program said, and how it ended; None = no exit status came."""
 
-    verdict: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
     status: int | None
     stderr: str
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """The last line, e.g. ("sent",); empty when it said nothing."""
+        return self.lines[-1] if self.lines else ()
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """The remote wall clock minus ours in s, true within half of the round trip (in s) that it was read over."""
+
+    offset_s: float
+    round_trip_s: float
 
 
 class RemoteInjector:
@@ -122,19 +90,50 @@ class RemoteInjector:
             self._client.close()
             self._client = None
 
-    def probe(self, victim: ProcessIdentity) -> Presence:
-        """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
-        command = f"probe {victim.pid}"
-        channel = self._channel(command)
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        """The live candidates for a victim word on that host, by the same rules as here; only reads.
+
+        Raises VictimRefused when a needed token is missing, RemoteError when the host cannot tell.
+        """
+        command = f"find {victim}"
+        answer = self._read(command, survey_program())
         try:
-            answer = self._ask(channel, _program(victim, "probe"))
+            snapshot = parse_survey(answer.lines, self._host.host)
+        except ValueError as error:
+            raise RemoteError(self._host.host, command, answer.status, f"{answer.stderr} {error}") from None
+        return select(victim, tokens, snapshot)
+
+    def clock_offset(self, samples: int = 5) -> ClockOffset:
+        """Reads the remote wall clock `samples` times; the reading with the shortest round trip counts.
+
+        The remote instant is taken as the middle of the round trip. Raises RemoteError.
+        """
+        channel = self._channel(_DATE)
+        found: list[ClockOffset] = []
+        try:
+            with contextlib.closing(channel):
+                answers = channel.makefile("rb")
+                while len(found) < samples:
+                    wall_ns, began_ns = time.time_ns(), time.monotonic_ns()
+                    channel.sendall(f"{_DATE} || exit\n".encode())
+                    answer = answers.readline().strip()
+                    round_trip_ns = time.monotonic_ns() - began_ns
+                    if not answer:
+                        raise EOFError("the host gave no time")
+                    if not answer.isdigit() or len(answer) < 19:
+                        raise RemoteError(
+                            self._host.host, _DATE, stderr=f"no time in ns: {answer.decode(errors='replace')}"
+                        )
+                    offset_ns = int(answer) - wall_ns - round_trip_ns / 2
+                    found.append(ClockOffset(offset_ns / 1e9, round_trip_ns / 1e9))
         except (paramiko.SSHException, OSError, EOFError) as error:
             self.close()
-            raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
-        if answer.status is None:
-            raise ConnectionLost(self._host.host, command, stderr=answer.stderr)
-        if answer.status != 0 or not answer.verdict:
-            raise RemoteError(self._host.host, command, answer.status, answer.stderr)
+            raise ConnectionLost(self._host.host, _DATE, stderr=str(error)) from None
+        return min(found, key=lambda one: one.round_trip_s)
+
+    def probe(self, victim: ProcessIdentity) -> Presence:
+        """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
+        answer = self._read(f"probe {victim.pid}", act_program(victim, "probe"))
         self._unsettled.discard(_key(victim))
         return Presence.OTHER if answer.verdict[0] == "mismatch" else Presence(answer.verdict[0])
 
@@ -152,7 +151,7 @@ class RemoteInjector:
         channel = self._channel(command)
         self._unsettled.add(_key(victim))
         try:
-            answer = self._ask(channel, _program(victim, name))
+            answer = self._ask(channel, act_program(victim, name))
         except (paramiko.SSHException, OSError, EOFError):
             self.close()
             return Delivery.UNKNOWN
@@ -160,7 +159,7 @@ class RemoteInjector:
             # The program may have got as far as the signal; only its word was lost.
             return Delivery.UNKNOWN
         self._unsettled.discard(_key(victim))
-        if answer.status == _SIGNAL_REFUSED:
+        if answer.status == SIGNAL_REFUSED:
             raise RemoteSignalRefused(self._host.host, command, answer.status, answer.stderr)
         if not answer.verdict:
             raise RemoteError(self._host.host, command, answer.status, answer.stderr)
@@ -180,6 +179,20 @@ class RemoteInjector:
             raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
         return channel
 
+    def _read(self, command: str, program: str) -> _Answer:
+        """What a program said that touches nothing. Raises RemoteError, also when it said nothing."""
+        channel = self._channel(command)
+        try:
+            answer = self._ask(channel, program)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
+        if answer.status is None:
+            raise ConnectionLost(self._host.host, command, stderr=answer.stderr)
+        if answer.status != 0 or not answer.verdict:
+            raise RemoteError(self._host.host, command, answer.status, answer.stderr)
+        return answer
+
     def _ask(self, channel: paramiko.Channel, program: str) -> _Answer:
         with contextlib.closing(channel):
             channel.sendall(program.encode())
@@ -189,12 +202,8 @@ class RemoteInjector:
             ended = channel.status_event.wait(self._host.timeout_s)
             # -1 is the library's word for a channel that closed without an exit status.
             status = channel.exit_status if ended and channel.exit_status >= 0 else None
-        verdict: tuple[str, ...] = ()
-        for line in output.splitlines():
-            words = line.split(" ")
-            if words[0] == "faultline":
-                verdict = tuple(words[1:])
-        return _Answer(verdict, status, stderr)
+        said = (line.split(" ") for line in output.splitlines())
+        return _Answer(tuple(tuple(words[1:]) for words in said if words[0] == "faultline"), status, stderr)
 
     def _transport(self, command: str) -> paramiko.Transport:
         transport = None if self._client is None else self._client.get_transport()
@@ -256,18 +265,3 @@ class _RefuseUnknown(paramiko.RejectPolicy):
 
 def _key(victim: ProcessIdentity) -> tuple[int, float]:
     return victim.pid, victim.create_time
-
-
-def _program(victim: ProcessIdentity, act: str) -> str:
-    """The whole shell program for one act (`probe` or a signal's name without SIG)."""
-    known = victim.start_ticks is not None
-    arguments = [
-        str(victim.pid),
-        str(victim.start_ticks) if known else "-",
-        str(round(victim.create_time * 100)),
-        str(round(100 * (CLOCK_STEP_TOLERANCE_S if known else CREATE_TIME_TOLERANCE_S))),
-        victim.token,
-        victim.role.main,
-        act,
-    ]
-    return f"{_PROGRAM}act {shlex.join(arguments)}\n"

@@ -1,17 +1,55 @@
-"""Finding the processes of a run, and choosing among them by seed."""
+"""Finding the processes that a run may touch, and choosing among them by seed."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from fault.errors import TooFewVictims, VictimRefused
-from fault.identity import LiveProcess, ProcessIdentity, Role, carries_token, order_of, require_token
+from fault.identity import (
+    EXECUTOR,
+    ROLES,
+    WORKER,
+    LiveProcess,
+    ProcessIdentity,
+    Role,
+    Tokens,
+    carries_token,
+    is_forked_copy,
+    marked_ancestor,
+    node_of,
+)
+from fault.plan import ANY
 
 _PROC = Path("/proc")
+# The roles behind each victim word.
+ROLES_OF: Mapping[str, tuple[Role, ...]] = {**{name: (role,) for name, role in ROLES.items()}, ANY: (EXECUTOR, WORKER)}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The processes of one host at about one instant.
+
+    `processes`: by pid, those whose command line names the main of one of the roles that were looked
+    for. `parents`: the parent's
+    pid of every process, so that ancestors can be followed. `protected`: pids that are never victims.
+    """
+
+    processes: Mapping[int, LiveProcess]
+    parents: Mapping[int, int]
+    protected: frozenset[int]
+    host: str = ""
+
+    def ancestors(self, pid: int) -> Iterator[LiveProcess]:
+        """Parent first. One that is not of those roles stands there with an empty command line."""
+        seen = {pid}
+        while (pid := self.parents.get(pid, 0)) > 1 and pid not in seen:
+            seen.add(pid)
+            yield self.processes.get(pid) or LiveProcess(pid, self.parents.get(pid, 0), 0.0, None, ())
 
 
 def read_process(pid: int) -> LiveProcess | None:
@@ -39,41 +77,80 @@ def read_process(pid: int) -> LiveProcess | None:
         raise VictimRefused(f"pid: process {pid} belongs to another user and cannot be read") from None
 
 
+def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
+    """The living ancestors of a process, parent first, up to the nearest one of the role `until`."""
+    seen = {live.pid}
+    process: LiveProcess | None = live
+    while process is not None and process.parent_pid > 1 and process.parent_pid not in seen:
+        seen.add(process.parent_pid)
+        process = read_process(process.parent_pid)
+        if process is not None:
+            yield process
+            if until.told_by(process.command):
+                return
+
+
 def own_line() -> frozenset[int]:
     """The pids of this process and of its ancestors, which are never victims."""
     me = psutil.Process()
     return frozenset([me.pid, *(parent.pid for parent in me.parents())])
 
 
-def find_victims(role: Role, token: str) -> tuple[ProcessIdentity, ...]:
-    """All live processes of `role` whose command line carries the run's `token`, in the order of `sort_key`.
+def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
+    """This host's processes of those roles now, without those that may not be read. Source: /proc and psutil."""
+    processes: dict[int, LiveProcess] = {}
+    parents: dict[int, int] = {}
+    mains = {main.encode() for role in roles for main in role.mains}
+    for pid in psutil.pids():
+        try:
+            parents[pid] = int(_stat(pid)[1])
+            command = (_PROC / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            continue
+        # Most processes are none of ours, and asking psutil about each would take most of the time.
+        live = read_process(pid) if not mains.isdisjoint(command.split(b"\0")) else None
+        if live is not None:
+            processes[pid] = live
+            parents[pid] = live.parent_pid
+    return Snapshot(processes, parents, own_line())
 
-    This process and its ancestors never appear, nor does the child of a candidate: between fork
-    and exec a child still shows its parent's command line.
+
+def find_victims(victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+    """All live processes of this host that the victim word means and the tokens mark, sorted."""
+    return select(victim, tokens, read_snapshot((*ROLES_OF[victim], EXECUTOR)))
+
+
+def select(victim: str, tokens: Tokens, snapshot: Snapshot) -> tuple[ProcessIdentity, ...]:
+    """The candidates of a snapshot for a victim word, in the order of `sort_key`.
+
+    An executor, driver or broker is one that its token marks. A worker must host an executor of the
+    run, and none of another run. A Python worker must descend from an executor of the run. Protected
+    processes never appear, nor does the child of a candidate: between fork and exec a child still
+    shows its parent's command line. Raises VictimRefused when a needed token is missing.
     """
-    require_token(token)
-    protected = own_line()
-    found: dict[int, LiveProcess] = {}
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or ()
-        if process.pid <= 1 or process.pid in protected or role.main not in command:
+    found: list[ProcessIdentity] = []
+    for role in ROLES_OF[victim]:
+        if role.under is not None:
+            found += _forked(role, tokens, snapshot)
             continue
-        if not carries_token(command, token):
-            continue
-        live = read_process(process.pid)
-        if live is not None and role.main in live.command and carries_token(live.command, token):
-            found[live.pid] = live
-    return sort_candidates(
-        ProcessIdentity(live.pid, live.create_time, role, token, live.command, live.start_ticks)
-        for live in found.values()
-        if live.parent_pid not in found
-    )
+        marked = _marked(role, tokens, snapshot)
+        if role is WORKER:
+            own = {executor.node for executor in _marked(EXECUTOR, tokens, snapshot)}
+            others = _other_nodes(tokens, snapshot)
+            marked = [worker for worker in marked if worker.node in own - others - {None}]
+        found += marked
+    return sort_candidates(found)
 
 
-def sort_key(candidate: ProcessIdentity) -> tuple[bool, int, float, int]:
-    """By number within the role (numbered ones first), then creation time, then pid."""
-    number = order_of(candidate.role, candidate.command)
-    return number is None, number or 0, candidate.create_time, candidate.pid
+def executor_ids(executors: Iterable[ProcessIdentity], node: str | None) -> list[int]:
+    """The ids of those executors that run on the Spark worker `node` (HOST:PORT), ascending."""
+    return sorted({one.number for one in executors if one.number is not None and node is not None and one.node == node})
+
+
+def sort_key(candidate: ProcessIdentity) -> tuple[str, bool, int, float, str, int]:
+    """By role, number within it (numbered ones first), creation time, host, pid."""
+    number = candidate.number
+    return candidate.role.name, number is None, number or 0, candidate.create_time, candidate.host, candidate.pid
 
 
 def sort_candidates(candidates: Iterable[ProcessIdentity]) -> tuple[ProcessIdentity, ...]:
@@ -82,21 +159,85 @@ def sort_candidates(candidates: Iterable[ProcessIdentity]) -> tuple[ProcessIdent
 
 
 def choose(
-    candidates: Sequence[ProcessIdentity], count: int, *, seed: int, repetition: int, fault: int = 0
+    candidates: Sequence[ProcessIdentity],
+    count: int,
+    *,
+    seed: int,
+    repetition: int,
+    fault: int = 0,
+    by_node: bool = False,
 ) -> tuple[ProcessIdentity, ...]:
     """`count` distinct victims, a function of seed, repetition, number of the fault and the sorted candidates.
 
-    Raises TooFewVictims when there are fewer candidates than `count`.
+    With `by_node` (the victim `any`) each one is a random process on a random node; a node gives a
+    second one only when all have given one. Raises TooFewVictims when there are too few candidates.
     """
     ordered = sort_candidates(candidates)
     if len(ordered) < count:
-        raise TooFewVictims(f"count: {count} victims are asked for, but only {len(ordered)} of that role are alive")
+        raise TooFewVictims(f"count: {count} victims are asked for, but only {len(ordered)} may be touched and live")
     # A text seed goes through SHA-512, the same on every machine and Python version.
     source = random.Random(f"victims:{seed}:{repetition}:{fault}")
-    return tuple(source.sample(ordered, count))
+    if not by_node:
+        return tuple(source.sample(ordered, count))
+    left: dict[tuple[str, str], list[ProcessIdentity]] = {}
+    for candidate in ordered:
+        left.setdefault((candidate.host, candidate.node or ""), []).append(candidate)
+    chosen: list[ProcessIdentity] = []
+    while len(chosen) < count:
+        nodes = sorted(left)
+        for node in source.sample(nodes, min(len(nodes), count - len(chosen))):
+            chosen.append(left[node].pop(source.randrange(len(left[node]))))
+            if not left[node]:
+                del left[node]
+    return tuple(chosen)
+
+
+def _marked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdentity]:
+    token = tokens.of(role)
+    processes = snapshot.processes.values()
+    own = {
+        live.pid: live for live in processes if role.told_by(live.command) and carries_token(live.command, token, role)
+    }
+    return [
+        _identity(live, role, token, snapshot, node_of(role, live.command))
+        for live in own.values()
+        if live.parent_pid not in own and live.pid > 1 and live.pid not in snapshot.protected
+    ]
+
+
+def _forked(role: Role, tokens: Tokens, snapshot: Snapshot) -> list[ProcessIdentity]:
+    token = tokens.of(role)
+    found = []
+    for live in snapshot.processes.values():
+        if live.pid <= 1 or live.pid in snapshot.protected:
+            continue
+        ancestors = list(snapshot.ancestors(live.pid))
+        if not is_forked_copy(role, live, ancestors):
+            continue
+        over = marked_ancestor(role, ancestors)
+        if over is not None and carries_token(over.command, token, role):
+            found.append(_identity(live, role, token, snapshot, node_of(EXECUTOR, over.command)))
+    return found
+
+
+def _identity(live: LiveProcess, role: Role, token: str, snapshot: Snapshot, node: str | None) -> ProcessIdentity:
+    return ProcessIdentity(live.pid, live.create_time, role, token, live.command, live.start_ticks, snapshot.host, node)
+
+
+def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:
+    """The nodes that host an executor which is not this run's."""
+    return {
+        node_of(EXECUTOR, live.command)
+        for live in snapshot.processes.values()
+        if EXECUTOR.told_by(live.command) and not carries_token(live.command, tokens.run)
+    }
 
 
 def _start_ticks(pid: int) -> int:
+    return int(_stat(pid)[19])
+
+
+def _stat(pid: int) -> list[str]:
     stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     # The name in parentheses may hold anything; field 3 is the first after the last parenthesis.
-    return int(stat.rpartition(")")[2].split()[19])
+    return stat.rpartition(")")[2].split()

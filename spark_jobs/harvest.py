@@ -7,12 +7,13 @@ memory is left to `faultline.judge`. Definitions: docs/metrics.md.
     spark-submit harvest.py --config FILE
 
 The configuration is JSON: bootstrap, input_topic, output_topic, batches (path of batches.json),
-target (folder to write). Written, each as one Parquet file:
+tuples (`words`: a record holds many; `id`: a record is one, known by partition and offset), target (folder to
+write). Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch
 - tuples: lineage, batch, produced_ms, emitted_ms (null: never reflected), primer, n
-- counts: key, expected (null: a key the input does not hold), final (null: never emitted), outputs,
-  reemitted, unreadable (outputs whose value is not a count)
+- counts: key, expected (null: a key the input does not hold), final (null: never emitted; the sum over
+  state lineages, each at its last output), outputs, reemitted, unreadable (outputs whose value is not a count)
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def batch_ranges(spark: SparkSession, batches: list[dict[str, Any]]) -> DataFram
     rows: list[tuple[int, int, int, int, int]] = []
     last: dict[tuple[int, str], int] = {}
     for item in sorted(batches, key=lambda item: (item["lineage"], item["batch"])):
+        starts = item.get("start_offsets") or {}
         for partition, end in item["end_offsets"].items():
-            low = last.get((item["lineage"], partition), 0)
+            low = last.get((item["lineage"], partition), starts.get(partition, 0))
             if end > low:
                 rows.append((item["lineage"], item["batch"], int(partition), low, end))
                 last[(item["lineage"], partition)] = end
@@ -83,9 +85,8 @@ def reflected(words: DataFrame, outputs: DataFrame) -> DataFrame:
     wanted = groups.select(
         "lineage", "key", "batch", F.sum("n").over(upto).alias("k"), F.lit(None).cast("long").alias("emitted_ms")
     )
-    # One lineage: outputs carry no lineage of their own, they belong to the only one there is.
     seen = outputs.select(
-        F.lit(0).alias("lineage"),
+        "lineage",
         "key",
         F.lit(None).cast("int").alias("batch"),
         F.col("count").alias("k"),
@@ -110,14 +111,20 @@ def group_tuples(words: DataFrame, emissions: DataFrame) -> DataFrame:
 
 
 def count_keys(words: DataFrame, outputs: DataFrame) -> DataFrame:
-    """Per key: the count a batch job gives, the last one emitted, and what kinds of outputs there were."""
+    """Per key: the count a batch job gives, the last one emitted, and what kinds of outputs there were.
+
+    A new state lineage counts from nothing, so what was counted at all is the sum of the lineages' last counts.
+    """
     expected = words.groupBy("key").agg(F.count("*").alias("expected"))
     # All outputs of a key stand in one partition, so the highest offset is the last output.
-    final = outputs.groupBy("key").agg(
+    by_lineage = outputs.groupBy("key", "lineage").agg(
         F.max_by("count", "offset").alias("final"),
         F.count("*").alias("outputs"),
         (F.count("count") - F.count_distinct("count")).alias("reemitted"),
         (F.count("*") - F.count("count")).alias("unreadable"),
+    )
+    final = by_lineage.groupBy("key").agg(
+        *(F.sum(name).alias(name) for name in ("final", "outputs", "reemitted", "unreadable"))
     )
     return expected.join(final, "key", "full_outer").fillna(0, ["outputs", "reemitted", "unreadable"])
 
@@ -152,13 +159,16 @@ def main() -> None:
         ),
         batch_ranges(spark, batches),
     ).cache()
+    identity = F.concat_ws(":", "partition", "offset")
     words = records.select(
         "lineage",
         "batch",
         "primer",
         F.col("timestamp_ms").alias("produced_ms"),
-        F.explode(F.split("value", " ")).alias("key"),
+        (identity if config["tuples"] == "id" else F.explode(F.split("value", " "))).alias("key"),
     )
+    # Engines without state lineages of their own name none: all of their outputs belong to the first.
+    lineage = F.get(F.filter("headers", lambda header: header.key == "lineage"), F.lit(0)).getField("value")
     outputs = (
         read_topic(spark, config["bootstrap"], config["output_topic"])
         .select(
@@ -166,6 +176,7 @@ def main() -> None:
             F.expr("try_cast(cast(value as string) as bigint)").alias("count"),
             F.unix_millis("timestamp").alias("emitted_ms"),
             "offset",
+            F.coalesce(lineage.cast("string").cast("int"), F.lit(0)).alias("lineage"),
         )
         .cache()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,8 +60,32 @@ class Attempt:
 
     @property
     def checkpoint(self) -> Path:
-        """Checkpoint of the query; removed by the teardown, after the harvest has read it."""
+        """Checkpoint of the query; removed by the teardown, after the harvest has read it.
+
+        In commit mode `none` a link to the present lineage's, which lies on the RAM disk.
+        """
         return self.folder / "checkpoint"
+
+    @property
+    def throwaway(self) -> Path:
+        """Where commit mode `none` keeps the checkpoints of its lineages: on the RAM disk, where there is one."""
+        ram = Path("/dev/shm")
+        return (ram if ram.is_dir() else Path(tempfile.gettempdir())) / f"faultline-{self.id}"
+
+    @property
+    def lineages(self) -> Path:
+        """What is left of the lineages that were given up: their offset and commit logs, a folder each."""
+        return self.folder / "lineages"
+
+    @property
+    def services_journal(self) -> Path:
+        """The services that were started during the attempt."""
+        return self.folder / "services.jsonl"
+
+    @property
+    def proxy_control(self) -> Path:
+        """How to reach the proxy of this attempt."""
+        return self.folder / "proxy.json"
 
     @property
     def stop_file(self) -> Path:

@@ -7,7 +7,7 @@ Engines without batches (method `rank`) get bins of 1 s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +43,19 @@ class Schedule:
         """Records whose intended time is not after `wall_ns`."""
         return int(np.searchsorted(self._due_ms, wall_ns // 1_000_000, side="right"))
 
+    def due_seconds(self, start_ns: int, end_ns: int) -> float:
+        """∫ due(t) dt over [start, end] in record·seconds: each record counts from its intended time on."""
+        due_ns = self._due_ms[: self.due(end_ns)] * 1_000_000
+        return float((end_ns - np.maximum(due_ns, start_ns)).sum(dtype=np.float64) / NS)
+
     def position(self, commit: Commit | None) -> int:
         """Records of the schedule below the commit's end offsets."""
-        if commit is None:
-            return 0
+        return 0 if commit is None else self.below(commit.end_offsets)
+
+    def below(self, ends: Mapping[str, int]) -> int:
+        """Records of the schedule below these offsets, by partition."""
         return sum(
-            int(np.searchsorted(offsets, commit.end_offsets.get(partition, 0)))
-            for partition, offsets in self._offsets.items()
+            int(np.searchsorted(offsets, ends.get(partition, 0))) for partition, offsets in self._offsets.items()
         )
 
     def primer_backlog(self, commit: Commit | None) -> int:
@@ -61,7 +67,8 @@ class Schedule:
 def bins_of_batches(commits: Sequence[Commit], schedule: Schedule, tuples: Tuples, window: Window) -> pd.DataFrame:
     """One row of BIN_COLUMNS per batch committed after T0, in order of time.
 
-    One lineage is assumed to go on where its last commit ended.
+    A batch begins where the commit before it ended, the first one of a new lineage at its start offsets: what
+    was skipped in between is in nobody's throughput, and counts as done in the lag.
 
     `records` leaves the primer out; `latency_ms` is the p99 of the batch's tuples (NaN without any);
     `lag` counts records due by the commit and not committed.
@@ -74,7 +81,10 @@ def bins_of_batches(commits: Sequence[Commit], schedule: Schedule, tuples: Tuple
             start = window.t0_ns if before is None else max(window.t0_ns, before.committed_wall_ns)
             span_s = max(commit.committed_wall_ns - start, SHORTEST_SPAN_NS) / NS
             position = schedule.position(commit)
-            records = position - schedule.position(before)
+            begin = schedule.position(before)
+            if commit.start_offsets is not None:
+                begin = schedule.below(commit.start_offsets)
+            records = position - begin
             rows.append(
                 (
                     commit.lineage,

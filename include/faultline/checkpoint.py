@@ -7,8 +7,9 @@ The files are Spark's own truth: `offsets/<batch>` is written when a batch is pl
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class CommittedBatch:
     planned_wall_ns: int
     committed_wall_ns: int
     end_offsets: dict[str, int]
+    # Where a lineage began that did not begin at the start; on its first batch only.
+    start_offsets: dict[str, int] | None = None
 
 
 def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[CommittedBatch]:
@@ -64,9 +67,39 @@ def covers(committed: dict[str, int], wanted: dict[str, int]) -> bool:
     return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
 
 
-def batches_document(checkpoint: Path) -> dict[str, Any]:
-    """What the harvest stores as `batches.json`."""
-    return {"method": "batch", "batches": [asdict(batch) for batch in committed_batches(checkpoint)]}
+def initial_offsets(checkpoint: Path) -> dict[str, int] | None:
+    """Where the query's only Kafka source began, as Spark noted it; None when it did not get to that."""
+    try:
+        # A zero byte and a version stand before the JSON text.
+        text = (checkpoint / "sources" / "0" / "0").read_text(encoding="utf-8").split("\n", 1)[1]
+        ends = next(iter(json.loads(text).values()))
+        return {str(partition): int(offset) for partition, offset in ends.items()}
+    except (OSError, ValueError, IndexError, StopIteration, AttributeError):
+        return None
+
+
+def batches_document(checkpoint: Path, given_up: Path | None = None, *, method: str = "batch") -> dict[str, Any]:
+    """What the harvest stores as `batches.json`: the batches of all lineages, those `given_up` first.
+
+    `given_up` holds a folder each, named by the lineage's number. `method` tells how latency is read.
+    """
+    older = [] if given_up is None else _numbered(given_up)
+    batches: list[CommittedBatch] = []
+    for number, folder in enumerate([*older, checkpoint]):
+        found = committed_batches(folder, lineage=number)
+        if number and found:
+            found[0] = replace(found[0], start_offsets=initial_offsets(folder))
+        batches += found
+    return {"method": method, "batches": [asdict(batch) for batch in batches]}
+
+
+def give_up(checkpoint: Path, target: Path) -> None:
+    """Keeps the logs of a lineage in `target`, with the times of their files, and deletes its checkpoint."""
+    target.mkdir(parents=True)
+    for name in ("offsets", "commits", "sources"):
+        if (checkpoint / name).is_dir():
+            shutil.copytree(checkpoint / name, target / name)  # copies times, too
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def state_document(checkpoint: Path) -> dict[str, Any]:

@@ -96,13 +96,19 @@ def run(
     workload: Annotated[str, typer.Argument(help="The workload, such as word_count.")],
     parameters: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/matrices.md.")] = None,
     keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")
+    ] = False,
 ) -> None:
     """Run one experiment and print its record as JSON.
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
     """
-    from faultline.single import run_single
+    from faultline.single import describe_faults, run_single
 
+    if dry_run:
+        print("\n".join(describe_faults(workload, parameters or [])))
+        return
     record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
     print(json.dumps(record.as_dict(), indent=2))
     raise typer.Exit(0 if record.status == "valid" else 1)
@@ -133,6 +139,23 @@ def results(
     from faultline.table import print_table
 
     print_table(records)
+
+
+@app.command()
+def explain(
+    record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Where the HTML page goes (default: results/reports/).")] = None,
+) -> None:
+    """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
+    from faultline import explain as explaining
+    from faultline.settings import load_settings
+
+    settings = load_settings()
+    if as_json:
+        print(json.dumps(explaining.explain_json(record, settings, plot=plot), indent=2))
+    else:
+        print(explaining.explain(record, settings, plot=plot))
 
 
 @app.command()

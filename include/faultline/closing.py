@@ -39,6 +39,10 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     the harvest did not read them, so that nothing measured is lost.
     """
     ended = end_ledger(attempt.ledger)
+    if attempt.conductor_journal.exists():
+        from faultline.healing import heal
+
+        heal(attempt)
     ended += end_processes(processes_with_token(attempt.id))
     if not has_record(attempt, settings):
         from faultline.store import Store

@@ -16,20 +16,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from fault.errors import FaultError, IdentityMismatch, TooFewVictims
+from fault.errors import FaultError, TooFewVictims
 from fault.guard import Guard
-from fault.identity import ROLES, ProcessIdentity, Role
-from fault.injector import SETTLE_WITHIN_S, Delivery, Injector, Outcome, Presence, Settlement, settle
+from fault.hosts import Hosts
+from fault.injector import Delivery, Injector, Outcome, Settlement
 from fault.local import LocalInjector
-from fault.plan import Fault, FaultPlan
+from fault.proxy import ProxyControl
 from fault.undo import UndoStack
-from fault.victims import choose, find_victims
+from faultline.acts import Act, ConnectionAct, HalfDone, ProcessAct, Sent
+from faultline.assignment import Assignment, read_assignment, remote_injectors
+from faultline.attempt import Attempt
+from faultline.cycles import await_cycle
 from faultline.end_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch
 from faultline.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.journal import Instant, Journal
@@ -41,48 +43,12 @@ RECHECK_LEAD_S = 1.0
 # The answer of the broker is taken up to here; a later one is journalled after the signal.
 OFFSETS_CUT_S = 0.008
 MISSED_WINDOW_S = 1.0
+# After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
+CYCLE_LEAD_S = 0.05
+# A Python worker is at work once in every interval; this many intervals are waited for one.
+BUSY_INTERVALS = 3
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
 SPIN_S = 0.002
-
-Resolver = Callable[[Role], Sequence[ProcessIdentity]]
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What the conductor takes from attempt.json. `end_s`: seconds after T0 when its work is done."""
-
-    attempt: str
-    plan: FaultPlan
-    repetition: int
-    end_s: float
-    bootstrap: str
-    input_topic: str
-
-
-def read_assignment(directory: Path) -> Assignment:
-    """Reads DIR/attempt.json. Raises ConfigError with one line that names the key."""
-    try:
-        data = json.loads((directory / "attempt.json").read_text(encoding="utf-8"))
-        config = data["config"]
-        faults: tuple[Fault, ...] = ()
-        if config["fault"] != "none":
-            faults = (Fault(config["fault"], config["fault_action"], config["fault_at_s"]),)
-        assignment = Assignment(
-            attempt=str(data["attempt"]),
-            plan=FaultPlan(faults, seed=config["seed"]),
-            repetition=int(data["repetition"]),
-            end_s=float(config["warmup_s"]) + float(config["duration_s"]),
-            bootstrap=str(data["kafka"]["bootstrap"]),
-            input_topic=str(data["topics"]["input"]),
-        )
-        assignment.plan.require_within(assignment.end_s)
-    except KeyError as error:
-        raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
-    except FaultError as error:
-        raise ConfigError(str(error)) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"attempt.json: cannot be used: {error}") from None
-    return assignment
 
 
 class Terminated(BaseException):
@@ -93,21 +59,29 @@ class Conductor:
     """Carries out one assignment; its collaborators come from outside."""
 
     def __init__(
-        self, assignment: Assignment, directory: Path, *, resolve: Resolver, injector: Injector, offsets: EndOffsets
+        self,
+        assignment: Assignment,
+        directory: Path,
+        *,
+        injector: Injector,
+        offsets: EndOffsets,
+        clocks: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        """`clocks` measures the offsets of the other hosts' clocks, by host."""
         self._assignment = assignment
-        self._directory = directory
-        self._resolve = resolve
+        self._attempt = Attempt(directory)
         self._injector = injector
         self._offsets = offsets
-        self._guard = Guard(assignment.attempt)
+        self._clocks = clocks
         self._undo = UndoStack()
+        self._fault = -1
 
     def dry_run(self) -> list[str]:
         """One line for each act that would happen; touches nothing. Raises VictimRefused."""
         lines: list[str] = []
-        for index, fault in enumerate(self._assignment.plan.faults):
-            lines += self._guard.describe(fault, self._choose(index, fault))
+        for act in self._acts():
+            act.choose()
+            lines += act.describe()
         return lines or ["would break nothing: a control"]
 
     def run(self, journal: Journal) -> int:
@@ -122,6 +96,8 @@ class Conductor:
                     self._heal(journal)
             except Terminated:
                 message = "the conductor was told to end before its work was done"
+            except HalfDone as half:
+                message = str(half.cause)
             except (FaultlineError, FaultError) as error:
                 message = str(error)
             except Exception as error:
@@ -133,34 +109,48 @@ class Conductor:
         print(_one_line(message), file=sys.stderr)
         return 1
 
+    def _acts(self) -> list[Act]:
+        given = self._assignment
+        guard = Guard(given.tokens)
+        acts: list[Act] = []
+        for planned in given.planned:
+            if planned.fault.on_connection:
+                acts.append(ConnectionAct(planned, ProxyControl(self._attempt.proxy_control)))
+            else:
+                acts.append(
+                    ProcessAct(
+                        planned,
+                        injector=self._injector,
+                        tokens=given.tokens,
+                        guard=guard,
+                        seed=given.seed,
+                        repetition=given.repetition,
+                        holds=given.holds,
+                        restart_delay_s=given.restart_delay_s,
+                    )
+                )
+        return acts
+
     def _conduct(self, journal: Journal) -> None:
-        faults = self._assignment.plan.faults
-        chosen = [self._choose(index, fault) for index, fault in enumerate(faults)]
-        if faults:
+        acts = self._acts()
+        for act in acts:
+            act.choose()
+        if acts:
             self._offsets.read(OFFSETS_TIMEOUT_S)  # connects well before it matters, or fails before the gate
-        journal.write("victims", victims=[victim.as_json() for victims in chosen for victim in victims])
+        for host, offset in self._clocks().items():
+            journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
+        journal.write("victims", victims=[victim for act in acts for victim in act.victims()])
         t0 = self._open_gate(journal)
-        for index, fault in enumerate(faults):
-            self._break(journal, index, fault, chosen[index], t0.plus(fault.at_s))
+        for act in acts:
+            self._break(journal, act, t0)
         _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
         journal.write("done", sync=True)
-
-    def _choose(self, index: int, fault: Fault, keep: tuple[ProcessIdentity, ...] = ()) -> tuple[ProcessIdentity, ...]:
-        """Victims by seed among the live candidates; `keep` as it is, when all of it is still among them."""
-        candidates = self._resolve(ROLES[fault.victim])
-        living = {(candidate.pid, candidate.start_ticks) for candidate in candidates}
-        victims = keep
-        if not keep or any((victim.pid, victim.start_ticks) not in living for victim in keep):
-            seed, repetition = self._assignment.plan.seed, self._assignment.repetition
-            victims = choose(candidates, fault.count, seed=seed, repetition=repetition, fault=index)
-        self._guard.check(fault, victims)
-        return victims
 
     def _open_gate(self, journal: Journal) -> Instant:
         t0 = Instant.now().plus(GATE_LEAD_S)
         gate: dict[str, Any] = {"t0_wall_ns": t0.wall_ns, "t0_mono_ns": t0.mono_ns}
         journal.write("gate", sync=True, **gate)
-        target = self._directory / "gate.json"
+        target = self._attempt.gate
         unfinished = target.with_suffix(".tmp")
         try:
             with unfinished.open("w", encoding="utf-8") as file:
@@ -172,101 +162,128 @@ class Conductor:
             raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
         return t0
 
-    def _break(
-        self, journal: Journal, index: int, fault: Fault, victims: tuple[ProcessIdentity, ...], planned: Instant
-    ) -> None:
+    def _break(self, journal: Journal, act: Act, t0: Instant) -> None:
         """One fault: looks at the victims again, reads the offsets, acts at the instant, settles, undoes."""
-        _sleep_until(planned.mono_ns - round(RECHECK_LEAD_S * 1e9))
-        watch = OffsetsWatch(self._offsets, planned.mono_ns)
-        try:
-            current = self._choose(index, fault, keep=victims)
-        except TooFewVictims as refusal:
-            self._settled(journal, index, Settlement(Outcome.NO_EFFECT, f"no victim: {refusal}"))
+        self._fault = index = act.planned.index
+        _sleep_until(t0.plus(act.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
+        planned = self._instant(journal, act, t0) if self._recheck(journal, act) else None
+        if planned is None:
             return
-        if current != victims:
-            victims = current
-            journal.write("victims", fault=index, reason="replaced", victims=[victim.as_json() for victim in victims])
-        self._register_undo(journal, index, fault, victims)
+        watch = OffsetsWatch(self._offsets, planned.mono_ns)
+        self._register_undo(journal, act)
         _sleep_until(planned.mono_ns - round(OFFSETS_CUT_S * 1e9))
         in_time = watch.result(0)
         if in_time is not None:
             self._note_offsets(journal, index, in_time, before_signal=True)
-        for victim in victims:
-            journal.write("invoked", fault=index, victim=victim.pid, planned_wall_ns=planned.wall_ns)
+        act.before(planned)
+        for victim in act.victims():
+            journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
-            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
+        ready = self._once_ready(journal, act, planned)
+        if ready is None:
             return
-        self._settled(journal, index, self._act(journal, index, fault, victims, planned))
+        self._settled(journal, index, self._act(journal, act, ready))
         if in_time is None:
             late = watch.result(OFFSETS_TIMEOUT_S)
             if late is None:
                 raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
-            self._note_offsets(journal, index, late, before_signal=False)
-        _sleep_until(planned.plus(fault.duration_s or 0.0).mono_ns)
+            self._note_offsets(journal, index, late, before_signal=late[1].mono_ns < ready.mono_ns)
+        _sleep_until(ready.plus(act.planned.fault.duration_s or 0.0).mono_ns)
         problem = self._heal(journal)
         if problem:
             raise InfrastructureError(problem)
 
-    def _act(
-        self, journal: Journal, index: int, fault: Fault, victims: tuple[ProcessIdentity, ...], planned: Instant
-    ) -> Settlement:
-        deliveries: list[tuple[ProcessIdentity, Delivery | Settlement, Instant]] = []
+    def _recheck(self, journal: Journal, act: Act) -> bool:
+        """Whether there are victims now; other ones than before are journalled."""
+        index = act.planned.index
         try:
-            for victim in victims:
-                delivery: Delivery | Settlement
-                try:
-                    delivery = self._injector.signal(victim, fault.signum)
-                except IdentityMismatch as mismatch:
-                    delivery = Settlement(Outcome.NO_EFFECT, f"{victim} was already gone: {mismatch}")
-                deliveries.append((victim, delivery, Instant.now()))
+            if act.choose():
+                journal.write("victims", fault=index, reason="replaced", victims=act.victims())
+        except TooFewVictims as refusal:
+            self._settled(journal, index, Settlement(Outcome.NO_EFFECT, f"no victim: {refusal}"))
+            return False
+        return True
+
+    def _instant(self, journal: Journal, act: Act, t0: Instant) -> Instant | None:
+        """When the fault is due: as planned, or at its phase of the cycle that it waits for; None when none came."""
+        one, fault = act.planned, act.planned.fault
+        if fault.cycle is None or fault.phase is None:
+            return t0.plus(one.earliest_s)
+        latest = t0.plus(one.latest_s)
+        began = await_cycle(self._attempt.checkpoint, fault.cycle, t0.plus(one.earliest_s).wall_ns, latest.mono_ns)
+        if began is None:
+            detail = f"no {fault.cycle} cycle began between {one.earliest_s:g} and {one.latest_s:g} s after T0"
+            self._settled(journal, one.index, Settlement(Outcome.MISSED_WINDOW, detail))
+            return None
+        due = t0.plus((began - t0.wall_ns) / 1e9 + fault.phase * self._assignment.cycle_s[fault.cycle])
+        soonest = Instant.now().plus(CYCLE_LEAD_S)
+        due = due if due.mono_ns >= soonest.mono_ns else soonest
+        journal.write(
+            "planned", fault=one.index, planned_wall_ns=due.wall_ns, planned_mono_ns=due.mono_ns, cycle_wall_ns=began
+        )
+        return due
+
+    def _once_ready(self, journal: Journal, act: Act, planned: Instant) -> Instant | None:
+        """The instant at which the victims are as they must be; None when they never were, or it had passed."""
+        index, before = act.planned.index, act.victims()
+        if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
+            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
+            return None
+        until = planned.plus(BUSY_INTERVALS * self._assignment.interval_s)
+        if not act.await_ready(until.mono_ns):
+            detail = f"no victim was at work within {BUSY_INTERVALS} intervals; nothing was sent"
+            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
+            return None
+        if act.victims() == before:
+            return planned
+        self._register_undo(journal, act)
+        return Instant.now()
+
+    def _act(self, journal: Journal, act: Act, planned: Instant) -> Settlement:
+        """Acts, and journals the deliveries after all of them, since writing costs time."""
+        sent: list[Sent] = []
+        try:
+            sent = act.perform()
+        except HalfDone as half:
+            sent = half.sent
+            raise
         finally:
-            # After all were sent, with the instants of the sending, since writing costs time; and also
-            # when one of them failed, since the others were hit.
-            for victim, delivery, at in deliveries:
-                if delivery in (Delivery.SENT, Delivery.UNKNOWN):
-                    journal.write(
-                        "delivered",
-                        at=at,
-                        fault=index,
-                        victim=victim.pid,
-                        planned_wall_ns=planned.wall_ns,
-                        planned_mono_ns=planned.mono_ns,
-                        acknowledged=delivery is Delivery.SENT,
-                    )
-        late_s = (max(at.mono_ns for _, _, at in deliveries) - planned.mono_ns) / 1e9
-        within_s = min(SETTLE_WITHIN_S, fault.duration_s or SETTLE_WITHIN_S)
-        settlements = [
-            delivery
-            if isinstance(delivery, Settlement)
-            else settle(self._injector, victim, fault.action, delivery, within_s=within_s)
-            for victim, delivery, _ in deliveries
-        ]
+            self._journal_deliveries(journal, act, planned, sent)
+        late_s = (max(one.at.mono_ns for one in sent) - planned.mono_ns) / 1e9
+        settlement = act.settle(sent)
         if late_s > MISSED_WINDOW_S:
-            return Settlement(Outcome.MISSED_WINDOW, f"the signal went out {late_s:.3f} s late")
-        return _worst(settlements)
+            return Settlement(Outcome.MISSED_WINDOW, f"the act came {late_s:.3f} s late")
+        return settlement
 
-    def _register_undo(self, journal: Journal, index: int, fault: Fault, victims: tuple[ProcessIdentity, ...]) -> None:
-        signum = fault.undo_signum
-        if signum is None:
-            return
-        for victim in victims:
+    def _journal_deliveries(self, journal: Journal, act: Act, planned: Instant, sent: Sequence[Sent]) -> None:
+        if act.planned.fault.victim == "python_worker":  # chosen at the instant of the act
+            journal.write("victims", fault=act.planned.index, reason="at work", victims=act.victims())
+        for one in sent:
+            if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
+                journal.write(
+                    "delivered",
+                    at=one.at,
+                    fault=act.planned.index,
+                    victim=one.victim,
+                    role=one.role,
+                    action=act.planned.fault.action,
+                    planned_wall_ns=planned.wall_ns,
+                    planned_mono_ns=planned.mono_ns,
+                    acknowledged=one.delivery is Delivery.SENT,
+                )
 
-            def undo(victim: ProcessIdentity = victim, signum: int = signum) -> None:
-                # The probe also settles an unacknowledged act; what is gone needs no healing.
-                if self._injector.probe(victim) in (Presence.ALIVE, Presence.STOPPED):
-                    self._injector.signal(victim, signum)
-
+    def _register_undo(self, journal: Journal, act: Act) -> None:
+        for undo in act.undos():
             # Journalled as well: should this process be killed, a healer can read what is to be undone.
-            journal.write("undo_registered", fault=index, undo=signum.name, **victim.as_json())
-            self._undo.register(f"{signum.name} to {victim}", undo)
+            journal.write("undo_registered", **{**undo.fields, "fault": act.planned.index, "undo": undo.name})
+            self._undo.register(undo.name, undo.step)
 
     def _heal(self, journal: Journal) -> str:
         """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""
         first = ""
         for name, problem in self._undo.run():
             error = None if problem is None else _one_line(f"healing by {name} failed: {problem}")
-            journal.write("undone", undo=name, error=error)
+            journal.write("undone", fault=self._fault, undo=name, error=error)
             first = first or error or ""
         return first
 
@@ -278,13 +295,6 @@ class Conductor:
 
     def _settled(self, journal: Journal, index: int, settlement: Settlement) -> None:
         journal.write("settled", fault=index, outcome=settlement.outcome.value, detail=settlement.detail, sync=True)
-
-
-def _worst(settlements: Sequence[Settlement]) -> Settlement:
-    """A fault on several victims is effective only when it was on each of them."""
-    order = [Outcome.EFFECTIVE, Outcome.NO_EFFECT, Outcome.UNKNOWN, Outcome.MISSED_WINDOW]
-    outcome = max((item.outcome for item in settlements), key=order.index)
-    return Settlement(outcome, "; ".join(item.detail for item in settlements))
 
 
 def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
@@ -329,13 +339,14 @@ def _one_line(text: str) -> str:
 
 
 def build(assignment: Assignment, directory: Path) -> Conductor:
-    """A conductor for the local host and the attempt's broker."""
+    """A conductor for the attempt's hosts and broker."""
+    remotes = remote_injectors(assignment)
     return Conductor(
         assignment,
         directory,
-        resolve=lambda role: find_victims(role, assignment.attempt),
-        injector=LocalInjector(),
+        injector=Hosts(LocalInjector(), remotes),
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
+        clocks=lambda: {name: remote.clock_offset() for name, remote in remotes.items()},
     )
 
 

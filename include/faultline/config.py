@@ -16,7 +16,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fault.errors import PlanError
+from fault.plan import Fault, FaultPlan, PlannedFault, require_window
 from faultline.errors import ConfigError
+from faultline.known_truth.script import parse_script
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -30,10 +33,14 @@ BASELINE_MARGIN_S = 1.0
 
 BUILT_IN_CORPUS = "moby-dick"
 
-Workload = Literal["word_count"]
-CommitMode = Literal["aligned", "aligned-changelog"]
-Victim = Literal["none", "executor"]
-Action = Literal["kill"]
+# What the short form of a fault says of acts that have a length; the full form sets them freely.
+SHORT_FORM_DURATION_S = 10.0
+SHORT_FORM_DELAY_MS = 200.0
+
+Workload = Literal["word_count", "word_count_python", "known_truth"]
+CommitMode = Literal["none", "aligned", "aligned-changelog"]
+Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
+Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
 
 
 def baseline_bins(interval_s: float) -> int:
@@ -75,12 +82,25 @@ class Configuration(BaseModel):
     executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")
     partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input and the output topic.")
     shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions of the counting operator.")
-    fault: Victim = Field("executor", description="What is broken: `none` for a control.")
-    fault_action: Action = Field("kill", description="How it is broken: `kill` sends SIGKILL.")
+    fault: Victim = Field(
+        "executor",
+        description="What is broken: `none` for a control, `any` for a random process on a random node.",
+    )
+    fault_action: Action = Field(
+        "kill",
+        description="How: `kill`, `term` and `pause` send a signal; `delay`, `reset` and `cut` hit the connection to "
+        "Kafka (`kafka` only). In this short form a pause, delay or cut lasts 10 s, and a delay is 200 ms.",
+    )
     fault_at_s: float | None = Field(
         None,
         description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
     )
+    fault_plan: dict[str, Any] | None = Field(
+        None,
+        description='The full form: {"faults": [{"victim", "action", "at_s", …}]}. When given it decides, and the '
+        "three fields above show its first fault.",
+    )
+    truth: dict[str, Any] | None = Field(None, description="What `known_truth` plants; other workloads have none.")
     restart_delay_s: float = Field(
         2.0, ge=0, le=60, description="Pause before a supervisor restarts what it supervises."
     )
@@ -98,6 +118,33 @@ class Configuration(BaseModel):
             self.warmup_s + self.baseline_s,
             self.warmup_s + self.duration_s - SECONDS_AFTER_FAULT,
         )
+
+    def plan(self) -> FaultPlan:
+        """What is to be broken, complete; an empty plan for a control."""
+        if self.fault_plan is not None:
+            return FaultPlan.from_mapping(self.fault_plan)
+        if self.fault == "none":
+            return FaultPlan(seed=self.seed)
+        lasts = self.fault_action in ("pause", "delay", "cut")
+        fault = Fault(
+            self.fault,
+            self.fault_action,
+            at_s=self.fault_at_s,
+            duration_s=SHORT_FORM_DURATION_S if lasts else None,
+            delay_ms=SHORT_FORM_DELAY_MS if self.fault_action == "delay" else None,
+        )
+        return FaultPlan((fault,), seed=self.seed)
+
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Each occurrence of the plan, in order of time."""
+        return self.plan().resolve(
+            rate=self.rate,
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            snapshot_interval_s=self.snapshot_interval_s,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.canonical_json())
 
     @property
     def measured_window(self) -> tuple[float, float]:
@@ -120,12 +167,21 @@ class Configuration(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_fault_time(cls, data: Any) -> Any:
-        """Writes the fault's default time out, so that the identity does not hang on a default."""
+    def _write_defaults_out(cls, data: Any) -> Any:
+        """Makes what is derived explicit, so that the identity does not hang on how much was written down."""
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
-        if values.get("fault", "executor") == "none":
+        for key in ("fault_plan", "truth"):
+            values[key] = _object(key, values.get(key))
+        if values.get("workload") == "known_truth":
+            values.setdefault("fault", "driver")  # the one process that it is
+            values["truth"] = parse_script(values["truth"] or {}).as_mapping()
+        elif values["truth"] is not None:
+            raise ValueError("truth: only the workload known_truth plants something; leave it empty")
+        if values["fault_plan"] is not None:
+            _take_plan(values)
+        elif values.get("fault", "executor") == "none":
             if values.get("fault_at_s") is not None:
                 raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
         elif values.get("fault_at_s") is None:
@@ -152,19 +208,91 @@ class Configuration(BaseModel):
                 f"state_mb: {self.state_mb:g} MB exceeds a quarter of the executors' memory "
                 f"({memory_mb:.0f} MB); lower state_mb or raise executor_memory_mb or executors"
             )
-        if self.fault_at_s is not None:
-            low, high = self.fault_window
-            if high < low:
-                raise ValueError(
-                    f"duration_s: {self.duration_s:g} s cannot hold a baseline of {self.baseline_s:g} s and "
-                    f"{SECONDS_AFTER_FAULT:g} s after the fault; use at least {self.baseline_s + SECONDS_AFTER_FAULT:g}"
-                )
-            if not low <= self.fault_at_s <= high:
-                raise ValueError(
-                    f"fault_at_s: {self.fault_at_s:g} lies outside [{low:g}, {high:g}] "
-                    "(after the baseline, and 30 s before the end); move it, or raise duration_s"
-                )
+        if self.fault != "none":
+            self._check_faults()
         return self
+
+    def _check_faults(self) -> None:
+        """The plan as a whole: inside the window, and with victims that this workload can have."""
+        low, high = self.fault_window
+        if high < low:
+            raise ValueError(
+                f"duration_s: {self.duration_s:g} s cannot hold a baseline of {self.baseline_s:g} s and "
+                f"{SECONDS_AFTER_FAULT:g} s after the fault; use at least {self.baseline_s + SECONDS_AFTER_FAULT:g}"
+            )
+        if self.fault_plan is None and self.fault_at_s is not None and not low <= self.fault_at_s <= high:
+            raise ValueError(
+                f"fault_at_s: {self.fault_at_s:g} lies outside [{low:g}, {high:g}] "
+                "(after the baseline, and 30 s before the end); move it, or raise duration_s"
+            )
+        where = "fault_plan." if self.fault_plan is not None else ""
+        try:
+            planned = self.planned_faults()
+            require_window(planned, low_s=low, high_s=high, end_s=self.measured_window[1])
+        except PlanError as error:
+            raise ValueError(f"{where}{error}" if where else _in_short_form(str(error))) from None
+        for one in planned:
+            if one.fault.victim in ("executor", "any") and one.fault.count > self.executors:
+                raise ValueError(
+                    f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has "
+                    f"{self.executors} executors; lower count or raise executors"
+                )
+        victims = {one.fault.victim for one in planned}
+        if "python_worker" in victims and self.workload != "word_count_python":
+            raise ValueError(
+                f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
+            )
+        if self.workload == "known_truth" and {(one.fault.victim, one.fault.action) for one in planned} != {
+            ("driver", "kill")
+        }:
+            raise ValueError("fault: known_truth is one process that the plan may kill; use fault=driver or none")
+        if self.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
+            raise ValueError(
+                f"fault_plan: commit_mode {self.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
+                "or commit_mode aligned-changelog"
+            )
+
+
+def _object(key: str, value: Any) -> dict[str, Any] | None:
+    """An object, given as such or as JSON text (from a command line)."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError(f"{key}: not JSON; give an object such as {{}}") from None
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{key}: not an object; give an object with named values")
+    return None if value is None else dict(value)
+
+
+def _take_plan(values: dict[str, Any]) -> None:
+    """Writes the plan in its canonical form, and its first fault into the short form."""
+    try:
+        plan = FaultPlan.from_mapping({"seed": values.get("seed", 1), **values["fault_plan"]})
+    except PlanError as error:
+        raise ValueError(f"fault_plan.{error}".replace("fault_plan.fault_plan", "fault_plan")) from None
+    if not plan.faults:
+        values |= {"fault": "none", "fault_at_s": None, "fault_plan": None}
+        return
+    try:
+        rate = float(values.get("rate", 500.0))
+    except (TypeError, ValueError):
+        return  # the field's own check names the key
+    at_s, _, first = min((_instant_s(fault, rate), number, fault) for number, fault in enumerate(plan.faults))
+    shown = {"fault": first.victim, "fault_action": first.action, "fault_at_s": at_s}
+    values |= {**shown, "fault_plan": plan.as_mapping()}
+
+
+def _instant_s(fault: Fault, rate: float) -> float:
+    """Seconds after T0 from which on the fault may come, at `rate` records per second."""
+    return float(fault.at_s) if fault.at_s is not None else ((fault.at_record or 1) - 1) / max(rate, 1e-9)
+
+
+def _in_short_form(message: str) -> str:
+    """A plan's complaint in the words of the short form's three fields."""
+    key, _, rest = message.partition(":")
+    name = {"victim": "fault", "action": "fault_action", "at_s": "fault_at_s"}.get(key.rpartition(".")[2], key)
+    return f"{name}:{rest}"
 
 
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:

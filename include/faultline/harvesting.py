@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -18,12 +19,15 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     Repeating it gives the same: it only reads what the run left.
     """
     description = attempt.read()
-    batches = checkpoint.batches_document(attempt.checkpoint)
+    config = attempt.configuration()
+    method = "rank" if (config.truth or {}).get("style") == "record" else "batch"
+    batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=method)
     if not batches["batches"]:
         raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
     write_json(attempt.folder / "batches.json", batches)
     write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
     copy_executor_logs(attempt, settings)
+    copy_service_starts(attempt, settings)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
@@ -32,6 +36,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "input_topic": description["topics"]["input"],
             "output_topic": description["topics"]["output"],
             "batches": str(attempt.folder / "batches.json"),
+            "tuples": "id" if config.workload == "known_truth" else "words",
             "target": str(attempt.harvest),
         },
     )
@@ -53,10 +58,20 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
             shutil.copyfile(log, target)
 
 
+def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
+    """Copies the starts of services since the attempt was prepared: what a fault ended comes back there."""
+    since = attempt.read()["prepared_wall_ns"]
+    lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    attempt.services_journal.write_text(text, encoding="utf-8")
+
+
 def remove_working_data(attempt: Attempt, settings: Settings) -> None:
     """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
-    for checkpoint_folder in (attempt.checkpoint, attempt.folder / "warmup-checkpoint"):
-        shutil.rmtree(checkpoint_folder, ignore_errors=True)
+    if attempt.checkpoint.is_symlink():
+        attempt.checkpoint.unlink()
+    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint"):
+        shutil.rmtree(folder, ignore_errors=True)
     for application in application_ids(attempt):
         for folder in settings.spark_work.glob(f"worker-*/{application}"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from faultline import cpu
 from faultline.attempt import write_json
-from faultline.audit import Audit, audit, checkpoint_bytes, logical_state_bytes
-from faultline.bands import band, sustained
-from faultline.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s, throughput_rps
-from faultline.executor_log import read_executor_logs
-from faultline.latency import Tuples, fold_tuples, summarise, write_histogram
-from faultline.raw import AttemptFile, Commit, Line, Raw, events, read_raw
+from faultline.audit import checkpoint_bytes, logical_state_bytes
+from faultline.bands import sustained
+from faultline.bins import median_span_s, throughput_rps
+from faultline.evidence import Event
+from faultline.latency import summarise, write_histogram
+from faultline.measured import Measured, measured_of
+from faultline.raw import AttemptFile, Commit, Line, events, offsets_by_partition, read_raw
 from faultline.record import (
     AuditPart,
     ByRole,
+    ClockOffset,
     Environment,
     LatencyMs,
     Metrics,
@@ -31,11 +32,10 @@ from faultline.record import (
     StateBytes,
     TimelineEvent,
 )
-from faultline.recovery import Recovery, measure
+from faultline.recoveries import Recovered, recoveries_of
 from faultline.series import series, write_series
-from faultline.timeline import Event, Evidence, read_timeline
 from faultline.validity import Findings, reasons
-from faultline.window import NS, Window
+from faultline.window import NS
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -45,6 +45,7 @@ ARTIFACTS = {
     "recorder": "recorder.jsonl",
     "conductor": "conductor.jsonl",
     "supervisor": "supervisor.jsonl",
+    "services": "services.jsonl",
     "listener": "listener.jsonl",
     "batches": "batches.json",
     "records": "harvest/records.parquet",
@@ -57,31 +58,15 @@ ARTIFACTS = {
 }
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """What the metrics and the rules have in common."""
-
-    raw: Raw
-    window: Window
-    schedule: Schedule
-    tuples: Tuples
-    bins: pd.DataFrame
-    reference: pd.DataFrame
-    delivered: tuple[Line, ...]
-    outcome: str | None
-    audit: Audit
-    offenders: list[Line]
-
-
 def judge(directory: Path) -> Record:
     """Judges the attempt in `directory`; writes `series.json`, `audit.json` and `latency.hlog` there.
 
     The record is returned, not stored. Raises InfrastructureError when raw files are missing or broken.
     """
-    measured = _measure(read_raw(directory))
-    timeline, recovery, problems = _recovery(measured)
-    named = _timeline(measured, timeline)
-    why = reasons(_findings(measured, problems))
+    measured = measured_of(read_raw(directory))
+    recovered = recoveries_of(measured)
+    named = _timeline(measured, recovered)
+    why = reasons(_findings(measured, recovered))
     window, raw = measured.window, measured.raw
     write_json(directory / "audit.json", {**asdict(measured.audit), "offenders": measured.offenders})
     write_histogram(directory / "latency.hlog", measured.tuples, window)
@@ -97,8 +82,9 @@ def judge(directory: Path) -> Record:
             )
             for event in named
         ],
-        metrics=_metrics(measured, recovery),
+        metrics=_metrics(measured, recovered),
         artifacts=artifacts(directory),
+        clock_offsets=_clock_offsets(raw.conductor),
     )
 
 
@@ -127,35 +113,10 @@ def artifacts(directory: Path) -> dict[str, str]:
     }
 
 
-def _measure(raw: Raw) -> _Measured:
-    configuration = raw.attempt.config
-    window = Window.of(
-        raw.gate.t0_wall_ns,
-        configuration.warmup_s,
-        configuration.duration_s,
-        configuration.checkpoint_interval_s,
-    )
-    schedule = Schedule(raw.records)
-    tuples = fold_tuples(raw.tuples_path, window)
-    bins = (
-        bins_of_seconds(tuples, window)
-        if raw.method == "rank"
-        else bins_of_batches(raw.commits, schedule, tuples, window)
-    )
-    delivered = tuple(events(raw.conductor, "delivered"))
-    until = window.end_ns
-    if configuration.fault != "none" and delivered:
-        until = min(until, int(delivered[0]["wall_ns"]))
-    settled = events(raw.conductor, "settled")
-    outcome = str(settled[-1]["outcome"]) if settled else None
-    reference = between(bins, window.start_ns, until)
-    totals, offenders = audit(raw.counts_path, raw.generator)
-    return _Measured(raw, window, schedule, tuples, bins, reference, delivered, outcome, totals, offenders)
-
-
-def _metrics(measured: _Measured, recovery: Recovery) -> Metrics:
+def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
     done = events(raw.generator, "done")
+    recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     return Metrics(
         latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
@@ -169,97 +130,59 @@ def _metrics(measured: _Measured, recovery: Recovery) -> Metrics:
             logical=logical_state_bytes(raw.listener, raw.counts_path), checkpoint=checkpoint_bytes(raw.checkpoint)
         ),
         schedule_lag_ms=_schedule_lag(done),
-        recovery=RecoveryPart.model_validate(recovery),
+        recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
         audit=AuditPart.model_validate(measured.audit),
+        recoveries=recoveries,
     )
 
 
-def _recovery(measured: _Measured) -> tuple[Mapping[str, Event], Recovery, tuple[str, ...]]:
-    """Nothing for a control, for a fault without effect, and without any bin before the fault."""
-    raw, window = measured.raw, measured.window
-    fault = raw.attempt.config.fault
-    if fault == "none" or not measured.delivered or measured.outcome != "effective" or measured.reference.empty:
-        return {}, Recovery(), ()
-    reference = measured.reference
-    hit = {line.get("victim") for line in measured.delivered}
-    listed = [victim for line in events(raw.conductor, "victims") for victim in line["victims"]]
-    # An answer that came after the signal holds records that were not there at the signal.
-    offsets = [line for line in events(raw.conductor, "end_offsets") if line.get("before_signal", True)]
-    bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
-    timeline = read_timeline(
-        Evidence(
-            t0_ns=int(measured.delivered[0]["wall_ns"]),
-            victim=fault,
-            victims=[victim for victim in listed if victim.get("pid") in hit],
-            end_offsets={str(key): int(value) for key, value in offsets[0]["offsets"].items()} if offsets else {},
-            commits=raw.commits,
-            bins=measured.bins,
-            lag=bands[0],
-            throughput=bands[1],
-            latency=bands[2],
-            executors=raw.executors,
-            log=read_executor_logs(raw.directory / "spark-logs"),
-            emissions_ms=measured.tuples.emissions_ms,
-            window=window,
-        )
-    )
-    resolution_s = 1.0 if raw.method == "rank" else median_span_s(reference)
-    recovery, problems = measure(timeline, window.end_ns, resolution_s)
-    if not offsets:
-        problems = (*problems, "missing: the broker's end offsets before the signal")
-    if None in bands:  # without this the unfound t7 would pass for censoring
-        problems = (*problems, "missing: a band, no tuple was emitted before the fault")
-    return timeline, recovery, problems
-
-
-def _timeline(measured: _Measured, found: Mapping[str, Event]) -> list[Event]:
-    """The gate, the window, and the fault's events, in order of time."""
+def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]:
+    """The gate, the window, and the events of each fault, in order of time."""
     window = measured.window
     frame = [
         Event("gate", window.t0_ns, "gate.json: T0"),
         Event("measured_from", window.start_ns, "T0 + warmup_s"),
         Event("measured_until", window.end_ns, "T0 + warmup_s + duration_s"),
     ]
-    return sorted([*frame, *found.values()], key=lambda event: event.wall_ns)
+    return sorted([*frame, *(event for one in recovered for event in one.events)], key=lambda event: event.wall_ns)
 
 
-def _findings(measured: _Measured, problems: tuple[str, ...]) -> Findings:
+def _findings(measured: Measured, recovered: Sequence[Recovered]) -> Findings:
     raw, window, schedule = measured.raw, measured.window, measured.schedule
     done = events(raw.generator, "done")
     at_t0 = [commit for commit in raw.commits if commit.committed_wall_ns <= window.t0_ns]
-    ends = {str(key): int(value) for key, value in done[-1]["end_offsets"].items()} if done else schedule.end_offsets
+    ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
+    several = len(recovered) > 1
     return Findings(
         configuration=raw.attempt.config,
         schedule_lag_p99_ms=_schedule_lag(done).p99,
-        generator_died=_died(raw.generator),
-        recorder_died=None if raw.recorder_ended else "its last line is not `stop`",
-        conductor_died=_died(raw.conductor),
+        generator_died=measured.deaths["generator"],
+        recorder_died=measured.deaths["recorder"],
+        conductor_died=measured.deaths["conductor"],
         baseline_lag=measured.reference["lag"].to_numpy(dtype=np.float64),
         baseline_throughput=measured.reference["throughput_rps"].to_numpy(dtype=np.float64),
         t0_backlog=schedule.primer_backlog(at_t0[-1] if at_t0 else None),
         effective_interval_s=median_span_s(measured.reference),
-        outcome=measured.outcome,
+        outcomes=[one.settled for one in recovered],
         losses=_losses(measured),
         undrained=_undrained(raw.commits, ends),
-        chain_problems=problems,
+        chain_problems=[
+            f"fault {number}: {problem}" if several else problem
+            for number, one in enumerate(recovered, start=1)
+            for problem in one.problems
+        ],
     )
 
 
-def _died(lines: Sequence[Line]) -> str | None:
-    """Why a process that should have ended with `done` did not."""
-    if failed := events(lines, "failed"):
-        return str(failed[-1].get("message", "failed"))
-    return None if events(lines, "done") else "it never reported `done`"
-
-
-def _losses(measured: _Measured) -> list[str]:
+def _losses(measured: Measured) -> list[str]:
     """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
     window, raw = measured.window, measured.raw
     lost = raw.executors.dropna(subset=["removed_ns"])
     lost = lost[(lost["removed_ns"] >= window.t0_ns) & (lost["removed_ns"] <= window.end_ns)]
+    signals = events(raw.conductor, "delivered")
     exits = [line for line in events(raw.supervisor, "exit") if window.t0_ns <= int(line["wall_ns"]) <= window.end_ns]
     return [
-        *(f"a signal was delivered to {line.get('victim')}" for line in measured.delivered),
+        *(f"a signal was delivered to {line.get('victim')}" for line in signals),
         *(f"executor {identity} was lost" for identity in sorted(set(lost["id"]))),
         *(f"the driver exited (incarnation {line.get('incarnation')})" for line in exits),
     ]
@@ -268,6 +191,17 @@ def _losses(measured: _Measured) -> list[str]:
 def _undrained(commits: Sequence[Commit], ends: Mapping[str, int]) -> int:
     committed = commits[-1].end_offsets if commits else {}
     return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
+
+
+def _clock_offsets(conductor: Sequence[Line]) -> dict[str, ClockOffset] | None:
+    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
+    found: dict[str, ClockOffset] = {}
+    for line in events(conductor, "clock"):
+        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
+        before = found.get(str(line["host"]))
+        if before is None or reading.round_trip_s < before.round_trip_s:
+            found[str(line["host"])] = reading
+    return found or None
 
 
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
@@ -290,8 +224,10 @@ def _record(
     timeline: list[TimelineEvent],
     metrics: Metrics,
     artifacts: dict[str, str],
+    clock_offsets: dict[str, ClockOffset] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
+    environment["clock_offsets"] = clock_offsets
     return Record(
         schema=1,
         matrix=attempt.matrix,

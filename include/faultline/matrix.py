@@ -73,7 +73,7 @@ class Matrix:
 
 def control_of(config: Configuration) -> Configuration:
     """The same experiment without a fault."""
-    return parse_configuration({**config.model_dump(), "fault": "none", "fault_at_s": None})
+    return parse_configuration({**config.model_dump(), "fault": "none", "fault_at_s": None, "fault_plan": None})
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:

@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.plots import FAINT_COLOUR
-from faultline.record import Record
-from faultline.table import fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
+from faultline.record import Record, RecoveryPart
+from faultline.table import CONTROL, fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
 
 _SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -22,6 +22,9 @@ PARTS = (
     ("catchup_s", "catch-up", "#A7C957"),
     ("settling", "until all normal", "#E9C46A"),
 )
+FAULT = "fault"
+# Parameters that a matrix varies, by the name of their axis; of several, the last other one tells the lines apart.
+_AXES = {"state_mb": "state (MB)", "checkpoint_interval_s": "checkpoint interval (s)", FAULT: "fault"}
 # Panels of the overview: title, and how a record gives its value.
 _PANELS = ("Reload (s)", "Replay (s)", "Macro (s)", "Latency p99 (ms)")
 
@@ -34,20 +37,24 @@ def overview_figures(records: Sequence[Record]) -> list[tuple[str, go.Figure]]:
     valid = [record for record in ordered(records) if record.status == "valid"]
     axes = [
         (key, name)
-        for key, name in (("state_mb", "state (MB)"), ("checkpoint_interval_s", "checkpoint interval (s)"))
-        if len({repr(record.config.get(key)) for record in valid}) > 1
+        for key, name in _AXES.items()
+        if len({_position(record, key) for record in valid} - ({CONTROL} if key == FAULT else set())) > 1
     ]
     figures = []
-    for index, (key, name) in enumerate(axes):
-        other = axes[1 - index] if len(axes) == 2 else None
-        figures.append((name, _along(valid, key, name, other)))
+    for key, name in axes:
+        others = [axis for axis in reversed(axes) if axis[0] != key]
+        figures.append((name, _along(valid, key, name, others[0] if others else None)))
     return figures
 
 
 def parts_figure(records: Sequence[Record]) -> go.Figure | None:
     """Where each recovery's time went, as stacked bars; None when no record holds a recovery."""
+    several = len({fault_of(record.config) for record in records} - {CONTROL}) > 1
     rows = [
-        (f"{row['number']} · {row['state_mb']} MB, {row['interval_s']} s", record)
+        (
+            f"{row['number']} · {row['fault'] + ', ' if several else ''}{row['state_mb']} MB, {row['interval_s']} s",
+            record,
+        )
         for row, record in zip(plain_rows(records), ordered(records), strict=True)
         if record.status == "valid" and record.metrics.recovery.recovered is not None
     ]
@@ -55,7 +62,7 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
         return None
     labels = [label for label, _ in rows]
     figure = go.Figure()
-    lengths = [_part_lengths(record) for _, record in rows]
+    lengths = [part_lengths(record.metrics.recovery) for _, record in rows]
     for name, title, colour in PARTS:
         figure.add_bar(
             y=labels,
@@ -88,9 +95,8 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
     return figure
 
 
-def _part_lengths(record: Record) -> dict[str, float]:
-    """Length of each known part; `settling` up to t7, or `unseen` up to where watching ended."""
-    recovery = record.metrics.recovery
+def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
+    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
     known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
     lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
     total = sum(lengths.values())
@@ -104,17 +110,13 @@ def _part_lengths(record: Record) -> dict[str, float]:
 def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str] | None) -> go.Figure:
     """Four panels along one axis; one line for each value of the other axis."""
     figure = go.Figure()
-    positions = list(dict.fromkeys(plain(record.config.get(key)) for record in _by(records, key)))
-    groups = (
-        list(dict.fromkeys(plain(record.config.get(other[0])) for record in _by(records, other[0]))) if other else [""]
-    )
-    kills = [record for record in records if fault_of(record.config) != "control"]
-    controls = [record for record in records if fault_of(record.config) == "control"]
+    kills = [record for record in records if fault_of(record.config) != CONTROL]
+    controls = [record for record in records if fault_of(record.config) == CONTROL]
+    positions = list(dict.fromkeys(_position(record, key) for record in _by(records, key)))
+    groups = list(dict.fromkeys(_position(record, other[0]) for record in _by(kills, other[0]))) if other else [""]
     for panel in range(len(_PANELS)):
         for index, group in enumerate(groups):
-            members = [
-                record for record in _by(kills, key) if other is None or plain(record.config.get(other[0])) == group
-            ]
+            members = [record for record in _by(kills, key) if other is None or _position(record, other[0]) == group]
             colour = _SERIES[index % len(_SERIES)]
             _panel(figure, panel, members, key, _group_name(other, group), colour, _SYMBOLS[index % len(_SYMBOLS)])
     _controls(figure, controls, key)
@@ -128,7 +130,8 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             "categoryorder": "array",
             "categoryarray": positions,
             "range": [-0.5, len(positions) - 0.5],
-            "title": {"text": name, "standoff": 6},
+            "title": {"text": "" if key == FAULT else name, "standoff": 6},
+            "tickangle": -40 if key == FAULT else "auto",
             "fixedrange": True,
         }
         layout[f"yaxis{suffix}"] = {
@@ -148,9 +151,10 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             yanchor="bottom",
             showarrow=False,
         )
+    bottom = 96 if key == FAULT else 44  # names of faults stand aslant
     figure.update_layout(
-        height=262,
-        margin={"l": 40, "r": 12, "t": 50, "b": 44},
+        height=218 + bottom,
+        margin={"l": 40, "r": 12, "t": 50, "b": bottom},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "x": 0, "y": 1.15, "yanchor": "bottom"},
@@ -165,11 +169,12 @@ def _panel(
 ) -> None:
     """One group's values in one panel; a value that was not reached is an open triangle where watching ended."""
     seen = [(record, value) for record in records if (value := _value(record, panel)) is not None]
-    single = len({plain(record.config.get(key)) for record, _ in seen}) == len(seen)
+    # A line joins what can be ordered, and only where one run stands at each place.
+    single = key != FAULT and len({_position(record, key) for record, _ in seen}) == len(seen)
     # One legend entry for all panels: the last panel is the one that every record has a value in.
     common = {"xaxis": _axis("x", panel), "yaxis": _axis("y", panel), "legendgroup": name}
     figure.add_scatter(
-        x=[plain(record.config.get(key)) for record, _ in seen],
+        x=[_position(record, key) for record, _ in seen],
         y=[round(value, 3) for _, value in seen],
         text=[f"{name_of(record)}: {_text(value, panel)}" for record, value in seen],
         name=name,
@@ -183,7 +188,7 @@ def _panel(
     unseen = [record for record in records if panel == 2 and record.metrics.recovery.censored_at_s is not None]
     if unseen:
         figure.add_scatter(
-            x=[plain(record.config.get(key)) for record in unseen],
+            x=[_position(record, key) for record in unseen],
             y=[round(record.metrics.recovery.censored_at_s or 0.0, 3) for record in unseen],
             text=[f"{name_of(r)}: not recovered within {seconds(r.metrics.recovery.censored_at_s)} s" for r in unseen],
             name="not recovered while watched",
@@ -201,7 +206,7 @@ def _controls(figure: go.Figure, records: Sequence[Record], key: str) -> None:
     if not seen:
         return
     figure.add_scatter(
-        x=[plain(record.config.get(key)) for record, _ in seen],
+        x=[_position(record, key) for record, _ in seen],
         y=[round(value, 3) for _, value in seen],
         text=[f"{name_of(record)}: {milliseconds(value)} ms" for record, value in seen],
         name="control",
@@ -216,13 +221,23 @@ def _controls(figure: go.Figure, records: Sequence[Record], key: str) -> None:
         figure.add_shape(type="line", xref="x4 domain", yref="y4", x0=0, x1=1, y0=seen[0][1], y1=seen[0][1], line=line)
 
 
+def _position(record: Record, key: str) -> str:
+    """Where a record stands on an axis, as text."""
+    return fault_of(record.config) if key == FAULT else plain(record.config.get(key))
+
+
 def _by(records: Sequence[Record], key: str) -> list[Record]:
+    """In the order of an axis; controls after the faults."""
+    if key == FAULT:
+        return sorted(records, key=lambda record: (fault_of(record.config) == CONTROL, fault_of(record.config)))
     return sorted(records, key=lambda record: float(record.config.get(key) or 0.0))
 
 
 def _group_name(other: tuple[str, str] | None, group: str) -> str:
     if other is None:
-        return "kill"
+        return "fault"
+    if other[0] == FAULT:
+        return group
     return f"state {group} MB" if other[0] == "state_mb" else f"interval {group} s"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.event_names import LABELS, split_name
 from faultline.table import signed
 
 Series = Mapping[str, Any]
@@ -39,18 +40,23 @@ class Mark:
 
 
 # In the order of the legend. `gate` and the window's edges are drawn as shades, not as marks.
-MARKS = {
-    "t0": Mark("t0 signal delivered", "x"),
-    "t1": Mark("t1 last output", "line-ns-open"),
-    "t2": Mark("t2 loss detected", "triangle-up"),
-    "t3": Mark("t3 task launched", "triangle-right"),
-    "t4": Mark("t4 state loaded", "square"),
-    "t5": Mark("t5 caught up", "circle"),
-    "t6": Mark("t6 lag normal", "diamond"),
-    "t7": Mark("t7 all normal", "star"),
-    "replacement_up": Mark("replacement up", "triangle-down-open"),
-    "snapshot": Mark("last snapshot", "circle-open"),
+_SYMBOLS = {
+    "t0": "x",
+    "t1": "line-ns-open",
+    "t2": "triangle-up",
+    "t3": "triangle-right",
+    "t4": "square",
+    "t5": "circle",
+    "t6": "diamond",
+    "t7": "star",
+    "undone": "cross-open",
+    "driver_restarted": "pentagon-open",
+    "service_up": "hexagon-open",
+    "lineage": "bowtie-open",
+    "replacement_up": "triangle-down-open",
+    "snapshot": "circle-open",
 }
+MARKS = {name: Mark(LABELS[name], symbol) for name, symbol in _SYMBOLS.items()}
 # From top to bottom: the strip of events, then the four rows, as shares of the height.
 _STRIP = (0.965, 1.0)
 _ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
@@ -176,35 +182,51 @@ def _cpu(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _events(figure: go.Figure, events: Sequence[Mapping[str, Any]]) -> None:
-    """Each event as a line through all rows and a mark above them, whose legend says what it is."""
-    found = {str(event["name"]): event for event in events}
-    t0 = float(found["t0"]["t_s"]) if "t0" in found else None
-    for name, mark in MARKS.items():
-        if name not in found:
-            continue
-        at, fault = round(float(found[name]["t_s"]), 3), name == "t0"
-        after = "" if t0 is None or fault else f" {signed(at - t0, 1)} s"
-        colour = FAULT_COLOUR if fault else FAINT_COLOUR
-        figure.add_scatter(
-            x=[at],
-            y=[0],
-            name=f"{mark.label}{after}",
-            mode="markers",
-            marker={
-                "symbol": mark.symbol,
-                "size": 10 if fault else 9,
-                "color": colour,
-                "line": {"width": 1.4, "color": colour},
-            },
-            yaxis="y5",
-            meta=name,
-            cliponaxis=False,
-            hovertemplate=f"{at:.3f} s after T0",
-        )
-        line = {"color": FAULT_COLOUR, "width": 2} if fault else {"color": _MARK, "width": 1, "dash": "dot"}
-        figure.add_shape(
-            type="line", name=name, xref="x", yref="paper", x0=at, x1=at, y0=0, y1=_STRIP[1], line=line, layer="above"
-        )
+    """Each event as a line through all rows and a mark above them, whose legend says what it is.
+
+    Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
+    """
+    order = list(MARKS)
+    strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _plain(event) == "t0"}
+    marked = [event for event in events if _plain(event) in MARKS]
+    named: set[str] = set()
+    for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_plain(event)))):
+        # Several victims are undone one by one: one entry of the legend stands for all.
+        _event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
+        named.add(event["name"])
+
+
+def _plain(event: Mapping[str, Any]) -> str:
+    return split_name(str(event["name"]))[0]
+
+
+def _event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
+    """One event; `strikes`: t0 of each fault by number, in seconds after T0."""
+    plain, number = split_name(str(event["name"]))
+    mark, at, fault = MARKS[plain], round(float(event["t_s"]), 3), plain == "t0"
+    after = f" {signed(at - strikes[number], 1)} s" if number in strikes and not fault else ""
+    several = f" (fault {number})" if number > 1 else ""
+    colour = FAULT_COLOUR if fault else FAINT_COLOUR
+    figure.add_scatter(
+        x=[at],
+        y=[0],
+        name=f"{mark.label}{after}{several}",
+        mode="markers",
+        marker={
+            "symbol": mark.symbol,
+            "size": 10 if fault else 9,
+            "color": colour,
+            "line": {"width": 1.4, "color": colour},
+        },
+        yaxis="y5",
+        meta=str(event["name"]),
+        showlegend=legend,
+        cliponaxis=False,
+        hovertemplate=f"{at:.3f} s after T0",
+    )
+    line = {"color": FAULT_COLOUR, "width": 2} if fault else {"color": _MARK, "width": 1, "dash": "dot"}
+    top = {"x0": at, "x1": at, "y0": 0, "y1": _STRIP[1]}
+    figure.add_shape(type="line", name=str(event["name"]), xref="x", yref="paper", **top, line=line, layer="above")
 
 
 def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -> None:

@@ -14,7 +14,7 @@ from faultline.environment import default_build, describe
 from faultline.errors import Cancelled, ConfigError
 from faultline.recorder import lock_holder
 from faultline.services import kafka_ready, master_state, worker_memory_mb
-from faultline.settings import WORKERS, Settings, check_folders
+from faultline.settings import HOST, WORKERS, Settings, check_folders, instance
 from faultline.spark_conf import free_port
 from faultline.waiting import wait_until
 
@@ -48,9 +48,17 @@ class Order:
             raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
 
 
-def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[[], bool] = lambda: False) -> Attempt:
+def prepare(
+    order: Order,
+    settings: Settings,
+    java: str,
+    *,
+    hosts: Mapping[str, Mapping[str, Any]] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Attempt:
     """Makes the attempt's folder and writes `attempt.json`; starts nothing.
 
+    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
@@ -62,6 +70,7 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
     attempt = Attempt(settings.attempts / new_attempt_id())
     attempt.folder.mkdir(parents=True)
     ui_port = free_port()
+    through_proxy = any(planned.fault.on_connection for planned in order.config.planned_faults())
     write_json(
         attempt.folder / "attempt.json",
         {
@@ -69,6 +78,8 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
             "attempt": attempt.id,
             "kafka": {
                 "bootstrap": settings.kafka_bootstrap,
+                # Through the proxy only where the plan needs it: it is one more hop.
+                "workload_bootstrap": settings.kafka_proxy if through_proxy else settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
             "topics": {role: f"faultline-{attempt.id}-{role}" for role in ("input", "output", "warmup")},
@@ -77,9 +88,22 @@ def prepare(order: Order, settings: Settings, java: str, *, cancelled: Callable[
                 "ui": f"http://127.0.0.1:{ui_port}",
                 "ui_port": ui_port,
             },
+            "services": _victim_services(settings),
+            "hosts": {name: dict(host) for name, host in (hosts or {}).items()},
         },
     )
     return attempt
+
+
+def _victim_services(settings: Settings) -> dict[str, Any]:
+    """The mark of this installation's services, and where a fault holds each of them down."""
+    holds = {"kafka": settings.hold("kafka")}
+    for number in range(1, WORKERS + 1):
+        holds[f"{HOST}:{settings.ports[f'spark_worker_{number}']}"] = settings.hold(f"spark-worker-{number}")
+    return {
+        "instance": instance(settings).get("instance"),
+        "holds": {node: str(path) for node, path in holds.items()},
+    }
 
 
 def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any]:

@@ -59,13 +59,17 @@ class Gate:
 
 @dataclass(frozen=True)
 class Commit:
-    """One committed batch. `end_offsets` maps a partition to the first offset not in the batch."""
+    """One committed batch. `end_offsets` maps a partition to the first offset not in the batch.
+
+    `start_offsets`: where a later state lineage began; only on its first batch.
+    """
 
     lineage: int
     batch: int
     planned_wall_ns: int | None
     committed_wall_ns: int
     end_offsets: Mapping[str, int]
+    start_offsets: Mapping[str, int] | None = None
 
     def covers(self, offsets: Mapping[str, int]) -> bool:
         """Whether every partition of `offsets` was committed at least that far."""
@@ -82,6 +86,7 @@ class Raw:
     generator: tuple[Line, ...]
     conductor: tuple[Line, ...]
     supervisor: tuple[Line, ...]
+    services: tuple[Line, ...]
     listener: tuple[Line, ...]
     recorder_ended: bool
     processes: pd.DataFrame
@@ -118,6 +123,7 @@ def read_raw(directory: Path) -> Raw:
         generator=read_lines(directory / "generator.jsonl"),
         conductor=read_lines(directory / "conductor.jsonl"),
         supervisor=read_lines(directory / "supervisor.jsonl"),
+        services=read_lines(directory / "services.jsonl"),
         listener=read_lines(directory / "listener.jsonl"),
         recorder_ended=ended,
         processes=processes,
@@ -169,6 +175,11 @@ def events(lines: Iterable[Line], name: str) -> list[Line]:
     return [line for line in lines if line.get("event") == name]
 
 
+def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
+    """Offsets by partition as JSON gives them, with both types made sure of."""
+    return {str(partition): int(offset) for partition, offset in value.items()}
+
+
 def spark_instant_ns(text: str) -> int:
     """Nanoseconds of a UTC time as Spark writes it: `…T05:55:03.123GMT` or `…T05:55:03.123Z`."""
     moment = datetime.fromisoformat(text.replace("GMT", "+00:00").replace("Z", "+00:00"))
@@ -208,7 +219,8 @@ def _commits(path: Path) -> tuple[str, tuple[Commit, ...]]:
             int(item["batch"]),
             None if item.get("planned_wall_ns") is None else int(item["planned_wall_ns"]),
             int(item["committed_wall_ns"]),
-            {str(partition): int(offset) for partition, offset in item["end_offsets"].items()},
+            offsets_by_partition(item["end_offsets"]),
+            None if item.get("start_offsets") is None else offsets_by_partition(item["start_offsets"]),
         )
         for item in content["batches"]
     ]

@@ -21,7 +21,14 @@ Status = Literal["valid", "invalid", "failed", "cancelled"]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+    # Keys that older records lack have defaults for reading; a record that is written has every key.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        from_attributes=True,
+        json_schema_serialization_defaults_required=True,
+    )
 
     @classmethod
     def empty(cls) -> Any:
@@ -70,7 +77,10 @@ class ScheduleLagMs(_Part):
 
 
 class RecoveryPart(_Part):
-    """Parts of the recovery in seconds; all null for a control."""
+    """Parts of the recovery from one fault, in seconds; all null for a control.
+
+    The last three, with defaults for older records: a share, seconds, and record·seconds.
+    """
 
     recovered: bool | None
     detection_s: float | None
@@ -83,6 +93,9 @@ class RecoveryPart(_Part):
     replacement_up_s: float | None
     censored_at_s: float | None
     resolution_s: float | None
+    dip_depth: float | None = None
+    silence_s: float | None = None
+    lag_area_record_s: float | None = None
 
 
 class AuditPart(_Part):
@@ -97,7 +110,10 @@ class AuditPart(_Part):
 
 
 class Metrics(_Part):
-    """All figures of an attempt; defined in docs/metrics.md."""
+    """All figures of an attempt; defined in docs/metrics.md.
+
+    `recoveries`: one for each planned fault, in order; `recovery` is the first.
+    """
 
     latency_ms: LatencyMs
     throughput_rps: float | None
@@ -110,6 +126,7 @@ class Metrics(_Part):
     schedule_lag_ms: ScheduleLagMs
     recovery: RecoveryPart
     audit: AuditPart
+    recoveries: list[RecoveryPart] = []
 
     @classmethod
     def unknown(cls) -> Metrics:
@@ -129,8 +146,15 @@ class Metrics(_Part):
         )
 
 
+class ClockOffset(_Part):
+    """How far another host's clock was ahead of this one's, and how long the asking took; seconds."""
+
+    offset_s: float
+    round_trip_s: float
+
+
 class Environment(_Part):
-    """Where and with what the attempt ran."""
+    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none."""
 
     host: str | None
     cores: int | None
@@ -140,6 +164,7 @@ class Environment(_Part):
     git_commit: str | None
     spark_conf: dict[str, Any] | None
     kafka_conf: dict[str, Any] | None
+    clock_offsets: dict[str, ClockOffset] | None = None
 
 
 class TimelineEvent(_Part):

@@ -25,7 +25,10 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds; None where unknown. All None for a control and for a fault without effect."""
+    """Seconds; None where unknown. All None for a control and for a fault without effect.
+
+    `dip_depth` is a share, `lag_area_record_s` is in record·seconds (see `impact`).
+    """
 
     recovered: bool | None = None
     detection_s: float | None = None
@@ -38,13 +41,17 @@ class Recovery:
     replacement_up_s: float | None = None
     censored_at_s: float | None = None
     resolution_s: float | None = None
+    dip_depth: float | None = None
+    silence_s: float | None = None
+    lag_area_record_s: float | None = None
 
 
 def measure(timeline: Timeline, ended_ns: int, resolution_s: float | None) -> tuple[Recovery, tuple[str, ...]]:
     """The recovery between the events of `timeline`, and what is wrong with the chain.
 
-    `ended_ns` is the end of the measured window. A tail of missing events is censoring: the window
-    ended first. A problem is `missing: …` (a gap before an event that was seen) or `negative: …`.
+    `ended_ns` is the end of the measured window, or the next fault when that came first. A tail of missing
+    events is censoring: the watch ended first. A problem is `missing: …` (a gap before an event that was
+    seen) or `negative: …`.
     """
     chain, problems = _settle(timeline)
     seen = [name for name in CHAIN if name in chain]

@@ -23,20 +23,23 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.event_names import EDGES, label, split_name
 from faultline.overview import overview_figures, parts_figure
-from faultline.plots import MARKS, time_figure
-from faultline.record import Record
+from faultline.plots import time_figure
+from faultline.record import Record, RecoveryPart
 from faultline.table import (
-    COLUMNS,
     NONE,
     Column,
+    columns_of,
     count,
     macro,
+    macro_of,
     milliseconds,
     name_of,
     ordered,
     plain_rows,
     seconds,
+    share,
     signed,
 )
 
@@ -47,7 +50,6 @@ _VERDICTS = {
     "failed": "Not measured, because the attempt failed:",
     "cancelled": "Not measured, because the attempt was cancelled:",
 }
-_EDGES = {"gate": "T0 gate opened", "measured_from": "measuring begins", "measured_until": "measuring ends"}
 
 Pairs = list[tuple[str, str]]
 
@@ -80,6 +82,7 @@ def write_report(
 def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mapping[str, Any] | None = None) -> str:
     """The report as text."""
     rows = plain_rows(records)
+    columns = columns_of(rows)
     figures: dict[str, go.Figure] = {}
     experiments = [
         _experiment(row["number"], record, results, figures) for row, record in zip(rows, ordered(records), strict=True)
@@ -101,8 +104,8 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
         title=title,
         lead=_lead(records),
         facts=_facts(records, sweep),
-        groups=_groups(),
-        column_count=len(COLUMNS),
+        groups=_groups(columns),
+        column_count=len(columns),
         rows=rows,
         overview=overview,
         parts=None if parts is None else parts.layout.height,
@@ -184,10 +187,10 @@ def _distinct(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(value for value in values if value))
 
 
-def _groups() -> list[tuple[str, list[Column]]]:
+def _groups(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
     """Columns under the heading that they share."""
     groups: list[tuple[str, list[Column]]] = []
-    for column in COLUMNS:
+    for column in columns:
         if groups and groups[-1][0] == column.group:
             groups[-1][1].append(column)
         else:
@@ -217,6 +220,7 @@ def _experiment(number: str, record: Record, results: Path, figures: dict[str, g
         "plot_height": figure.layout.height if figure is not None else 0,
         "caption": _caption(has_fault),
         "no_plot": trouble,
+        "recoveries": _recoveries(record),
         "timeline": _timeline(record),
         "has_fault": has_fault,
         "audit": _audit(record) if measured else [],
@@ -274,6 +278,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
             _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
             _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),
             _tile("Macro", macro(record), "s", resolution if recovery.recovered else "not recovered while watched"),
+            _tile("Longest silence", seconds(recovery.silence_s, 2), "s", f"dip {share(recovery.dip_depth)}"),
         ]
     audit = metrics.audit
     note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
@@ -284,18 +289,42 @@ def _tile(name: str, value: str, unit: str, note: str) -> dict[str, str]:
     return {"name": name, "value": value, "unit": unit if value != NONE else "", "note": note}
 
 
+def _recoveries(record: Record) -> list[list[str]]:
+    """A row for each fault of several; a single one stands in the headline and under all figures."""
+    recoveries = record.metrics.recoveries
+    if len(recoveries) < 2:
+        return []
+    return [[str(number), *_recovery_row(recovery)] for number, recovery in enumerate(recoveries, start=1)]
+
+
+def _recovery_row(recovery: RecoveryPart) -> list[str]:
+    parts = ("detection_s", "redeploy_s", "load_s", "replay_s", "catchup_s")
+    return [
+        *(seconds(getattr(recovery, part), 2) for part in parts),
+        macro_of(recovery),
+        share(recovery.dip_depth),
+        seconds(recovery.silence_s, 2),
+        count(recovery.lag_area_record_s),
+    ]
+
+
 def _timeline(record: Record) -> list[dict[str, str]]:
     at = {event.name: event.wall_ns for event in record.timeline}
-    gate, fault = at.get("gate"), at.get("t0")
-    return [
-        {
-            "label": MARKS[event.name].label if event.name in MARKS else _EDGES.get(event.name, event.name),
-            "after_gate": NONE if gate is None else seconds((event.wall_ns - gate) / 1e9, 3),
-            "after_fault": NONE if fault is None else signed((event.wall_ns - fault) / 1e9),
-            "source": event.source,
-        }
-        for event in sorted(record.timeline, key=lambda event: event.wall_ns)
-    ]
+    gate = at.get("gate")
+    rows = []
+    for event in sorted(record.timeline, key=lambda event: event.wall_ns):
+        plain, number = split_name(event.name)
+        # The instants of the attempt are told from its first fault.
+        fault = at.get("t0" if number == 1 or plain in EDGES else f"t0#{number}")
+        rows.append(
+            {
+                "label": label(event.name),
+                "after_gate": NONE if gate is None else seconds((event.wall_ns - gate) / 1e9, 3),
+                "after_fault": NONE if fault is None else signed((event.wall_ns - fault) / 1e9),
+                "source": event.source,
+            }
+        )
+    return rows
 
 
 def _audit(record: Record) -> Pairs:
@@ -318,6 +347,8 @@ def _folded(record: Record) -> list[tuple[str, Pairs]]:
     environment = record.environment
     metrics = record.metrics.model_dump()
     metrics.pop("audit")
+    if len(metrics.pop("recoveries")) > 1:
+        metrics["recovery of fault 1"] = metrics.pop("recovery")
     tables = [
         ("All figures", _flat(metrics)),
         ("Configuration", _flat(record.config)),

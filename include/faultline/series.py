@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from faultline.cpu import cores_by_second
+from faultline.evidence import Event
 from faultline.latency import Tuples, grouped_rank
-from faultline.timeline import Event
 from faultline.window import Window
 
 Point = dict[str, Any]
@@ -42,7 +42,10 @@ def latency_points(tuples: Tuples) -> list[Point]:
 def series(
     window: Window, bins: pd.DataFrame, tuples: Tuples, processes: pd.DataFrame, events: Iterable[Event]
 ) -> dict[str, Any]:
-    """All curves of one attempt, each a list of points in order of time."""
+    """All curves of one attempt, each a list of points in order of time.
+
+    `events` are those of the record's timeline; of the second fault on their names end in `#2`, `#3`, ….
+    """
     ends = [round(window.t_s(int(end)), 3) for end in bins["end_ns"]]
     sampled_until = int(processes["wall_ns"].max()) if len(processes) else window.t0_ns
     return {

@@ -50,6 +50,8 @@ appender.err.layout.type = PatternLayout
 appender.err.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n%ex
 logger.kafka.name = org.apache.kafka
 logger.kafka.level = WARN
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = INFO
 logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen
 logger.codegen.level = WARN
 logger.jetty.name = org.sparkproject.jetty
@@ -66,6 +68,8 @@ class Service:
     ready: Callable[[], bool]
     environment: dict[str, str] = field(default_factory=dict)
     stop_signal: str = "TERM"
+    # A fault may hold its restart back; see `faultline.held`.
+    victim: bool = False
 
 
 def spark_home() -> Path:
@@ -91,8 +95,13 @@ def worker_memory_mb() -> int:
     return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
 
 
-def data_services(settings: Settings, java: Path) -> list[Service]:
-    """Kafka, the Spark master and the workers."""
+def instance_mark(instance: str) -> str:
+    """The argument that marks a service's JVM as this installation's, for the guard rails of faults."""
+    return f"-Dfaultline.instance={instance}"
+
+
+def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
+    """Kafka, the Spark master and the workers, of the `up` that is known as `instance`."""
     ports = settings.ports
     spark_class = str(spark_home() / "bin" / "spark-class")
     spark_environment = {
@@ -111,6 +120,7 @@ def data_services(settings: Settings, java: Path) -> list[Service]:
             str(java),
             "-Xms384m",
             "-Xmx512m",
+            instance_mark(instance),
             f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
             "-cp",
             kafka_classpath(settings),
@@ -118,6 +128,7 @@ def data_services(settings: Settings, java: Path) -> list[Service]:
             str(settings.home / "kafka" / "server.properties"),
         ],
         ready=lambda: kafka_ready(settings.kafka_bootstrap),
+        victim=True,
     )
     master = Service(
         "spark-master",
@@ -142,7 +153,8 @@ def data_services(settings: Settings, java: Path) -> list[Service]:
                 settings.spark_master_url,
             ],
             ready=lambda number=number: worker_registered(settings, number),  # type: ignore[misc]
-            environment=spark_environment,
+            environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
+            victim=True,
         )
         for number in range(1, WORKERS + 1)
     ]
@@ -175,12 +187,17 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
     broker, controller = settings.ports["kafka"], settings.ports["kafka_controller"]
+    proxied, proxy = settings.ports["kafka_proxied"], settings.ports["kafka_proxy"]
+    # Who comes in through PROXIED is told to come back through the proxy: faults of the connection work there.
+    listeners = f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller},PROXIED://{HOST}:"
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
-        "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
+        "listeners": f"{listeners}{proxied}",
+        "advertised.listeners": f"{listeners}{proxy}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
         "offsets.topic.replication.factor": "1",

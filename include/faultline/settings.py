@@ -14,6 +14,7 @@ import socket
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from faultline.errors import ConfigError
 
@@ -26,6 +27,8 @@ MAX_SOCKET_PATH = 100
 DEFAULT_PORTS: dict[str, int] = {
     "kafka": 19092,
     "kafka_controller": 19093,
+    "kafka_proxied": 19094,
+    "kafka_proxy": 19095,
     "spark_master": 17077,
     "spark_master_ui": 18080,
     "spark_worker_1": 17081,
@@ -83,6 +86,15 @@ class Settings:
         return self.home / "machine.lock"
 
     @property
+    def services_journal(self) -> Path:
+        """When each service that faults may hit was started."""
+        return self.home / "services.jsonl"
+
+    def hold(self, service: str) -> Path:
+        """A fault's word on how long `service` stays down; see `faultline.held`."""
+        return self.home / "holds" / f"{service}.json"
+
+    @property
     def supervisor_socket(self) -> Path:
         inside = self.home / "supervisor.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:
@@ -93,6 +105,16 @@ class Settings:
     @property
     def kafka_bootstrap(self) -> str:
         return f"{HOST}:{self.ports['kafka']}"
+
+    @property
+    def kafka_proxied(self) -> str:
+        """The broker's listener that advertises the proxy."""
+        return f"{HOST}:{self.ports['kafka_proxied']}"
+
+    @property
+    def kafka_proxy(self) -> str:
+        """Where the proxy of an attempt listens, when its plan breaks connections."""
+        return f"{HOST}:{self.ports['kafka_proxy']}"
 
     @property
     def spark_master_url(self) -> str:
@@ -119,6 +141,38 @@ def load_settings() -> Settings:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
     return Settings(ROOT, home, results, ports)
+
+
+def instance(settings: Settings) -> dict[str, str]:
+    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
+    try:
+        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value
+
+
+SSH_KEYS = ("host", "user", "key_file", "known_hosts")
+
+
+def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
+
+    Each is {"host", "user", "key_file", "known_hosts", "port"}; without the file, all is on this machine.
+    Raises ConfigError naming host and key.
+    """
+    file = settings.home / "ssh_hosts.json"
+    if not file.exists():
+        return {}
+    try:
+        listed = dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
+    for name, host in listed.items():
+        missing = [key for key in SSH_KEYS if not (isinstance(host, dict) and host.get(key))]
+        if missing:
+            raise ConfigError(f"{file.name}: {name}.{missing[0]}: missing; give it, or delete the host")
+    return {str(name): {"port": 22, **host} for name, host in listed.items()}
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:

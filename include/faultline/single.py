@@ -23,9 +23,9 @@ from faultline.processes import clean_environment
 from faultline.progress import current_attempt, describe, phase_of
 from faultline.record import Record
 from faultline.services import airflow_health
-from faultline.settings import Settings, load_settings
+from faultline.settings import Settings, instance, load_settings
 from faultline.store import Store
-from faultline.supervision import MARK, Supervisor, down, instance
+from faultline.supervision import MARK, Supervisor, down
 
 DAG_ID = "experiment"
 BOOKKEEPING = ("repetition", "series", "build")
@@ -58,6 +58,30 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     check_corpus(config)
     Order(config, **bookkeeping)
     return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
+    """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
+    conf = parse_parameters(workload, given)
+    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    lines = []
+    for planned in config.planned_faults():
+        fault = planned.fault
+        when = f"T0 + {planned.earliest_s:g} s"
+        if fault.cycle is not None:
+            when = f"phase {fault.phase:g} of the first {fault.cycle} cycle that begins after {when}"
+        whom = "the workload's connections to Kafka" if fault.on_connection else _whom(fault.victim, fault.count)
+        size = "" if fault.delay_ms is None else f" by {fault.delay_ms:g} ms"
+        length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s, then undo it"
+        chosen = "" if fault.on_connection else f" (chosen by seed {config.plan().seed})"
+        lines.append(f"{when}: {fault.action} {whom}{size}{length}{chosen}")
+    return lines or ["nothing: a control"]
+
+
+def _whom(victim: str, count: int) -> str:
+    who = {"any": "random process on a random node", "python_worker": "Python worker at work", "kafka": "Kafka broker"}
+    name = who.get(victim, victim)
+    return f"1 {name}" if count == 1 else f"{count} at once: {name}"
 
 
 def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:

@@ -18,12 +18,14 @@ from faultline.attempt import Attempt, write_json
 from faultline.config import Configuration
 from faultline.errors import Cancelled, InfrastructureError
 from faultline.journal import read_journal
+from faultline.lineages import lineage_files
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
 from faultline.spark_conf import spark_environment
 from faultline.waiting import wait_until
 
 RECORDER_START_S = 15.0
+PROXY_START_S = 10.0
 PRIMER_TIMEOUT_S = 120.0
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
@@ -67,15 +69,20 @@ def generator_specification(attempt: Attempt) -> dict[str, Any]:
         **_source(config),
         "state_mb": config.state_mb,
         "state_touch": config.state_touch,
-        "primer_lines": PRIMER_LINES,
+        "primer_lines": primer_lines(config),
         "seed": config.seed,
         "repetition": description["repetition"],
     }
 
 
+def primer_lines(config: Configuration) -> int:
+    """Lines of the primer: what a JVM needs to get warm, and `known_truth` does not."""
+    return 0 if config.workload == "known_truth" else PRIMER_LINES
+
+
 def primer_records(config: Configuration) -> int:
     """Records that the generator sends before the gate."""
-    return config.partitions + config.filler_words + PRIMER_LINES
+    return config.partitions + config.filler_words + primer_lines(config)
 
 
 def _source(config: Configuration) -> dict[str, Any]:
@@ -100,34 +107,80 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry:
 
 
 def workload_configuration(attempt: Attempt) -> Path:
-    """Writes the one JSON file that the Spark program reads, and returns its path."""
+    """Writes the one JSON file that the workload reads, and returns its path."""
     description = attempt.read()
     config = attempt.configuration()
+    throw_away = config.commit_mode == "none"
     path = attempt.folder / "workload_config.json"
-    write_json(
-        path,
-        {
-            "bootstrap": description["kafka"]["bootstrap"],
-            "input_topic": description["topics"]["input"],
-            "output_topic": description["topics"]["output"],
-            "checkpoint": str(attempt.checkpoint),
-            "listener_log": str(attempt.listener_journal),
-            "trigger_s": config.checkpoint_interval_s,
-            "stop_file": str(attempt.stop_file),
-            "executors": config.executors,
-            "warm_up": {
-                "topic": description["topics"]["warmup"],
-                "checkpoint": str(attempt.folder / "warmup-checkpoint"),
-                "records_per_batch": -(-primer_records(config) // WARM_UP_BATCHES),
-            },
-        },
-    )
+    common = {
+        "bootstrap": description["kafka"]["workload_bootstrap"],
+        "input_topic": description["topics"]["input"],
+        "output_topic": description["topics"]["output"],
+        "checkpoint": str(attempt.throwaway if throw_away else attempt.checkpoint),
+        "listener_log": str(attempt.listener_journal),
+        "trigger_s": config.checkpoint_interval_s,
+        "stop_file": str(attempt.stop_file),
+    }
+    special = _known_truth(attempt, config) if config.workload == "known_truth" else _word_count(attempt, config)
+    write_json(path, {**common, **special})
     return path
+
+
+def _word_count(attempt: Attempt, config: Configuration) -> dict[str, Any]:
+    lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
+    return {
+        "python": config.workload == "word_count_python",
+        "executors": config.executors,
+        "lineages": lineages if config.commit_mode == "none" else None,
+        # Made by the first incarnation: a restarted driver is measured as cold as it is.
+        "first": str(attempt.folder / "warmed"),
+        "warm_up": {
+            "topic": attempt.read()["topics"]["warmup"],
+            "checkpoint": str(attempt.folder / "warmup-checkpoint"),
+            "records_per_batch": -(-primer_records(config) // WARM_UP_BATCHES),
+        },
+    }
+
+
+def _known_truth(attempt: Attempt, config: Configuration) -> dict[str, Any]:
+    return {
+        "partitions": config.partitions,
+        "rate": config.rate,
+        "warmup_s": config.warmup_s,
+        "duration_s": config.duration_s,
+        "fault_at_s": config.fault_at_s,
+        "gate": str(attempt.gate),
+        "conductor_journal": str(attempt.conductor_journal),
+        "supervisor_journal": str(attempt.supervisor_journal),
+        "spark_logs": str(attempt.spark_logs),
+        "truth": config.truth,
+    }
+
+
+def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts the proxy between workload and broker, for a plan that breaks their connection."""
+    ends = ["--listen", settings.kafka_proxy, "--upstream", settings.kafka_proxied]
+    entry = _spawn(
+        attempt,
+        settings,
+        "proxy",
+        [*_module("fault.proxy"), *ends, "--control", str(attempt.proxy_control)],
+        stdout=attempt.logs / "proxy.out",
+    )
+    wait_until(
+        attempt.proxy_control.exists,
+        timeout_s=PROXY_START_S,
+        what="proxy: listening",
+        alive=lambda: _death(attempt, entry),
+    )
+    return entry
 
 
 def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
     """Starts the workload supervisor with `command`; returns when all that was primed is committed."""
     config = attempt.configuration()
+    if any(planned.fault.on_connection for planned in config.planned_faults()):
+        start_proxy(attempt, settings)
     write_json(
         attempt.folder / "workload.json",
         {
@@ -135,6 +188,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
             "env": spark_environment(settings),
             "restart_delay_s": config.restart_delay_s,
             "max_restarts": MAX_RESTARTS,
+            "throw_away": config.commit_mode == "none",
         },
     )
     primed = wait_until(
@@ -160,11 +214,11 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
 
 
 def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
-    """Starts the conductor, which opens the gate and keeps the instants; waits until the fault settled.
+    """Starts the conductor, which opens the gate and keeps the instants; waits until every fault settled.
 
-    Returns the journal's last line on it (for a control: the gate's).
+    Returns the journal's last line on them (for a control: the gate's).
     """
-    config = attempt.configuration()
+    planned = attempt.configuration().planned_faults()
     entry = _spawn(
         attempt,
         settings,
@@ -183,14 +237,14 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
         what="conductor: opening the gate",
         alive=alive,
     )
-    if config.fault_at_s is None:
-        return gate
-    return wait_until(
-        lambda: _seen(attempt.conductor_journal, event="settled"),
-        timeout_s=config.fault_at_s + SETTLE_S,
-        what="conductor: the outcome of the fault",
-        alive=alive,
-    )
+    for one in planned:
+        gate = wait_until(
+            lambda index=one.index: _seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
+            timeout_s=one.end_s + SETTLE_S,
+            what=f"conductor: the outcome of fault {one.index}",
+            alive=alive,
+        )
+    return gate
 
 
 def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -304,7 +358,7 @@ def _folder(attempt: Attempt) -> list[str]:
     return ["--attempt-dir", str(attempt.folder)]
 
 
-def _seen(journal: Path, **match: str) -> dict[str, Any] | None:
+def _seen(journal: Path, **match: str | int) -> dict[str, Any] | None:
     """The last line whose fields are as given."""
     lines: list[dict[str, Any]] = read_journal(journal)
     return next((line for line in reversed(lines) if match.items() <= line.items()), None)

@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 
 from faultline.airflow_home import airflow_environment, write_airflow_home
-from faultline.attempt import Attempt
+from faultline.attempt import Attempt, write_json
 from faultline.config import suggest
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.processes import clean_environment, end_ledger, end_processes
 from faultline.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
-from faultline.settings import Settings, choose_ports
+from faultline.settings import Settings, choose_ports, instance
 from faultline.waiting import wait_until
 
 MARK = "FAULTLINE_INSTANCE"
@@ -162,7 +162,10 @@ def _up(
         _prepare(settings, java)
         _start_daemon(settings, java, java_home)
         supervisor = Supervisor(settings)
-    data, components = data_services(settings, java), airflow_services(settings) if airflow else []
+    data, components = (
+        data_services(settings, java, instance(settings)["instance"]),
+        airflow_services(settings) if airflow else [],
+    )
     wanted = data + components
     if airflow:
         write_airflow_home(settings)
@@ -222,15 +225,6 @@ def marked_processes(settings: Settings) -> list[psutil.Process]:
     return found
 
 
-def instance(settings: Settings) -> dict[str, str]:
-    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
-    try:
-        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return value
-
-
 def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
     """Running services keep the ports and the results folder that they were started with."""
     for name, port in explicit.items():
@@ -279,7 +273,7 @@ def _prepare(settings: Settings, java: Path) -> None:
 
 
 def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
-    _write_configuration(settings, data_services(settings, java))
+    _write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
     environment = clean_environment(
         {
             **airflow_environment(settings),
@@ -317,13 +311,32 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
     for service in services:
         text += CONF_PROGRAM.format(
             name=service.name,
-            command=escape(" ".join(_quote(part) for part in service.command)),
+            command=escape(" ".join(_quote(part) for part in _start_command(settings, service))),
             directory=escape(str(settings.home)),
             environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
             stop_signal=service.stop_signal,
             logs=escape(str(settings.logs)),
         )
     (settings.home / "supervisord.conf").write_text(text)
+
+
+def _start_command(settings: Settings, service: Service) -> list[str]:
+    """What supervisord runs: the service itself, or for a possible victim a start that minds a fault's hold."""
+    if not service.victim:
+        return service.command
+    folder = settings.home / "services"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{service.name}.json"
+    write_json(
+        file,
+        {
+            "service": service.name,
+            "command": service.command,
+            "hold": str(settings.hold(service.name)),
+            "journal": str(settings.services_journal),
+        },
+    )
+    return [sys.executable, "-P", "-m", "faultline.held", str(file)]
 
 
 def _quote(part: str) -> str:

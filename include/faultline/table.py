@@ -17,12 +17,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.record import Record
+from faultline.record import Record, RecoveryPart
 
 NONE = "—"
+CONTROL = "control"
 WIDTH = 120
 # Shown in columns of their own, or following from what is; other differences are named beside the row.
-_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "restart_delay_s"})
+_FAULT = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
+_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "restart_delay_s"}) | _FAULT
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ GROUPS = (
     (
         Column("cpu_driver", "CPU", "driver", "cores"),
         Column("cpu_executors", "CPU", "executors", "cores"),
+        Column("cpu_python", "CPU", "python", "cores"),
         Column("cpu_kafka", "CPU", "kafka", "cores"),
         Column("cpu_generator", "CPU", "generator", "cores"),
     ),
@@ -66,6 +69,8 @@ GROUPS = (
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 _LEFT = frozenset({"fault", "status"})
+# Left out where it says nothing: most workloads have no Python workers.
+_OPTIONAL = "cpu_python"
 _LEGEND = (
     "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
     "> n: not recovered within the n s that were watched; —: does not apply, or unknown."
@@ -99,19 +104,37 @@ def count(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def share(value: float | None) -> str:
+    """`87 %`."""
+    return NONE if value is None else f"{value * 100:.0f} %"
+
+
 def macro(record: Record) -> str:
-    """Macro recovery in seconds; `> 33.9` when it was watched that long and not seen."""
-    recovery = record.metrics.recovery
+    """Macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
+    return macro_of(record.metrics.recovery)
+
+
+def macro_of(recovery: RecoveryPart) -> str:
+    """The same of one recovery."""
     if recovery.macro_s is None and recovery.censored_at_s is not None:
         return f"> {seconds(recovery.censored_at_s)}"
     return seconds(recovery.macro_s)
 
 
 def fault_of(config: Mapping[str, Any]) -> str:
-    """`executor kill`, or `control`."""
+    """`executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
     if config.get("fault", "none") == "none":
-        return "control"
-    return f"{config['fault']} {config.get('fault_action', '')}".strip()
+        return CONTROL
+    plan = config.get("fault_plan")
+    faults = plan.get("faults") if isinstance(plan, Mapping) else None
+    if not isinstance(faults, list | tuple):
+        return f"{config['fault']} {config.get('fault_action', '')}".strip()
+    times: dict[str, int] = {}
+    for fault in faults:
+        if isinstance(fault, Mapping):
+            name, every = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
+            times[name] = times.get(name, 0) + (every if isinstance(every, int) else 1)
+    return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
 
 
 def plain(value: Any) -> str:
@@ -127,15 +150,15 @@ def name_of(record: Record) -> str:
 
 
 def ordered(records: Sequence[Record]) -> list[Record]:
-    """By workload, state, interval, what else differs, then kill before control, repetition and attempt."""
-    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"})
+    """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
+    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - _FAULT)
 
     def key(record: Record) -> tuple[Any, ...]:
         config = record.config
         axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
         return (
             *(_sortable(config.get(name)) for name in axes),
-            fault_of(config) == "control",
+            fault_of(config) == CONTROL,
             fault_of(config),
             record.repetition,
             record.attempt,
@@ -169,6 +192,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "p99_ms": milliseconds(metrics.latency_ms.p99),
                 "cpu_driver": cores(metrics.cpu_cores.driver),
                 "cpu_executors": cores(metrics.cpu_cores.executors),
+                "cpu_python": cores(metrics.cpu_cores.python_workers),
                 "cpu_kafka": cores(metrics.cpu_cores.kafka),
                 "cpu_generator": cores(metrics.cpu_cores.generator),
                 "reload_s": seconds(metrics.recovery.reload_s),
@@ -182,6 +206,13 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:
+    """The columns that these rows need: all, but that of the Python workers where there were none."""
+    return [
+        column for column in COLUMNS if column.key != _OPTIONAL or {row[_OPTIONAL] for row in rows} - {NONE, cores(0)}
+    ]
 
 
 def result_table(records: Sequence[Record]) -> Table:
@@ -200,7 +231,8 @@ class ResultTable(Table):
     def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
         super().__init__()
         self._texts = list(rows)
-        _fill(self, COLUMNS, self._texts)
+        self._columns = columns_of(self._texts)
+        _fill(self, self._columns, self._texts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for index, part in enumerate(self._parts(console, options)):
@@ -215,19 +247,20 @@ class ResultTable(Table):
                 yield Text(f"{row['number']} {row['status']}: {row['reason']}", style="yellow")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        natural = self._width(console, options, self._part(COLUMNS))
+        natural = self._width(console, options, self._part(self._columns))
         return Measurement(min(natural, options.max_width), min(natural, options.max_width))
 
     def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
         """One table, with less space between its columns if need be; else as few as hold all columns."""
         for gap in (2, 1):
-            whole = self._part(COLUMNS, gap)
+            whole = self._part(self._columns, gap)
             if self._width(console, options, whole) <= options.max_width:
                 return [whole]
         parts: list[list[Column]] = []
-        for group in GROUPS:
+        for every in GROUPS:
+            group = [column for column in every if column in self._columns]
             fits = self._width(console, options, self._part([*IDENTITY, *group])) <= options.max_width
-            for piece in [group] if fits else [(column,) for column in group]:
+            for piece in [group] if fits else [[column] for column in group]:
                 together = self._part([*parts[-1], *piece]) if parts else None
                 if together is not None and self._width(console, options, together) <= options.max_width:
                     parts[-1] += piece

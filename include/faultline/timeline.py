@@ -1,72 +1,41 @@
 """The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
 
-Only t2 depends on what was broken, so a new victim needs one function in DETECTORS; everything
-else reads the engine's own traces (commits, executor logs, bins).
+Only t2 depends on what was broken (see `detection`); everything else reads the engine's own traces
+(commits, executor logs, bins), within the time that belongs to the fault: from t0 to the next fault.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.bands import Band, first_held
-from faultline.executor_log import ExecutorEvents, StateLoad
-from faultline.raw import Commit, Line
-from faultline.window import CLOCK_RESOLUTION_NS, Window
+from faultline.bands import first_held
+from faultline.detection import detect, undo_of
+from faultline.evidence import Event, Evidence
+from faultline.executor_log import StateLoad
+from faultline.impact import longest_silence
+from faultline.window import CLOCK_RESOLUTION_NS
+
+__all__ = ["CHAIN", "Event", "Evidence", "Timeline", "companions", "read_timeline", "reloads"]
 
 CHAIN = ("t0", "t2", "t3", "t4", "t5", "t6", "t7")
-_EXECUTOR_ID = re.compile(r"--executor-id[ =](\S+)")
-
-
-@dataclass(frozen=True)
-class Event:
-    """A named instant and where it was read."""
-
-    name: str
-    wall_ns: int
-    source: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that the timeline is read from.
-
-    `end_offsets`: the broker's, read just before the signal. `victims`: the conductor's victim lines of
-    the faults that were delivered. `executors`: the recorder's REST samples. Bands are None where the
-    baseline held nothing.
-    """
-
-    t0_ns: int
-    victim: str
-    victims: Sequence[Line]
-    end_offsets: Mapping[str, int]
-    commits: Sequence[Commit]
-    bins: pd.DataFrame
-    lag: Band | None
-    throughput: Band | None
-    latency: Band | None
-    executors: pd.DataFrame
-    log: ExecutorEvents
-    emissions_ms: npt.NDArray[np.int64]
-    window: Window
-
 
 Timeline = Mapping[str, Event]
-Detector = Callable[[Evidence], Event | None]
 
 
 def read_timeline(evidence: Evidence) -> dict[str, Event]:
     """The events that can be found, by name; a name that is missing was not seen."""
     found: dict[str, Event] = {"t0": Event("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
-    _add(found, DETECTORS[evidence.victim](evidence))
-    _add(found, _caught_up(evidence))
-    if "t2" in found:
-        for event in _redeployed(evidence, found["t2"].wall_ns, found.get("t5")):
+    t2 = detect(evidence)
+    _add(found, t2)
+    # An act that lasts may leave the engine committing all the while; what was not yet over is not caught up.
+    lasted = undo_of(evidence) is not None and t2 is not None
+    _add(found, _caught_up(evidence, t2.wall_ns if lasted and t2 is not None else evidence.t0_ns))
+    if t2 is not None:
+        for event in _redeployed(evidence, t2, found.get("t5")):
             _add(found, event)
     if "t5" in found:
         _add(found, _lag_normal(evidence, found["t5"].wall_ns))
@@ -78,26 +47,28 @@ def read_timeline(evidence: Evidence) -> dict[str, Event]:
     return found
 
 
-def executor_removed(evidence: Evidence) -> Event | None:
-    """t2 of an executor: `removeTime` in Spark's REST interface; of several victims the last one's.
+def companions(evidence: Evidence) -> list[Event]:
+    """What else happened while this fault was watched, in order of time; a name may come more than once.
 
-    The victim is known by `--executor-id` in its command line; without it, the first removal after t0.
+    `driver_restarted`, `lineage`, `service_up` and `undone`.
     """
-    removed = evidence.executors.dropna(subset=["removed_ns"])
-    removed = removed[removed["removed_ns"] >= evidence.t0_ns - CLOCK_RESOLUTION_NS]
-    if removed.empty:
-        return None
-    by_id = removed.sort_values("wall_ns").groupby("id")["removed_ns"].last()
-    ids = [identity for identity in map(_executor_id, evidence.victims) if identity is not None]
-    if not ids:
-        return Event("t2", int(by_id.min()), "recorder.jsonl: first executor removed after t0 (REST)")
-    if any(identity not in by_id.index for identity in ids):
-        return None
-    names = ", ".join(ids)
-    return Event("t2", int(by_id[ids].max()), f"recorder.jsonl: removeTime of executor {names} (REST)")
-
-
-DETECTORS: dict[str, Detector] = {"executor": executor_removed}
+    found = [
+        Event("driver_restarted", int(line["wall_ns"]), f"supervisor.jsonl: start of incarnation {line['incarnation']}")
+        for line in evidence.journalled(evidence.supervisor, "start")
+    ]
+    found += [
+        Event("lineage", int(line["wall_ns"]), f"supervisor.jsonl: lineage {line['lineage']}: {line.get('reason')}")
+        for line in evidence.new_lineages()
+    ]
+    found += [
+        Event("service_up", int(line["wall_ns"]), f"services.jsonl: {line['service']} started (pid {line.get('pid')})")
+        for line in evidence.journalled(evidence.services, "started")
+    ]
+    found = [event for event in found if event.wall_ns <= evidence.watched_until_ns]
+    found += [
+        Event("undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone") for line in evidence.undone
+    ]
+    return sorted(found, key=lambda event: event.wall_ns)
 
 
 def reloads(loads: Sequence[StateLoad], after_ns: int, until_ns: int | None) -> list[StateLoad]:
@@ -117,30 +88,41 @@ def _add(found: dict[str, Event], event: Event | None) -> None:
         found[event.name] = event
 
 
-def _executor_id(victim: Line) -> str | None:
-    command = victim.get("command") or []
-    match = _EXECUTOR_ID.search(command if isinstance(command, str) else " ".join(map(str, command)))
-    return match.group(1) if match else None
+def _caught_up(evidence: Evidence, from_ns: int) -> Event | None:
+    """t5: first commit from then on that covers what the broker held when the signal was sent.
 
-
-def _caught_up(evidence: Evidence) -> Event | None:
-    """t5: first commit after t0 that covers what the broker held when the signal was sent."""
-    for commit in sorted(evidence.commits, key=lambda item: item.committed_wall_ns):
-        if commit.committed_wall_ns >= evidence.t0_ns and commit.covers(evidence.end_offsets):
-            return Event("t5", commit.committed_wall_ns, f"batches.json: commit of batch {commit.batch}")
+    A new state lineage begins behind those records, so its first commit is the one.
+    """
+    lineages = evidence.new_lineages()
+    first = int(lineages[0]["lineage"]) if lineages else 0
+    for commit in evidence.ordered_commits():
+        if commit.committed_wall_ns < from_ns or commit.lineage < first:
+            continue
+        if lineages or commit.covers(evidence.end_offsets):
+            where = f" of lineage {commit.lineage}" if lineages else ""
+            return Event("t5", commit.committed_wall_ns, f"batches.json: commit of batch {commit.batch}{where}")
     return None
 
 
-def _redeployed(evidence: Evidence, t2_ns: int, t5: Event | None) -> list[Event]:
-    """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch."""
-    earliest = t2_ns - CLOCK_RESOLUTION_NS
-    latest = None if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
-    loads = reloads(evidence.log.loads, earliest, latest)
+def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
+    """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
+
+    Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
+    lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load.
+    """
+    latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
+    lineage = bool(evidence.new_lineages())
+    begun_ns = _begun(evidence, t2.wall_ns, latest)
+    loads = [] if lineage else reloads(evidence.log.loads, begun_ns - CLOCK_RESOLUTION_NS, latest)
     if not loads:
-        launched = next((task for task in evidence.log.launches if task.wall_ns >= t2_ns), None)
-        if launched is None:
+        if not lineage and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
+            source = f"{t2.source}; no state was loaded again"
+            return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
+        launched = next((task for task in evidence.log.launches if task.wall_ns >= begun_ns), None)
+        if launched is None or not evidence.watches(launched.wall_ns):
             return []
-        source = f"log of executor {launched.executor}: first task after t2 (TID {launched.tid}), no state to load"
+        after = "t2" if begun_ns == t2.wall_ns else "the new start"
+        source = f"log of executor {launched.executor}: first task after {after} (TID {launched.tid}), no state to load"
         return [Event("t3", launched.wall_ns, source), Event("t4", launched.wall_ns, source)]
     last = max(loads, key=lambda load: load.wall_ns)
     source = f"log of executor {last.executor}: Loaded {last.version}, partition {last.partition}, TID {last.tid}"
@@ -152,10 +134,22 @@ def _redeployed(evidence: Evidence, t2_ns: int, t5: Event | None) -> list[Event]
     return found
 
 
+def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:
+    """The last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
+    lines = [*evidence.journalled(evidence.supervisor, "start"), *evidence.new_lineages()]
+    instants = [int(line["wall_ns"]) for line in lines]
+    return max([t2_ns, *(at for at in instants if latest_ns is None or at <= latest_ns)])
+
+
+def _is_undo(evidence: Evidence, t2: Event) -> bool:
+    undone = undo_of(evidence)
+    return undone is not None and undone.wall_ns == t2.wall_ns
+
+
 def _watched(evidence: Evidence, from_ns: int) -> pd.DataFrame:
-    """Bins from the one that ends at `from_ns` on, as long as the generator still sent."""
+    """Bins from the one that ends at `from_ns` on, as long as the generator still sent and no other fault came."""
     ends = evidence.bins["end_ns"]
-    return evidence.bins[(ends >= from_ns) & (ends <= evidence.window.watched_until_ns)]
+    return evidence.bins[(ends >= from_ns) & (ends <= evidence.watched_until_ns)]
 
 
 def _lag_normal(evidence: Evidence, t5_ns: int) -> Event | None:
@@ -187,22 +181,19 @@ def _held_event(name: str, bins: pd.DataFrame, inside: npt.NDArray[np.bool_], wh
 
 def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
     """t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
-    until_ns = evidence.window.watched_until_ns if t6 is None else t6.wall_ns
-    outputs = evidence.emissions_ms * 1_000_000
-    if len(outputs) and outputs[-1] < until_ns:
-        outputs = np.append(outputs, until_ns)
-    begins, ends = outputs[:-1], outputs[1:]
-    overlapping = (ends > evidence.t0_ns) & (begins < until_ns)
-    if not overlapping.any():
-        return None
-    lengths = np.where(overlapping, ends - begins, -1)
-    return Event("t1", int(begins[int(np.argmax(lengths))]), "harvest/tuples.parquet: last output before the silence")
+    silence = longest_silence(
+        evidence.emissions_ms, evidence.t0_ns, evidence.watched_until_ns if t6 is None else t6.wall_ns
+    )
+    return (
+        None if silence is None else Event("t1", silence[0], "harvest/tuples.parquet: last output before the silence")
+    )
 
 
 def _replacement(evidence: Evidence) -> Event | None:
     """Registration of the first executor that was added after t0."""
     added = evidence.executors.dropna(subset=["added_ns"])
     added = added[(added["added_ns"] > evidence.t0_ns) & (added["id"] != "driver")]
+    added = added[[evidence.watches(int(instant)) for instant in added["added_ns"]]]
     if added.empty:
         return None
     first = added.sort_values("added_ns").iloc[0]

@@ -5,7 +5,7 @@ A reason begins with the rule's code, which scripts may rely on: `schedule-lag: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,18 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Settled:
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it."""
+
+    outcome: str | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Findings:
     """What the rules look at. A `…_died` text is None while all is well.
 
-    `baseline_*`: values of the pre-fault bins. `outcome`: how the conductor settled the planned fault.
+    `baseline_*`: values of the pre-fault bins. `outcomes`: how each planned fault was settled, in order.
     `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
     """
 
@@ -37,7 +45,7 @@ class Findings:
     baseline_throughput: Floats
     t0_backlog: int
     effective_interval_s: float | None
-    outcome: str | None
+    outcomes: Sequence[Settled]
     losses: Sequence[str]
     undrained: int
     chain_problems: Sequence[str]
@@ -106,20 +114,18 @@ def interval_not_held(findings: Findings) -> str | None:
 
 def no_effect(findings: Findings) -> str | None:
     """The signal was sent, and nothing broke."""
-    return "the fault changed nothing" if _outcome(findings) == "no-effect" else None
+    return _of_faults(findings, {"no-effect"}, "changed nothing")
 
 
 def missed_window(findings: Findings) -> str | None:
     """The fault came outside the instant planned for it."""
-    return "the fault was not delivered at its time" if _outcome(findings) == "missed-window" else None
+    return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
 
 
 def fault_unknown(findings: Findings) -> str | None:
     """Nobody can say whether the fault took effect."""
-    known = {"effective", "no-effect", "missed-window"}
-    if findings.control or _outcome(findings) in known:
-        return None
-    return "the conductor did not settle whether the fault took effect"
+    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window"}
+    return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 
 def fault_in_control(findings: Findings) -> str | None:
@@ -155,5 +161,12 @@ RULES: dict[str, Callable[[Findings], str | None]] = {
 }
 
 
-def _outcome(findings: Findings) -> str | None:
-    return None if findings.control else findings.outcome
+def _of_faults(findings: Findings, outcomes: Collection[str | None], text: str) -> str | None:
+    """The text of each planned fault with such an outcome; a fault has a number where there are several."""
+    several = len(findings.outcomes) > 1
+    said = [
+        f"{f'fault {number}' if several else 'the fault'} {text}{f' ({settled.detail})' if settled.detail else ''}"
+        for number, settled in enumerate(findings.outcomes, start=1)
+        if settled.outcome in outcomes
+    ]
+    return "; ".join(said) or None

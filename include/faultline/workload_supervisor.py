@@ -5,7 +5,8 @@ incarnation; all of them are journalled, and belong to the timeline.
 
     python -m faultline.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts"}.
+`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts",
+"throw_away"}; with `throw_away` (commit mode `none`) no checkpoint outlives the loss of a process.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import psutil
 
 from faultline.attempt import Attempt
 from faultline.journal import Journal
+from faultline.lineages import LineageKeeper
 
 TERM_GRACE_S = 10.0
+WATCH_EVERY_S = 0.25
 
 
 class WorkloadSupervisor:
@@ -36,6 +39,9 @@ class WorkloadSupervisor:
         self._environment = {**os.environ, **specification["env"]}
         self._restart_delay_s = float(specification["restart_delay_s"])
         self._max_restarts = int(specification["max_restarts"])
+        self._keeper: LineageKeeper | None = None
+        if specification["throw_away"]:
+            self._keeper = LineageKeeper(attempt, attempt.read()["spark"]["ui"])
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -52,6 +58,8 @@ class WorkloadSupervisor:
                 code = self._incarnate(journal, incarnation)
                 if code == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
                     break
+                if self._keeper is not None:
+                    self._keeper.driver_died(journal)
                 if incarnation < self._max_restarts:
                     journal.write("restart", delay_s=self._restart_delay_s)
                     if self._stop.wait(self._restart_delay_s):
@@ -73,18 +81,21 @@ class WorkloadSupervisor:
             )
             process = psutil.Process(self._child.pid)
             journal.write("start", incarnation=incarnation, pid=process.pid, create_time=process.create_time())
-            code = self._wait()
+            code = self._wait(journal)
         journal.write("exit", incarnation=incarnation, returncode=code, signal=-code if code < 0 else None, sync=True)
         return code
 
-    def _wait(self) -> int:
+    def _wait(self, journal: Journal) -> int:
         assert self._child is not None
+        every_s = 1.0 if self._keeper is None else WATCH_EVERY_S
         while True:
             try:
-                return self._child.wait(timeout=TERM_GRACE_S if self._stop.is_set() else 1.0)
+                return self._child.wait(timeout=TERM_GRACE_S if self._stop.is_set() else every_s)
             except subprocess.TimeoutExpired:
                 if self._stop.is_set():
                     self._child.kill()
+                elif self._keeper is not None:
+                    self._keeper.watch(journal)
 
 
 def main() -> int:

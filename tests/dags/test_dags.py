@@ -9,9 +9,11 @@ import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
 from faultline.config import Configuration, parse_configuration
+from faultline.matrix import plan
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy
+from faultline.orchestration.sweep import matrix_of
 from faultline.settings import ROOT
 
 STEPS = [
@@ -26,7 +28,7 @@ STEPS = [
     "judge",
     "teardown",
 ]
-MATRICES = ["state_size_x_checkpoint_interval"]
+MATRICES = ["recovery", "state_size_x_checkpoint_interval"]
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
@@ -117,7 +119,23 @@ def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
 @pytest.mark.parametrize("bad", [[], ["x"], [-1], [1, 1]])
 def test_a_wrong_axis_is_refused(bag: Any, dag_id: str, bad: list[object]) -> None:
     with pytest.raises(ParamValidationError):
-        bag.dags[dag_id].params.get_param("state_mb").resolve(bad)
+        bag.dags[dag_id].params.get_param("checkpoint_interval_s").resolve(bad)
+
+
+def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any) -> None:
+    params = bag.dags["recovery"].params.dump()
+    cells = matrix_of(params, ["fault", "checkpoint_interval_s"]).cells("s")
+    points = [(cell.config.fault, cell.config.checkpoint_interval_s) for cell in cells]
+    victims = ["executor", "worker", "driver", "python_worker", "kafka"]
+    assert sorted(points) == sorted((victim, interval) for victim in [*victims, "none"] for interval in (2.0, 5.0))
+    for cell in cells:
+        config = cell.config
+        assert (config.workload, config.duration_s) == ("word_count_python", 100.0)
+        assert [one.fault.action for one in config.planned_faults()] == ([] if config.fault == "none" else ["kill"])
+    order = [cell.config.fault for cell in plan(cells, [], only_missing=True, seed=params["seed"])]
+    assert order != [cell.config.fault for cell in cells], "controls are measured among the others"
+    with pytest.raises(ParamValidationError):
+        bag.dags["recovery"].params.get_param("fault").resolve(["executer"])
 
 
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,23 +16,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fault import remote as remote_module
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
     HostKeyRefused,
     HostUnreachable,
     IdentityMismatch,
+    RemoteError,
     RemoteSignalRefused,
     UnsettledSignal,
 )
-from fault.identity import EXECUTOR, ProcessIdentity
-from fault.injector import Delivery, Outcome, Presence, settle
+from fault.hosts import Hosts
+from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
+from fault.injector import Delivery, Outcome, Presence, executors_on, settle
+from fault.local import LocalInjector
+from fault.plan import ALLOWED
 from fault.remote import RemoteHost, RemoteInjector
-from fault.victims import find_victims
+from fault.remote_shell import survey_program
+from fault.victims import find_victims, read_process
 
 pytestmark = pytest.mark.integration
 
@@ -141,9 +149,15 @@ def run() -> str:
 def spawn(run: str) -> Iterator[Spawn]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(token: str | None = None, main: str = EXECUTOR.main) -> object:
-        arguments = [f"-Dfaultline.run={token or run}", main, "--executor-id", "0"]
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE)
+    def start(
+        token: str | None = None, main: str = EXECUTOR.main, program: str = PROGRAM, mark: str = "-Dfaultline.run="
+    ) -> object:
+        options = {
+            EXECUTOR.main: ("--executor-id", "0", "--worker-url", "spark://Worker@node1:7001"),
+            WORKER.main: ("--host", "node1", "--port", "7001"),
+        }
+        arguments = [f"{mark}{token or run}", main, *options.get(main, ())]
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
@@ -158,7 +172,7 @@ def spawn(run: str) -> Iterator[Spawn]:
 
 
 def only(run: str) -> ProcessIdentity:
-    (found,) = find_victims(EXECUTOR, run)
+    (found,) = find_victims("executor", Tokens(run))
     return found
 
 
@@ -187,7 +201,7 @@ def test_a_checked_victim_is_killed_and_its_decoys_live(
         ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 0.5, start_ticks=None)),
         ("token", lambda victim: replace(victim, token="20261121T061500Z-000000")),
         ("token", lambda victim: replace(victim, token=victim.token[:-1])),
-        ("role", lambda victim: replace(victim, role=replace(EXECUTOR, main="some.other.Main"))),
+        ("role", lambda victim: replace(victim, role=replace(EXECUTOR, mains=("some.other.Main",)))),
     ],
 )
 def test_a_stranger_under_the_pid_is_refused_and_lives(
@@ -305,3 +319,195 @@ def test_a_signal_that_the_host_refuses_is_a_typed_error(
     assert (caught.value.status, caught.value.stderr) == (77, "kill: Operation not permitted\n")
     assert process.poll() is None
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+
+
+INSTANCE = "-Dfaultline.instance="
+# An executor with a first Python process, which forks a worker and lives on.
+TREE = """
+import subprocess, sys, time
+daemon = "import os, time; os.fork() and print('up', flush=True); time.sleep(120)"
+child = subprocess.Popen([sys.executable, "-c", daemon, "-m", "pyspark.daemon"])
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
+    """Starts an executor with Python processes; gives the pids of executor, first process and worker."""
+    pids: list[int] = []
+
+    def start(**options: str) -> list[int]:
+        executor = psutil.Process(spawn(program=TREE, **options).pid)
+        family = [executor.pid, *(child.pid for child in executor.children(recursive=True))]
+        pids.extend(family)
+        return family
+
+    yield start
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_finding_over_there_gives_what_finding_here_gives(
+    injector: RemoteInjector, spawn: Spawn, tree: Callable[..., list[int]], run: str
+) -> None:
+    instance = uuid.uuid4().hex[:16]
+    tokens = Tokens(run, instance)
+    spawn(main=WORKER.main, token=instance, mark=INSTANCE)
+    spawn(main=KAFKA.main, token=instance, mark=INSTANCE)
+    spawn(main=KAFKA.main, token="0" * 16, mark=INSTANCE)
+    spawn(main="faultline.known_truth", mark="faultline-run=")
+    spawn(main="faultline.known_truth", token=f"{run}0", mark="faultline-run=")
+    spawn()
+    tree()
+    tree(token="20261121T061500Z-000000")
+    found = {}
+    for word in ALLOWED:
+        there = injector.find(word, tokens)
+        here = LocalInjector().find(word, tokens)
+        assert all(one.host == "127.0.0.1" for one in there)
+        assert [replace(one, host="", create_time=0.0) for one in there] == [
+            replace(one, create_time=0.0) for one in here
+        ]
+        assert all(abs(a.create_time - b.create_time) < 0.02 for a, b in zip(there, here, strict=True))
+        found[word] = len(there)
+    # The other run's executor lives on the same Spark worker, which is therefore not this run's to break.
+    assert found == {"executor": 2, "worker": 0, "driver": 1, "python_worker": 1, "kafka": 1, "any": 2}
+
+
+def test_a_worker_is_found_by_whom_it_hosts(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    instance = uuid.uuid4().hex[:16]
+    worker = spawn(main=WORKER.main, token=instance, mark=INSTANCE)
+    tokens = Tokens(run, instance)
+    assert injector.find("worker", tokens) == ()
+    executor = spawn()
+    (found,) = injector.find("worker", tokens)
+    assert (found.pid, found.node) == (worker.pid, "node1:7001")
+    assert {one.pid for one in injector.find("any", tokens)} == {worker.pid, executor.pid}
+    assert executors_on(injector, found.node, tokens) == [0]
+
+
+def test_a_python_worker_over_there_is_traced_to_its_executor(
+    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, worker = tree()
+    *_, other = tree(token="20261121T061500Z-000000")
+    (victim,) = injector.find("python_worker", Tokens(run))
+    assert (victim.pid, victim.node) == (worker, "node1:7001")
+    for pid, part in ((daemon, "role"), (executor, "role"), (other, "token")):
+        live = read_process(pid)
+        assert live is not None
+        claimed = replace(victim, pid=pid, create_time=live.create_time, start_ticks=live.start_ticks)
+        with pytest.raises(IdentityMismatch) as caught:
+            injector.signal(claimed, signal.SIGKILL)
+        assert caught.value.part == part
+    assert all(psutil.pid_exists(pid) for pid in (executor, daemon, worker, other))
+    assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    os.kill(daemon, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while psutil.Process(worker).ppid() == daemon and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # Its daemon is gone, so it is nobody's any more; healing it is still allowed.
+    with pytest.raises(IdentityMismatch, match="^role"):
+        injector.signal(victim, signal.SIGKILL)
+    assert injector.probe(victim) is Presence.STOPPED
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def test_a_python_worker_over_there_is_killed(
+    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, worker = tree()
+    (victim,) = injector.find("python_worker", Tokens(run))
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert psutil.pid_exists(executor) and psutil.pid_exists(daemon)
+
+
+def test_the_shells_own_ancestors_are_refused(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    """The server is an ancestor of the session's shell; nothing it could be mistaken for makes it a victim."""
+    spawn()
+    victim = only(run)
+    process = psutil.Process(victim.pid)
+    (server_pid,) = (
+        one.pid for one in psutil.Process().children() if one.name() == "sshd" or "sshd" in " ".join(one.cmdline())
+    )
+    live = read_process(server_pid)
+    assert live is not None
+    claimed = replace(
+        victim,
+        pid=server_pid,
+        create_time=live.create_time,
+        start_ticks=live.start_ticks,
+        role=replace(EXECUTOR, mains=(live.command[0],)),
+    )
+    with pytest.raises(IdentityMismatch):
+        injector.signal(claimed, signal.SIGKILL)
+    assert process.is_running() and psutil.pid_exists(server_pid)
+
+
+def test_hosts_dispatch_to_the_host_of_the_victim(
+    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    process = spawn()
+    hosts = Hosts(LocalInjector(), {"node1": injector})
+    (victim,) = hosts.find("executor", Tokens(run))
+    assert victim.host == "node1"
+    assert hosts.find("driver", Tokens(run)) == ()
+    assert set(hosts.clock_offsets()) == {"node1"}
+    assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(hosts, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
+    offset = injector.clock_offset()
+    assert 0 < offset.round_trip_s < 5
+    assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
+
+
+def test_finding_and_the_clock_have_typed_errors(server: Server, tmp_path: Path, run: str) -> None:
+    tokens = Tokens(run)
+    other = key_pair(tmp_path / "other")
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{server.address.port} {other}\n")
+    cases = (
+        (replace(server.address, port=free_port()), HostUnreachable),
+        (replace(server.address, known_hosts=tmp_path / "known_hosts"), HostKeyRefused),
+    )
+    for address, kind in cases:
+        with RemoteInjector(address) as remote:
+            with pytest.raises(kind) as caught:
+                remote.find("executor", tokens)
+            assert (caught.value.host, caught.value.command) == ("127.0.0.1", "find executor")
+            with pytest.raises(kind) as caught:
+                remote.clock_offset()
+            assert caught.value.command == "date +%s%N"
+
+
+def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
+    server: Server, injector: RemoteInjector, run: str
+) -> None:
+    for act in (lambda: injector.find("executor", Tokens(run)), injector.clock_offset):
+        server.drop_next()
+        with pytest.raises(ConnectionLost):
+            act()
+        act()
+
+
+def test_a_host_without_a_clock_in_ns_is_a_typed_error(
+    server: Server, injector: RemoteInjector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_DATE", "echo 1700000000")
+    with pytest.raises(RemoteError, match="no time in ns: 1700000000"):
+        injector.clock_offset()
+    monkeypatch.setattr(remote_module, "_DATE", "no-such-program-here")
+    with pytest.raises(ConnectionLost):
+        injector.clock_offset()
+
+
+def test_what_finding_sends_only_reads() -> None:
+    program = survey_program()
+    assert "kill" not in program
+    redirections = re.findall(r"\d?>[^\s)]*", program)
+    assert set(redirections) <= {"2>/dev/null"}

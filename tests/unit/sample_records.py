@@ -19,6 +19,7 @@ def sample(
     repetition: int = 0,
     latency: dict[str, Any] | None = None,
     recovery: dict[str, Any] | None = None,
+    recoveries: list[dict[str, Any]] | None = None,
     timeline: dict[str, tuple[float, str]] | None = None,
     raw_config: dict[str, Any] | None = None,
     **config: Any,
@@ -36,6 +37,7 @@ def sample(
                 "sustained": True,
                 "cpu_cores": ByRole(driver=0.186, executors=0.48, python_workers=0.0, kafka=0.06, generator=0.0549),
                 "recovery": RecoveryPart.empty().model_copy(update=recovery or {}),
+                "recoveries": [RecoveryPart.empty().model_copy(update=one) for one in recoveries or []],
                 "audit": AuditPart(expected=396_357, lost=0, overcounted=12_345, wrong=0, reemitted=7, unknown=0),
             }
         )

@@ -1,15 +1,14 @@
 """A complete attempt made up from planted truth, in the formats that the real processes write.
 
 A small model of a micro-batch engine: batch i is planned at T0 + i·interval and committed `DELAY` of an
-interval later. The fault holds one batch back until the state is loaded again; some batches run late
+interval later. A fault holds one batch back until the state is loaded again; some batches run late
 (`catch`), and some more are late only in their outputs (`slow`). Every instant is known beforehand.
+What differs between victims is who notices, what is loaded again, and in which application.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,118 +18,98 @@ import pandas as pd
 
 from faultline.bands import band
 from faultline.bins import Schedule, between, bins_of_batches
-from faultline.config import Configuration
+from faultline.driver_log import parse_driver_log
+from faultline.evidence import Evidence
 from faultline.executor_log import ExecutorEvents, parse_executor_log
 from faultline.latency import TUPLE_COLUMNS, fold
 from faultline.raw import Commit, _recorder
-from faultline.timeline import Evidence
 from faultline.window import NS, Window
+from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
+from tests.unit.synthetic_traces import CORES, Traces
+
+__all__ = ["CORES", "T0_NS", "Scenario", "Synthetic", "write_lines"]
 
 DELAY = 0.3
-T0_NS = 1_795_241_700_250_000_000
 MONO_NS = 5_000_000_000_000
 PRIMER = 4
 ATTEMPT = "20261121T061500Z-3fa9c1"
-CORES = {"driver": 0.25, "executors": 0.4, "kafka": 0.1, "generator": 0.05, "python_workers": 0.0}
 _KEY = "w" * 10
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """What is planted. Seconds; `catch` and `slow` count batches; `recovers` False means censored."""
-
-    interval_s: float = 2.0
-    rate: float = 200.0
-    warmup_s: float = 6.0
-    fault: bool = True
-    phase: float = 0.1
-    detection_s: float = 0.35
-    redeploy_s: float = 3.2
-    load_s: float = 0.4
-    replay_s: float = 3.0
-    catch: int = 2
-    slow: int = 1
-    recovers: bool = True
-    nothing_to_load: bool = False
-    lost: int = 0
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration that such a run would have had."""
-        values: dict[str, Any] = {
-            "rate": self.rate,
-            "warmup_s": self.warmup_s,
-            "duration_s": self.duration_s,
-            "checkpoint_interval_s": self.interval_s,
-            "fault": "executor" if self.fault else "none",
-        }
-        return Configuration.model_validate(values)
-
-    @property
-    def duration_s(self) -> float:
-        """Long enough for baseline, planted recovery and hold, in whole intervals."""
-        bins = 4 if self.interval_s >= 5 else 10
-        late = self.detection_s + self.redeploy_s + self.load_s + self.replay_s
-        after = max(32.0, late + (self.catch + self.slow + 4) * self.interval_s + 12.0)
-        return self.interval_s * np.ceil(((bins + 2) * self.interval_s + after) / self.interval_s)
-
-
-class Synthetic:
+class Synthetic(Traces):
     """The attempt of a scenario: in memory (`evidence`) or on disk (`write`)."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.s = scenario
         c = scenario.configuration
         self.window = Window.of(T0_NS, c.warmup_s, c.duration_s, c.checkpoint_interval_s)
-        bins = 4 if c.checkpoint_interval_s >= 5 else 10
-        base = scenario.warmup_s + (bins + 1) * scenario.interval_s
-        self.hit = int(np.ceil(base / scenario.interval_s))
-        at = self.hit * scenario.interval_s + scenario.phase * scenario.interval_s
-        self.t0 = _grain(T0_NS + at * NS)
-        self.t2 = _grain(self.t0 + scenario.detection_s * NS)
-        self.t3 = _grain(self.t2 + scenario.redeploy_s * NS)
-        self.t4 = self.t3 if scenario.nothing_to_load else _grain(self.t3 + scenario.load_s * NS)
-        self.t5 = _grain(self.t4 + scenario.replay_s * NS)
-        self.t6 = self.t5 + _ns((scenario.catch + 1) * scenario.interval_s)
-        self.t7 = self.t6 + _ns((scenario.slow + 1) * scenario.interval_s)
-        self.end_offsets = self._offsets(self.t0)
+        self.end_ns = self.window.end_ns
+        self.batches: list[Row] = []
+        self.hits: list[Hit] = []
+        self._lay()
+        if self.hits:
+            first = self.hits[0]
+            self.hit, self.t0, self.t2, self.t3 = first.row, first.t0, first.t2, first.t3
+            self.t4, self.t5, self.t6, self.t7 = first.t4, first.t5, first.t6, first.t7
+            self.end_offsets = self._offsets(self.t0)
+
+    def _hit(self, number: int, row: int, planned: int) -> Hit:
+        s = self.s
+        t0 = grain(planned + s.phase * s.interval_s * NS)
+        t2 = grain(t0 + s.detection_s * NS)
+        t3 = t2 if s.lasts else grain(t2 + s.redeploy_s * NS)
+        t4 = grain(t3 + s.load_s * NS) if s.loads(s.victims[number]) else t3
+        t5 = grain(t4 + s.replay_s * NS)
+        t6 = t5 + ns((s.catch + 1) * s.interval_s)
+        t7 = t6 + ns((s.slow + 1) * s.interval_s)
+        return Hit(number, s.victims[number], row, t0, t2, grain((t2 + t3) / 2), t3, t4, t5, t6, t7)
 
     @property
     def truth(self) -> dict[str, float]:
         """The planted parts in seconds."""
-        t = [self.t0, self.t2, self.t3, self.t4, self.t5, self.t6, self.t7]
+        return self.truth_of(0)
+
+    def truth_of(self, number: int) -> dict[str, float]:
+        """The planted parts of one fault in seconds."""
+        h = self.hits[number]
+        t = [h.t0, h.t2, h.t3, h.t4, h.t5, h.t6, h.t7]
         names = ["detection_s", "redeploy_s", "load_s", "replay_s", "catchup_s"]
         parts = {name: (after - before) / NS for name, before, after in zip(names, t, t[1:], strict=False)}
         return {**parts, "reload_s": (t[3] - t[0]) / NS, "macro_s": (t[6] - t[0]) / NS}
 
-    @cached_property
-    def batches(self) -> list[tuple[int, int, int]]:
-        """(planned, committed, extra delay of the outputs) of each batch, primer first; ns."""
-        s, step = self.s, _ns(self.s.interval_s)
-        rows = [(T0_NS - 2 * step, T0_NS - step, 0)]
+    def _lay(self) -> None:
+        """All batches, primer first, and the faults between them."""
+        s, step = self.s, ns(self.s.interval_s)
+        rows = [Row(T0_NS - 2 * step, T0_NS - step, 0)]
         last = self.window.end_ns + 2 * step
-        planned = T0_NS + step
-        stop = self.t0 if s.fault else last
-        while planned <= stop:
+        before = int(np.ceil((s.warmup_s + (s.baseline + 1) * s.interval_s) / s.interval_s))
+        for number in range(1, before + 1 if s.fault else (last - T0_NS) // step + 1):
             # alternating, so that the baseline has a spread but no trend
-            wobble = _ns((0.004 if len(rows) % 2 else -0.004) * s.interval_s)
-            rows.append((planned, planned + _ns(DELAY * s.interval_s) + wobble, 0))
-            planned += step
-        if s.fault:
-            rows = [row for row in rows if row[0] <= self.t0]
-            held = self.t4 + (self.t5 - self.t4) // 2
-            rows[-1] = (rows[-1][0], held, 0)
-            rows.append((held, self.t5, 0))
-            committed, number = self.t5 + step, 1
-            while committed <= last:
-                late = number <= s.catch or not s.recovers
-                slow = s.catch < number <= s.catch + 1 + s.slow
-                rows.append(
-                    (committed - _ns((2 if late else 1) * DELAY * s.interval_s), committed, 2 * step if slow else 0)
-                )
-                committed, number = committed + step, number + 1
-        rows.append((rows[-1][1], rows[-1][1] + step, 0))
-        return rows
+            wobble = ns((0.004 if number % 2 == 0 else -0.004) * s.interval_s)
+            planned = T0_NS + number * step
+            rows.append(Row(planned, planned + ns(DELAY * s.interval_s) - wobble, 0))
+        lineage = 0
+        for number in range(len(s.victims) if s.fault else 0):
+            hit = self._hit(number, len(rows) - 1, rows[-1].planned)
+            self.hits.append(hit)
+            held = hit.t4 + (hit.t5 - hit.t4) // 2
+            begun = None
+            if s.commit_mode == "none":
+                rows.pop()
+                lineage, begun = lineage + 1, hit.t4
+            else:
+                rows[-1] = rows[-1]._replace(committed=held)
+            rows.append(Row(held, hit.t5, 0, lineage, begun))
+            follow = s.catch + s.slow + 3 + max(3, int(np.ceil(10 / s.interval_s)))
+            committed, count = hit.t5 + step, 1
+            while committed <= last and (number == len(s.victims) - 1 or count <= follow):
+                late = count <= s.catch or not s.recovers
+                extra = 2 * step if s.catch < count <= s.catch + 1 + s.slow else 0
+                planned = committed - ns((2 if late else 1) * DELAY * s.interval_s)
+                rows.append(Row(planned, committed, extra, lineage))
+                committed, count = committed + step, count + 1
+        rows.append(Row(rows[-1].committed, rows[-1].committed + step, 0, lineage))
+        self.batches = rows
 
     @cached_property
     def due(self) -> np.ndarray:
@@ -145,10 +124,13 @@ class Synthetic:
     @cached_property
     def commits(self) -> list[Commit]:
         """What `batches.json` holds."""
-        return [
-            Commit(0, number, planned, committed, self._offsets(planned) if number else {"0": PRIMER, "1": PRIMER})
-            for number, (planned, committed, _) in enumerate(self.batches)
-        ]
+        found: list[Commit] = []
+        for number, row in enumerate(self.batches):
+            first = next(index for index, other in enumerate(self.batches) if other.lineage == row.lineage)
+            ends = self._offsets(row.planned) if number else {"0": PRIMER, "1": PRIMER}
+            start = None if row.begun is None else self._offsets(row.begun)
+            found.append(Commit(row.lineage, number - first, row.planned, row.committed, ends, start))
+        return found
 
     @cached_property
     def records(self) -> pd.DataFrame:
@@ -160,7 +142,7 @@ class Synthetic:
                 "offset": PRIMER + np.arange(n) // 2,
                 "timestamp_ms": self.due,
                 "primer": False,
-                "batch": self._batch_of(),
+                "batch": pd.array(self._row_of(), dtype="Int64"),
                 "lineage": 0,
             }
         )
@@ -170,113 +152,59 @@ class Synthetic:
         )
         return pd.concat([primer, schedule], ignore_index=True)
 
-    def _batch_of(self) -> np.ndarray:
-        planned = np.array([row[0] for row in self.batches]) // 1_000_000
+    def _row_of(self) -> np.ndarray:
+        """Index of the batch that took each record of the schedule; −1 for what no lineage took."""
+        planned = np.array([row.planned for row in self.batches]) // 1_000_000
         planned[0] = 0
-        return np.searchsorted(planned, self.due, side="left")
+        taken = np.searchsorted(planned, self.due, side="left")
+        for index, row in enumerate(self.batches):
+            if row.begun is not None:
+                taken[(taken == index) & (self.due <= row.begun // 1_000_000)] = -1
+        return taken
 
     @cached_property
     def tuples(self) -> pd.DataFrame:
         """Two tuples of each record, emitted 20 ms before the commit of its batch."""
-        batch = self._batch_of()
-        emitted = np.array([(row[1] + row[2]) // 1_000_000 - 20 for row in self.batches])
+        row = self._row_of()
+        commits = self.commits
+        emitted = np.array([(row.committed + row.extra) // 1_000_000 - 20 for row in self.batches])
         schedule = pd.DataFrame(
             {
-                "lineage": 0,
-                "batch": batch,
+                "lineage": np.array([commit.lineage for commit in commits])[row],
+                "batch": np.array([commit.batch for commit in commits])[row],
                 "produced_ms": self.due,
-                "emitted_ms": emitted[batch],
+                "emitted_ms": emitted[row],
                 "primer": False,
                 "n": 2,
             },
             columns=TUPLE_COLUMNS,
         )
+        if (row < 0).any():
+            missing = ["lineage", "batch", "emitted_ms"]
+            schedule[missing] = schedule[missing].astype("Int64")
+            schedule.loc[row < 0, missing] = pd.NA
         primer = pd.DataFrame([(0, 0, T0_NS // 10**6 - 9000, int(emitted[0]), True, 99)], columns=TUPLE_COLUMNS)
         return pd.concat([primer, schedule], ignore_index=True)
 
-    @cached_property
-    def recorder(self) -> list[dict[str, Any]]:
-        """One sample a second of every process and of Spark's executors."""
-        lines: list[dict[str, Any]] = [{"kind": "start", "wall_ns": T0_NS - 12 * NS}]
-        for wall in range(T0_NS - 12 * NS, self.window.end_ns + 4 * NS, NS):
-            lines += [self._process(wall, *row) for row in self._living(wall)]
-            lines.append({"kind": "executors", "app_id": "app-1", "wall_ns": wall, "executors": self._rest(wall)})
-        return [*lines, {"kind": "stop", "wall_ns": self.window.end_ns + 4 * NS}]
-
-    def _living(self, wall: int) -> list[tuple[str, int, int]]:
-        """(role, pid, born) of the processes alive at an instant."""
-        born = T0_NS - 30 * NS
-        living = [(role, 100 + index, born) for index, role in enumerate(CORES) if role != "python_workers"]
-        if not self.s.fault or wall < self.t0:
-            living.append(("executors", 200, born))
-        elif wall > self.t2 + NS:
-            living.append(("executors", 300, self.t2 + NS))
-        return living
-
-    def _process(self, wall: int, role: str, pid: int, born: int) -> dict[str, Any]:
-        share = CORES[role] / (2 if role == "executors" else 1)
-        return {
-            "kind": "proc",
-            "wall_ns": wall,
-            "role": role,
-            "pid": pid,
-            "create_time": born / NS,
-            "cpu_s": share * (wall - born) / NS,
-            "rss_bytes": 100_000_000,
-            "final": False,
-        }
-
-    def _rest(self, wall: int) -> list[dict[str, Any]]:
-        gc = max(0.0, (wall - T0_NS) / NS) * 10
-        executors = [
-            {"id": name, "addTime": spark_time(T0_NS - 20 * NS), "totalGCTime": gc} for name in ("driver", "0", "1")
-        ]
-        if self.s.fault and wall > self.t2:
-            executors[1]["removeTime"] = spark_time(self.t2)
-            executors[1]["totalGCTime"] = (self.t0 - T0_NS) / NS * 10
-            executors.append({"id": "2", "addTime": spark_time(self.t2 + 3 * NS), "totalGCTime": 0})
-        return executors
-
-    @cached_property
-    def logs(self) -> dict[str, list[str]]:
-        """Log lines of each executor: state of partition 0 on executor 0, of partition 1 on executor 1."""
-        lines: dict[str, list[str]] = {"0": [], "1": [], "2": []}
-        for number, (planned, committed, _) in enumerate(self.batches):
-            for partition in (0, 1):
-                moved = self.s.fault and committed > self.t0 and partition == 0
-                executor = ("1" if self.s.nothing_to_load else "2") if moved else str(partition)
-                if moved and self.s.nothing_to_load:
-                    continue
-                tid = 10 * number + partition
-                first = number == 0
-                if moved and number == self.hit:
-                    lines[executor] += task_lines(tid, partition, number, self.t3, self.t4, real=True)
-                else:
-                    at = planned + (committed - planned) // 4
-                    if self.s.fault and self.t0 <= committed and at <= self.t5 and partition == 1:
-                        at = self.t0 - NS // 100 if number == self.hit else at
-                    lines[executor] += task_lines(tid, partition, number, at, at + 2_000_000, real=first)
-        if self.s.fault and self.s.nothing_to_load:
-            lines["1"] += task_lines(999, 1, self.hit, self.t3, None, real=False)
-        return lines
-
-    def evidence(self) -> Evidence:
-        """The timeline's evidence without a file in between."""
+    def evidence(self, number: int = 0) -> Evidence:
+        """The timeline's evidence of one fault without a file in between."""
+        hit = self.hits[number]
         tuples = fold([self.tuples], self.window)
         bins = bins_of_batches(self.commits, Schedule(self.records), tuples, self.window)
         reference = between(bins, self.window.start_ns, self.t0)
-        parsed = [parse_executor_log(lines, f"app-1/{name}") for name, lines in self.logs.items()]
+        parsed = [parse_executor_log(lines, name) for name, lines in self.logs.items()]
         log = ExecutorEvents(
             tuple(sorted((x for one in parsed for x in one.launches), key=lambda x: x.wall_ns)),
             tuple(sorted((x for one in parsed for x in one.loads), key=lambda x: x.wall_ns)),
             tuple(sorted((x for one in parsed for x in one.snapshots), key=lambda x: x.wall_ns)),
         )
-        samples = [line for line in self.recorder if line["kind"] == "executors"][-1:]
+        asked = [self._rest(wall) for wall in (hit.t0 - NS, hit.t7 + 5 * NS)]
+        samples = [sample for sample in asked if sample is not None]
         return Evidence(
-            t0_ns=self.t0,
-            victim="executor",
-            victims=[self.victim],
-            end_offsets=self.end_offsets,
+            t0_ns=hit.t0,
+            victim=hit.role,
+            victims=[self.victims[number]],
+            end_offsets=self._offsets(hit.t0),
             commits=self.commits,
             bins=bins,
             lag=band(reference["lag"].to_numpy(dtype=float)),
@@ -286,13 +214,12 @@ class Synthetic:
             log=log,
             emissions_ms=tuples.emissions_ms,
             window=self.window,
+            driver=parse_driver_log(self.driver_log, "driver-0.log"),
+            supervisor=self.supervisor,
+            services=self.services,
+            undone=self._undone(hit) if self.s.lasts else (),
+            until_ns=self.hits[number + 1].t0 if number + 1 < len(self.hits) else None,
         )
-
-    @property
-    def victim(self) -> dict[str, Any]:
-        """The conductor's line about executor 0."""
-        command = ["java", "CoarseGrainedExecutorBackend", "--executor-id", "0", "--app-id", "app-1"]
-        return {"pid": 200, "create_time": T0_NS / NS - 30, "role": "executors", "command": command}
 
     def write(self, results: Path) -> Path:
         """Writes the attempt under `results`/attempts and returns its directory."""
@@ -307,6 +234,7 @@ class Synthetic:
                 "planned_wall_ns": c.planned_wall_ns,
                 "committed_wall_ns": c.committed_wall_ns,
                 "end_offsets": dict(c.end_offsets),
+                "start_offsets": c.start_offsets,
             }
             for c in self.commits
         ]
@@ -314,7 +242,8 @@ class Synthetic:
         write_lines(directory / "recorder.jsonl", self.recorder)
         write_lines(directory / "generator.jsonl", self._generator())
         write_lines(directory / "conductor.jsonl", self._conductor())
-        write_lines(directory / "supervisor.jsonl", [{"event": "start", "incarnation": 1, "pid": 100}])
+        write_lines(directory / "supervisor.jsonl", self.supervisor)
+        write_lines(directory / "services.jsonl", self.services)
         progress = {"event": "progress", "batch": 9, "state": {"rows": 3, "memory_bytes": 1, "rows_updated": 1}}
         write_lines(directory / "listener.jsonl", [{"event": "started"}, progress, {"event": "terminated"}])
         _write_json(directory / "checkpoint.json", {"snapshot_bytes": 1000, "changelog_bytes": 24})
@@ -324,9 +253,10 @@ class Synthetic:
         counts = pd.DataFrame({"key": [_KEY, "wörtlich"], "expected": [n, 5], "final": [n - self.s.lost, 5]})
         counts.assign(outputs=1, reemitted=[7, 0], unreadable=0).to_parquet(directory / "harvest" / "counts.parquet")
         for name, lines in self.logs.items():
-            folder = directory / "spark-logs" / "app-1" / name
+            folder = directory / "spark-logs" / name
             folder.mkdir(parents=True)
             (folder / "stderr").write_text("Spark Executor Command: java\n" + "\n".join(lines) + "\n")
+        (directory / "spark-logs" / "driver-0.log").write_text("\n".join(self.driver_log) + "\n")
         return directory
 
     def _attempt(self) -> dict[str, Any]:
@@ -371,37 +301,17 @@ class Synthetic:
         gate = {"event": "gate", "t0_wall_ns": T0_NS, "t0_mono_ns": MONO_NS, "wall_ns": T0_NS}
         if not self.s.fault:
             return [gate, {"event": "done"}]
-        return [
-            {"event": "victims", "victims": [self.victim]},
-            gate,
-            {"event": "end_offsets", "offsets": self.end_offsets},
-            {"event": "invoked", "fault": 0, "victim": 200, "planned_wall_ns": self.t0},
-            {"event": "delivered", "fault": 0, "victim": 200, "planned_wall_ns": self.t0, "wall_ns": self.t0},
-            {"event": "settled", "fault": 0, "outcome": "effective", "detail": "gone"},
-            {"event": "done"},
-        ]
-
-
-def task_lines(tid: int, partition: int, version: int, start: int, loaded: int | None, *, real: bool) -> list[str]:
-    """What an executor logs for one task that loads state (or none, when `loaded` is None)."""
-    thread = f"Executor task launch worker for task {partition}.0 in stage {version}.0 (TID {tid})"
-    store = f"StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId={partition}, storeName=default ] ]"
-    lines = [(start, "Executor", f"Running task {partition}.0 in stage {version}.0 (TID {tid})")]
-    if loaded is not None:
-        lines.append((start, f"RocksDB {store}", f"Loading {version} with stateStoreCkptId: "))
-        if real:
-            lines.append((start, f"RocksDBFileManager {store}", "Copied 1 files (9 bytes) from DFS to local"))
-        lines.append((loaded, f"RocksDB {store}", f"Loaded {version}"))
-        lines.append((loaded, f"RocksDBFileManager {store}", "Loaded change log reader version 1"))
-        saved = f"Saved checkpoint file for version {version + 1} checkpointUniqueId: "
-        lines.append((loaded, f"RocksDBFileManager {store}", saved))
-    return [f"{spark_time(wall, 'Z')} INFO [{thread}] {logger}: {text}" for wall, logger, text in lines]
-
-
-def spark_time(wall_ns: int, zone: str = "GMT") -> str:
-    """A UTC time with milliseconds, as Spark writes it."""
-    moment = datetime.fromtimestamp(wall_ns // NS, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns % NS // 1_000_000:03d}{zone}"
+        lines = [{"event": "victims", "victims": self.victims}, gate]
+        for hit, victim in zip(self.hits, self.victims, strict=True):
+            who = {"fault": hit.number, "victim": victim["pid"]}
+            lines += [
+                {"event": "end_offsets", "fault": hit.number, "offsets": self._offsets(hit.t0), "before_signal": True},
+                {"event": "invoked", **who, "planned_wall_ns": hit.t0},
+                {"event": "delivered", **who, "role": victim["role"], "action": self.s.action, "wall_ns": hit.t0},
+                *(self._undone(hit) if self.s.lasts else ()),
+                {"event": "settled", "fault": hit.number, "outcome": "effective", "detail": "gone"},
+            ]
+        return [*lines, {"event": "done"}]
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -411,12 +321,3 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content))
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1000) * 1_000_000
-
-
-def _grain(wall_ns: float) -> int:
-    """To whole milliseconds, as logs and REST give them."""
-    return int(wall_ns) // 1_000_000 * 1_000_000

@@ -42,6 +42,25 @@ def test_totals_are_those_of_a_count_by_hand(rows: list[tuple[int | None, int | 
         assert bool(named) == bool(getattr(totals, kind))
 
 
+def test_a_send_without_acknowledgement_is_never_lost(tmp_path: Path) -> None:
+    """Two were unacknowledged: one is in the topic and was counted, the other never arrived, so nobody expects it."""
+    sent, arrived, counted = ["a", "a", "b", "c"], ["a", "a", "b"], ["a", "a", "b"]
+    keys = sorted({*arrived, *counted})
+    frame = pd.DataFrame(
+        {
+            "key": keys,
+            "expected": [arrived.count(key) for key in keys],  # the batch recomputation reads the topic itself
+            "final": [counted.count(key) for key in keys],
+            "reemitted": 0,
+            "unreadable": 0,
+        }
+    )
+    frame.to_parquet(tmp_path / "counts.parquet")
+    totals, offenders = audit(tmp_path / "counts.parquet", [{"event": "done", "records": len(sent), "unknown": 2}])
+    assert (totals.lost, totals.overcounted, totals.wrong, totals.unknown) == (0, 0, 0, 2)
+    assert offenders == []
+
+
 def test_without_a_done_event_the_unknown_sends_stay_unknown(tmp_path: Path) -> None:
     path = tmp_path / "counts.parquet"
     pd.DataFrame({"key": ["a"], "expected": [1], "final": [1], "reemitted": [0], "unreadable": [0]}).to_parquet(path)

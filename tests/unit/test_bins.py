@@ -55,6 +55,21 @@ def test_the_primer_is_no_throughput_even_within_a_mixed_batch() -> None:
     assert Schedule(_records([1], primer=4)).primer_backlog(Commit(0, 0, None, 1, {"0": 3})) == 1
 
 
+def test_what_a_new_lineage_skipped_is_in_nobodys_throughput() -> None:
+    due_ms = [1_000_000 + 100 * index for index in range(100)]
+    commits = [
+        Commit(0, 0, None, 999 * NS, {"0": 2}),
+        Commit(0, 1, None, 1_002 * NS, {"0": 22}),
+        Commit(1, 0, None, 1_006 * NS, {"0": 62}, {"0": 52}),
+        Commit(1, 1, None, 1_007 * NS, {"0": 72}),
+    ]
+    bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
+    assert bins["records"].tolist() == [20, 10, 10]
+    assert bins["span_s"].tolist() == [2.0, 4.0, 1.0]
+    # due minus position, the skipped ones counted as passed
+    assert bins["lag"].tolist() == [21 - 20, 61 - 60, 71 - 70]
+
+
 def test_the_latency_of_a_bin_is_the_p99_of_its_batch() -> None:
     rows = [(0, 1, 1_000_000, 1_000_000 + latency, False, 1) for latency in range(1, 201)]
     tuples = fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW)

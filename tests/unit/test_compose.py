@@ -269,7 +269,7 @@ def test_init_writes_the_password_and_then_database_and_connections(tmp_path: Pa
 
 
 def test_spark_is_started_as_the_embedded_one_is() -> None:
-    embedded = {service.name: service for service in data_services(INSIDE, Path("java"))}
+    embedded = {service.name: service for service in data_services(INSIDE, Path("java"), "0" * 16)}
     for name in SPARK:
         script, *given = SERVICES[name]["command"]
         assert script == f"/opt/faultline/docker/spark/{'master' if name == 'spark-master' else 'worker'}"

@@ -14,11 +14,13 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from fault import injector as injector_module
 from fault import local
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused
-from fault.identity import EXECUTOR, ProcessIdentity
-from fault.injector import Delivery, Outcome, Presence, settle
+from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Tokens
+from fault.injector import SETTLE_WITHIN_S_OF, Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
+from fault.plan import ACTIONS
 from fault.undo import UndoStack
 from fault.victims import find_victims, read_process
 
@@ -36,8 +38,20 @@ def spawn(run: str) -> Iterator[Spawn]:
     """Starts sleepers that carry the arguments of an executor, and ends those that are left."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(token: str | None = None, main: str = EXECUTOR.main, number: int = 0, program: str = PROGRAM) -> object:
-        arguments = [f"-Dfaultline.run={token or run}", main, "--executor-id", str(number)]
+    def start(
+        token: str | None = None,
+        main: str = EXECUTOR.main,
+        number: int = 0,
+        program: str = PROGRAM,
+        mark: str = "-Dfaultline.run=",
+        node: str = "127.0.0.1:7001",
+    ) -> object:
+        host, port = node.split(":")
+        options = {
+            EXECUTOR.main: ["--executor-id", str(number), "--worker-url", f"spark://Worker@{node}"],
+            WORKER.main: ["--host", host, "--port", port],
+        }
+        arguments = [f"{mark}{token or run}", main, *options.get(main, [])]
         process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None
@@ -53,7 +67,7 @@ def spawn(run: str) -> Iterator[Spawn]:
 
 
 def only(run: str) -> ProcessIdentity:
-    (found,) = find_victims(EXECUTOR, run)
+    (found,) = find_victims("executor", Tokens(run))
     return found
 
 
@@ -62,7 +76,7 @@ def test_finding_sees_the_run_and_nothing_else(spawn: Spawn, run: str) -> None:
     spawn(token=f"{run}0")
     spawn(token="20261121T061500Z-000000")
     spawn(main="org.apache.spark.deploy.worker.Worker")
-    found = find_victims(EXECUTOR, run)
+    found = find_victims("executor", Tokens(run))
     assert [victim.pid for victim in found] == [wanted[1].pid, wanted[0].pid]
     assert all(victim.start_ticks is not None for victim in found)
 
@@ -72,9 +86,118 @@ def test_a_child_that_still_shows_its_parents_command_line_is_not_found(spawn: S
     parent = spawn(program=program)
     (child,) = psutil.Process(parent.pid).children()
     try:
-        assert [victim.pid for victim in find_victims(EXECUTOR, run)] == [parent.pid]
+        assert [victim.pid for victim in find_victims("executor", Tokens(run))] == [parent.pid]
     finally:
         child.kill()
+
+
+def test_services_are_found_by_their_own_token_and_workers_by_whom_they_host(spawn: Spawn, run: str) -> None:
+    instance = uuid.uuid4().hex[:16]
+    services = {"mark": "-Dfaultline.instance=", "token": instance}
+    hosting = spawn(main=WORKER.main, node="127.0.0.1:7001", **services)
+    spawn(main=WORKER.main, node="127.0.0.1:7002", **services)
+    spawn(main=WORKER.main, node="127.0.0.1:7001", mark="-Dfaultline.instance=", token="0" * 16)
+    broker = spawn(main="kafka.Kafka", **services)
+    executors = [spawn(number=3), spawn(number=1)]
+    tokens, injector = Tokens(run, instance), LocalInjector()
+    assert [one.pid for one in injector.find("worker", tokens)] == [hosting.pid]
+    assert [one.pid for one in injector.find("kafka", tokens)] == [broker.pid]
+    assert {one.pid for one in injector.find("any", tokens)} == {hosting.pid, *(one.pid for one in executors)}
+    assert executors_on(injector, "127.0.0.1:7001", tokens) == [1, 3]
+    assert executors_on(injector, None, tokens) == []
+
+
+# What an executor does: it starts a first process, which forks one for each task and lives on.
+DAEMON = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(2):
+    if os.fork() == 0:
+        break
+else:
+    print("up", flush=True)
+time.sleep(120)
+"""
+PARENT = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {DAEMON!r}, "-m", "pyspark.daemon"])
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
+    """Starts an executor with a first Python process and its two workers; gives the four pids in that order."""
+    pids: list[int] = []
+
+    def start(**options: str) -> list[int]:
+        executor = psutil.Process(spawn(program=PARENT, **options).pid)
+        (daemon,) = executor.children()
+        workers = sorted(worker.pid for worker in daemon.children())
+        assert len(workers) == 2
+        made = [executor.pid, daemon.pid, *workers]
+        pids.extend(made)
+        return made
+
+    yield start
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
+    tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, *workers = tree()
+    other = tree(token="20261121T061500Z-000000")
+    injector = LocalInjector()
+    found = injector.find("python_worker", Tokens(run))
+    assert sorted(one.pid for one in found) == workers
+    assert {one.node for one in found} == {"127.0.0.1:7001"}
+    victim, spared = found
+    assert injector.probe(victim) is Presence.ALIVE
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert all(psutil.pid_exists(pid) for pid in (executor, daemon, spared.pid, *other))
+    assert injector.find("python_worker", Tokens(run)) == (spared,)
+    for pid, part in ((daemon, "create_time"), (other[2], "create_time")):
+        with pytest.raises(IdentityMismatch, match=f"^{part}"):
+            injector.signal(replace(spared, pid=pid), signal.SIGKILL)
+    for pid, part in ((daemon, "role"), (other[2], "token")):
+        live = read_process(pid)
+        assert live is not None
+        claimed = replace(spared, pid=pid, create_time=live.create_time, start_ticks=live.start_ticks)
+        with pytest.raises(IdentityMismatch, match=f"^{part}"):
+            injector.signal(claimed, signal.SIGKILL)
+
+
+def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
+    tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, *_ = tree()
+    injector = LocalInjector()
+    victim = injector.find("python_worker", Tokens(run))[0]
+    assert settle(injector, victim, "pause", injector.signal(victim, signal.SIGSTOP)).outcome is Outcome.EFFECTIVE
+    for pid in (executor, daemon):
+        os.kill(pid, signal.SIGKILL)
+    await_orphan(victim)
+    assert injector.find("python_worker", Tokens(run)) == ()
+    with pytest.raises(IdentityMismatch, match="^role"):
+        injector.signal(victim, signal.SIGKILL)
+    assert injector.probe(victim) is Presence.STOPPED
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def await_orphan(victim: ProcessIdentity) -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        live = read_process(victim.pid)
+        parent = None if live is None else read_process(live.parent_pid)
+        if parent is None or PYTHON_WORKER.main not in parent.command:
+            return
+        time.sleep(0.01)
+    pytest.fail("the worker kept its parent")
 
 
 @pytest.mark.parametrize("pidfd", [True, False])
@@ -102,7 +225,7 @@ def test_a_kill_is_effective_and_spares_the_decoys(
         ("create_time", lambda victim: replace(victim, start_ticks=victim.start_ticks - 1)),
         ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 0.5, start_ticks=None)),
         ("token", lambda victim: replace(victim, token="20261121T061500Z-000000")),
-        ("role", lambda victim: replace(victim, role=replace(EXECUTOR, main="some.other.Main"))),
+        ("role", lambda victim: replace(victim, role=replace(EXECUTOR, mains=("some.other.Main",)))),
     ],
 )
 def test_a_stranger_under_the_pid_is_refused_and_lives(
@@ -116,23 +239,6 @@ def test_a_stranger_under_the_pid_is_refused_and_lives(
         injector.signal(victim, signal.SIGKILL)
     assert caught.value.part == part
     assert process.poll() is None
-
-
-def test_rounds_beside_decoys_with_the_same_command_line(spawn: Spawn, run: str) -> None:
-    """The decoy differs in nothing but its creation time, as a process on a recycled pid would."""
-    injector = LocalInjector()
-    for _ in range(20):
-        decoy = spawn()
-        real = spawn()
-        victims = {victim.pid: victim for victim in find_victims(EXECUTOR, run)}
-        victim = victims[real.pid]
-        with pytest.raises(IdentityMismatch):
-            injector.signal(replace(victim, pid=decoy.pid, start_ticks=-1), signal.SIGKILL)
-        assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-        assert real.wait(5) == -signal.SIGKILL
-        assert decoy.poll() is None
-        decoy.kill()
-        decoy.wait(5)
 
 
 def test_what_is_gone_already_has_no_effect(spawn: Spawn, run: str) -> None:
@@ -193,6 +299,9 @@ def test_a_signal_that_the_system_refuses_is_a_typed_error(
 class Scripted:
     """An injector whose probes give what the test wrote down."""
 
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        raise AssertionError("settling never searches")
+
     def __init__(self, *answers: Presence | RemoteError) -> None:
         self._answers = list(answers)
 
@@ -226,6 +335,23 @@ def test_an_unacknowledged_signal_is_settled_by_probes(
     victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
     settlement = settle(Scripted(*answers), victim, action, Delivery.UNKNOWN, within_s=0.1)
     assert settlement.outcome is outcome
+
+
+@pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])
+def test_how_long_an_act_may_take_hangs_on_the_action(
+    action: str, within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(SETTLE_WITHIN_S_OF) == set(ACTIONS)
+    now = [100.0]
+    monkeypatch.setattr(injector_module.time, "monotonic", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
+    settlement = settle(Scripted(Presence.ALIVE), victim, action, Delivery.SENT, sleep=sleep)
+    assert settlement.outcome is Outcome.NO_EFFECT
+    assert within_s <= now[0] - 100.0 < within_s + 0.1
 
 
 def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:

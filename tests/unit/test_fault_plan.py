@@ -1,69 +1,207 @@
-"""Fault plans: what is accepted, what is refused and how it is said, and the round trip through JSON."""
+"""Fault plans: what is accepted, what is refused and how, how they resolve, and the round trip through JSON."""
 
 from __future__ import annotations
 
 import json
 import signal
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fault.errors import PlanError
-from fault.plan import ACTIONS, Fault, FaultPlan
+from fault.plan import ALLOWED, CYCLES, LASTING, SINGLE, Fault, FaultPlan, PlannedFault, require_window
 
-TIMES = st.floats(min_value=0, max_value=1e5, allow_nan=False)
+SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
+LENGTHS = st.floats(min_value=0.001, max_value=1e3)
+RATE, CHECKPOINT_S, SNAPSHOT_S = 500.0, 2.0, 10.0
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> FaultPlan:
-    faults: list[Fault] = []
-    clock = draw(TIMES)
-    for _ in range(draw(st.integers(0, 4))):
-        action = draw(st.sampled_from(sorted(ACTIONS)))
-        duration = draw(st.floats(min_value=0.001, max_value=1e3)) if action == "pause" else None
-        faults.append(Fault("executor", action, clock, duration, draw(st.integers(1, 64))))
-        clock = faults[-1].end_s + draw(st.floats(min_value=0.1, max_value=1e3))
-    return FaultPlan(tuple(faults), seed=draw(st.integers(0, 2**63 - 1)))
+def faults(draw: st.DrawFn) -> Fault:
+    victim = draw(st.sampled_from(sorted(ALLOWED)))
+    action = draw(st.sampled_from(ALLOWED[victim]))
+    by_record = draw(st.booleans())
+    cycle = draw(st.sampled_from([None, *CYCLES]))
+    times = draw(st.integers(1, 4))
+    return Fault(
+        victim,
+        action,
+        at_s=None if by_record else draw(st.one_of(SECONDS, st.integers(0, 10**5))),
+        at_record=draw(st.integers(1, 10**7)) if by_record else None,
+        cycle=cycle,
+        phase=None if cycle is None else draw(st.floats(0, 1, exclude_max=True)),
+        duration_s=draw(LENGTHS) if action in LASTING else None,
+        delay_ms=draw(LENGTHS) if action == "delay" else None,
+        count=1 if victim in SINGLE else draw(st.integers(1, 64)),
+        every_s=draw(LENGTHS) if times > 1 else None,
+        times=times,
+    )
 
 
-@given(plans())
-def test_a_plan_survives_json(plan: FaultPlan) -> None:
+plans = st.builds(FaultPlan, st.lists(faults(), max_size=4).map(tuple), st.integers(0, 2**63 - 1))
+
+
+def resolve(plan: FaultPlan, rate: float = RATE) -> tuple[PlannedFault, ...]:
+    return plan.resolve(rate=rate, checkpoint_interval_s=CHECKPOINT_S, snapshot_interval_s=SNAPSHOT_S)
+
+
+def kill(at_s: float | None = 5.0, **changes: Any) -> Fault:
+    return Fault("executor", "kill", at_s=at_s, **changes)
+
+
+@given(plans)
+def test_a_plan_survives_json_and_mapping(plan: FaultPlan) -> None:
     text = plan.to_json()
     assert FaultPlan.from_json(text) == plan
     assert FaultPlan.from_json(text).to_json() == text
+    assert FaultPlan.from_mapping(plan.as_mapping()) == plan
+    names = {item.name for item in fields(Fault)}
+    assert all(set(fault) == names for fault in json.loads(text)["faults"])
 
 
-@given(plans())
-def test_every_fault_of_a_plan_lies_within_an_end_beyond_it(plan: FaultPlan) -> None:
-    last = max((fault.end_s for fault in plan.faults), default=0.0)
-    plan.require_within(last + 1)
-    if plan.faults:
+def test_equal_plans_have_one_text() -> None:
+    spelled = [
+        '{"victim": "executor", "action": "kill", "at_s": 0}',
+        '{"victim": "executor", "action": "kill", "at_s": -0.0}',
+    ]
+    texts = {FaultPlan.from_json(f'{{"faults": [{fault}], "seed": 0}}').to_json() for fault in spelled}
+    assert texts == {FaultPlan((kill(0.0),)).to_json()}
+    assert "-0" not in texts.pop()
+
+
+@given(plans)
+def test_occurrences_come_in_order_of_time_and_never_overlap(plan: FaultPlan) -> None:
+    try:
+        planned = resolve(plan)
+    except PlanError as refusal:
+        assert str(refusal).startswith("faults.")
+        assume(False)
+    assert [one.index for one in planned] == list(range(len(planned)))
+    assert len(planned) == sum(fault.times for fault in plan.faults)
+    for one in planned:
+        assert 0 <= one.earliest_s <= one.latest_s <= one.end_s
+        assert one.fault.times == 1 and one.fault.every_s is None and one.fault.at_record is None
+        assert one.fault.at_s == one.earliest_s
+        assert one.end_s == one.latest_s + (one.fault.duration_s or 0.0)
+        length = {"checkpoint": CHECKPOINT_S, "snapshot": SNAPSHOT_S, None: 0.0}[one.fault.cycle]
+        assert one.latest_s == pytest.approx(one.earliest_s + 2 * length + (one.fault.phase or 0.0) * length)
+    for earlier, later in zip(planned, planned[1:], strict=False):
+        assert later.earliest_s > earlier.end_s
+    # Resolved again, as they stand, they are the same occurrences.
+    assert resolve(FaultPlan(tuple(one.fault for one in planned), plan.seed)) == planned
+
+
+@given(plans, st.randoms())
+def test_the_order_of_the_list_does_not_matter(plan: FaultPlan, source: Any) -> None:
+    shuffled = list(plan.faults)
+    source.shuffle(shuffled)
+    try:
+        planned = resolve(plan)
+    except PlanError:
         with pytest.raises(PlanError):
-            plan.require_within(last)
+            resolve(replace(plan, faults=tuple(shuffled)))
+    else:
+        assert resolve(replace(plan, faults=tuple(shuffled))) == planned
 
 
-def test_a_kill_needs_no_more_than_its_victim_action_and_time() -> None:
-    fault = Fault("executor", "kill", 41)
-    assert fault.signum is signal.SIGKILL
-    assert fault.undo_signum is None
-    assert (fault.count, fault.duration_s, fault.end_s) == (1, None, 41.0)
+@given(st.lists(st.floats(0, 1000), min_size=2, max_size=5), LENGTHS)
+def test_overlap_is_refused_exactly_where_there_is_some(instants: list[float], duration: float) -> None:
+    plan = FaultPlan(tuple(Fault("worker", "pause", at_s=at_s, duration_s=duration) for at_s in instants))
+    ordered = sorted(instants)
+    if any(later <= earlier + duration for earlier, later in zip(ordered, ordered[1:], strict=False)):
+        with pytest.raises(PlanError, match=r"^faults\.\d\.at_s: .* overlaps faults\.\d"):
+            resolve(plan)
+    else:
+        assert [one.earliest_s for one in resolve(plan)] == ordered
 
 
-def test_a_pause_is_undone_and_ends_after_its_duration() -> None:
-    fault = Fault("executor", "pause", 10, 2.5)
-    assert fault.signum is signal.SIGSTOP
-    assert fault.undo_signum is signal.SIGCONT
-    assert fault.end_s == 12.5
+def test_overlapping_faults_are_named_by_their_place_in_the_list() -> None:
+    pause = {"victim": "executor", "action": "pause", "at_s": 5, "duration_s": 10}
+    late = {"victim": "executor", "action": "kill", "at_s": 15}
+    for listed, key in (([pause, late], "faults.1.at_s"), ([late, pause], "faults.0.at_s")):
+        with pytest.raises(PlanError, match=f"^{key}: .* overlaps"):
+            resolve(FaultPlan.from_mapping({"faults": listed}))
+    by_record = {"victim": "driver", "action": "kill", "at_record": 5001}
+    with pytest.raises(PlanError, match=r"^faults\.1\.at_record: 10 s .* overlaps faults\.0"):
+        resolve(FaultPlan.from_mapping({"faults": [pause, by_record]}))
+
+
+@given(plans, SECONDS, SECONDS, SECONDS)
+def test_the_window_lets_through_exactly_what_lies_in_it(plan: FaultPlan, low: float, high: float, end: float) -> None:
+    try:
+        planned = resolve(plan)
+    except PlanError:
+        assume(False)
+    inside = all(one.earliest_s >= low and one.latest_s <= high and one.end_s < end for one in planned)
+    if inside:
+        require_window(planned, low_s=low, high_s=high, end_s=end)
+    else:
+        with pytest.raises(PlanError, match=r"^faults\.\d\.(at_s|at_record|duration_s): "):
+            require_window(planned, low_s=low, high_s=high, end_s=end)
+
+
+def test_the_window_names_the_key_of_the_fault_that_leaves_it() -> None:
+    planned = resolve(FaultPlan((kill(20.0), Fault("executor", "pause", at_s=40.0, duration_s=30.0))))
+    require_window(planned, 20.0, 40.0, 70.1)
+    for low, high, end, key in (
+        (21, 40, 75, "faults.0.at_s"),
+        (0, 39, 75, "faults.1.at_s"),
+        (0, 40, 70, "faults.1.duration_s"),
+    ):
+        with pytest.raises(PlanError, match=f"^{key}: "):
+            require_window(planned, low, high, end)
+    recurring = resolve(FaultPlan((kill(20.0, every_s=10.0, times=4),)))
+    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: .* 50 s"):
+        require_window(recurring, 0.0, 45.0, 90.0)
+
+
+def test_the_instant_of_a_record_is_when_it_is_due() -> None:
+    (first,) = resolve(FaultPlan((kill(None, at_record=1),)))
+    (later,) = resolve(FaultPlan((kill(None, at_record=5001),)))
+    assert (first.earliest_s, later.earliest_s) == (0.0, 10.0)
+
+
+def test_a_phase_of_a_cycle_has_a_latest_instant() -> None:
+    (one,) = resolve(FaultPlan((Fault("executor", "kill", at_s=10.0, cycle="snapshot", phase=0.5),)))
+    assert (one.earliest_s, one.latest_s, one.end_s) == (10.0, 35.0, 35.0)
+
+
+def test_a_recurring_fault_becomes_its_occurrences() -> None:
+    planned = resolve(FaultPlan((Fault("kafka", "cut", at_s=10.0, duration_s=2.0, every_s=5.0, times=3),)))
+    assert [(one.earliest_s, one.end_s) for one in planned] == [(10.0, 12.0), (15.0, 17.0), (20.0, 22.0)]
+    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: .* overlaps"):
+        resolve(FaultPlan((Fault("kafka", "cut", at_s=10.0, duration_s=5.0, every_s=5.0, times=3),)))
+
+
+@pytest.mark.parametrize("change", [{"rate": 0.0}, {"checkpoint_interval_s": 0.0}])
+def test_what_the_plan_is_resolved_with_is_checked(change: dict[str, float]) -> None:
+    plan = FaultPlan((kill(1.0, cycle="checkpoint", phase=0.0),))
+    with pytest.raises(PlanError, match=f"^{next(iter(change))}: "):
+        plan.resolve(**{"rate": 1.0, "checkpoint_interval_s": 1.0, "snapshot_interval_s": 1.0, **change})
+
+
+def test_actions_and_their_signals() -> None:
+    assert (kill().signum, kill().undo_signum) == (signal.SIGKILL, None)
+    pause = Fault("driver", "pause", at_s=10, duration_s=2.5)
+    assert (pause.signum, pause.undo_signum) == (signal.SIGSTOP, signal.SIGCONT)
+    cut = Fault("kafka", "cut", at_s=1, duration_s=1)
+    assert cut.on_connection and cut.undo_signum is None
+    with pytest.raises(PlanError, match="^action: "):
+        _ = cut.signum
 
 
 def test_plans_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        Fault("executor", "kill", 1).at_s = 2  # type: ignore[misc]
+        kill().at_s = 2  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         FaultPlan().seed = 2  # type: ignore[misc]
+    listed = [kill()]
+    plan = FaultPlan(listed)  # type: ignore[arg-type]
+    listed.clear()
+    assert len(plan.faults) == 1
 
 
 @pytest.mark.parametrize(
@@ -71,20 +209,45 @@ def test_plans_cannot_be_changed() -> None:
     [
         ({"victim": "executr"}, "victim"),
         ({"victim": 3}, "victim"),
+        ({"victim": "none"}, "victim"),
         ({"action": "explode"}, "action"),
+        ({"action": "cut", "duration_s": 1}, "action"),
+        ({"action": ["kill"]}, "action"),
         ({"at_s": -1}, "at_s"),
         ({"at_s": float("nan")}, "at_s"),
         ({"at_s": float("inf")}, "at_s"),
-        ({"at_s": "soon"}, "at_s"),
+        ({"at_s": 10**400}, "at_s"),
+        ({"at_s": "soon\nor later"}, "at_s"),
         ({"at_s": True}, "at_s"),
         ({"at_s": None}, "at_s"),
+        ({"at_record": 7}, "at_record"),
+        ({"at_s": None, "at_record": 0}, "at_record"),
+        ({"at_s": None, "at_record": 1.5}, "at_record"),
+        ({"at_s": None, "at_record": 10**16}, "at_record"),
+        ({"cycle": "moon", "phase": 0}, "cycle"),
+        ({"cycle": "checkpoint"}, "phase"),
+        ({"cycle": "checkpoint", "phase": 1}, "phase"),
+        ({"cycle": "checkpoint", "phase": -0.1}, "phase"),
+        ({"phase": 0.5}, "phase"),
         ({"count": 0}, "count"),
         ({"count": 65}, "count"),
         ({"count": 1.5}, "count"),
+        ({"count": 2, "victim": "driver"}, "count"),
+        ({"count": 2, "victim": "kafka"}, "count"),
         ({"duration_s": 2}, "duration_s"),
         ({"action": "pause"}, "duration_s"),
         ({"action": "pause", "duration_s": 0}, "duration_s"),
         ({"action": "pause", "duration_s": -2}, "duration_s"),
+        ({"victim": "kafka", "action": "reset", "duration_s": 2}, "duration_s"),
+        ({"victim": "kafka", "action": "delay", "delay_ms": 2}, "duration_s"),
+        ({"victim": "kafka", "action": "delay", "duration_s": 2}, "delay_ms"),
+        ({"victim": "kafka", "action": "delay", "duration_s": 2, "delay_ms": 0}, "delay_ms"),
+        ({"delay_ms": 2}, "delay_ms"),
+        ({"every_s": 2}, "every_s"),
+        ({"times": 2}, "every_s"),
+        ({"times": 2, "every_s": 0}, "every_s"),
+        ({"times": 0}, "times"),
+        ({"times": 1001, "every_s": 1}, "times"),
         ({"when": 3}, "when"),
     ],
 )
@@ -92,13 +255,23 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_its_key(changes: dict[s
     values = {"victim": "executor", "action": "kill", "at_s": 5, **changes}
     with pytest.raises(PlanError) as caught:
         FaultPlan.from_mapping({"faults": [values], "seed": 1})
-    assert str(caught.value).startswith(f"faults.0.{key}: ")
-    assert "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith(f"faults.0.{key}: ")
+    assert "\n" not in message
+    assert ";" in message
+
+
+def test_connection_actions_are_for_kafka_alone() -> None:
+    for victim, actions in ALLOWED.items():
+        assert ("cut" in actions) == (victim == "kafka")
+        assert {"kill", "term", "pause"} <= set(actions)
 
 
 def test_the_nearest_known_name_is_offered() -> None:
     with pytest.raises(PlanError, match="did you mean executor"):
         Fault("executer", "kill", 1)
+    with pytest.raises(PlanError, match="did you mean duration_s"):
+        FaultPlan.from_mapping({"faults": [{"victim": "executor", "action": "kill", "durations": 1}]})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +285,7 @@ def test_the_nearest_known_name_is_offered() -> None:
         ('{"faults": [{}]}', "faults.0.action"),
         ('{"seed": -1}', "seed"),
         ('{"seed": "x"}', "seed"),
+        ('{"seed": null}', "seed"),
         ('{"sed": 1}', "sed"),
     ],
 )
@@ -119,10 +293,3 @@ def test_a_malformed_plan_is_refused_with_its_key(text: str, key: str) -> None:
     with pytest.raises(PlanError) as caught:
         FaultPlan.from_json(text)
     assert str(caught.value).startswith(f"{key}: ")
-
-
-def test_faults_that_overlap_are_refused() -> None:
-    pause = {"victim": "executor", "action": "pause", "at_s": 5, "duration_s": 10}
-    kill = {"victim": "executor", "action": "kill", "at_s": 15}
-    with pytest.raises(PlanError, match=r"^faults\.1\.at_s: .* overlaps"):
-        FaultPlan.from_json(json.dumps({"faults": [pause, kill]}))

@@ -1,9 +1,10 @@
-"""Who is a victim: identities, the choice by seed, and the guard rails, on made-up processes."""
+"""Who is a victim: identities, tokens, the choice by seed, and the guard rails, on made-up processes."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -12,25 +13,78 @@ from hypothesis import strategies as st
 
 from fault.errors import IdentityMismatch, TooFewVictims, VictimRefused
 from fault.guard import Guard
-from fault.identity import EXECUTOR, LiveProcess, ProcessIdentity, carries_token, order_of, require_match
-from fault.plan import Fault
-from fault.victims import choose, own_line, sort_candidates
+from fault.identity import (
+    DRIVER,
+    EXECUTOR,
+    KAFKA,
+    PYTHON_WORKER,
+    ROLES,
+    WORKER,
+    LiveProcess,
+    ProcessIdentity,
+    Role,
+    Tokens,
+    carries_token,
+    node_of,
+    order_of,
+    require_match,
+    require_same,
+)
+from fault.plan import ALLOWED, Fault, FaultPlan
+from fault.victims import ROLES_OF, Snapshot, choose, executor_ids, own_line, select, sort_candidates
 
 RUN = "20261121T061500Z-3fa9c1"
 OTHER_RUN = "20261121T061500Z-3fa9c2"
+INSTANCE = "0123456789abcdef"
+TOKENS = Tokens(RUN, INSTANCE)
 KILL = Fault("executor", "kill", 1)
+DAEMON = ("python3", "-m", "pyspark.daemon", "pyspark.worker")
 
 
-def command(run: str = RUN, executor_id: str = "0", main: str = EXECUTOR.main) -> tuple[str, ...]:
-    return ("java", "-cp", "jars/*", f"-Dfaultline.run={run}", main, "--executor-id", executor_id, "--cores", "1")
+def executor_command(
+    run: str = RUN, executor_id: str = "0", main: str = EXECUTOR.main, node: str = "127.0.0.1:7001"
+) -> tuple[str, ...]:
+    options = ("--executor-id", executor_id, "--worker-url", f"spark://Worker@{node}")
+    return ("java", "-cp", "jars/*", f"-Dfaultline.run={run}", main, *options)
+
+
+def worker_command(node: str, instance: str = INSTANCE) -> tuple[str, ...]:
+    host, port = node.split(":")
+    return ("java", f"-Dfaultline.instance={instance}", WORKER.main, "--host", host, "--port", port, "--cores", "2")
 
 
 def live(pid: int = 4000, created: float = 1000.0, ticks: int | None = 55, run: str = RUN) -> LiveProcess:
-    return LiveProcess(pid, 1, created, ticks, command(run))
+    return LiveProcess(pid, 1, created, ticks, executor_command(run))
 
 
-def victim(pid: int = 4000, created: float = 1000.0, ticks: int | None = 55, number: int = 0) -> ProcessIdentity:
-    return ProcessIdentity(pid, created, EXECUTOR, RUN, command(executor_id=str(number)), ticks)
+def victim(
+    pid: int = 4000,
+    created: float = 1000.0,
+    ticks: int | None = 55,
+    number: int = 0,
+    node: str = "127.0.0.1:7001",
+    host: str = "",
+) -> ProcessIdentity:
+    command = executor_command(executor_id=str(number), node=node)
+    return ProcessIdentity(pid, created, EXECUTOR, RUN, command, ticks, host, node)
+
+
+def snapshot(*processes: tuple[int, int, Iterable[str]], protected: Iterable[int] = ()) -> Snapshot:
+    """(pid, parent, command line) each; one without any role's main is known by its parent only."""
+    parents = {pid: parent for pid, parent, _ in processes}
+    known = {
+        pid: LiveProcess(pid, parent, 1000.0 + pid, pid, tuple(command))
+        for pid, parent, command in processes
+        if any(role.told_by(tuple(command)) for role in ROLES.values())
+    }
+    return Snapshot(known, parents, frozenset(protected))
+
+
+def pids(word: str, seen: Snapshot, tokens: Tokens = TOKENS) -> list[int]:
+    return [one.pid for one in select(word, tokens, seen)]
+
+
+# --- identities
 
 
 def test_the_same_process_matches() -> None:
@@ -47,8 +101,9 @@ def test_the_same_process_matches() -> None:
         (live(run=OTHER_RUN), "token"),
         (live(run=RUN + "0"), "token"),
         (live(run="x" + RUN), "token"),
-        (replace(live(), command=command(main="org.apache.spark.deploy.worker.Worker")), "role"),
-        (replace(live(), command=("tail", f"{RUN}/{EXECUTOR.main}.log")), "role"),
+        (replace(live(), command=("tail", f"results/{RUN}/log", EXECUTOR.main)), "token"),
+        (replace(live(), command=executor_command(main=WORKER.main)), "role"),
+        (replace(live(), command=("tail", f"-Dfaultline.run={RUN}", f"{EXECUTOR.main}.log")), "role"),
         (replace(live(), command=()), "token"),
     ],
 )
@@ -66,6 +121,29 @@ def test_known_ticks_decide_when_the_wall_clock_was_set() -> None:
         require_match(victim(created=1000.0, ticks=None), live(created=1001.0))
 
 
+def test_a_python_worker_is_traced_to_its_executor_each_time() -> None:
+    worker = LiveProcess(4002, 4001, 1.0, 7, DAEMON)
+    daemon, executor = LiveProcess(4001, 4000, 1.0, 6, DAEMON), live()
+    wrapper = LiveProcess(3999, 4000, 1.0, 6, ("sh", "-c", "python3 …"))
+    identity = ProcessIdentity(4002, 1.0, PYTHON_WORKER, RUN, DAEMON, 7)
+    require_match(identity, worker, [daemon, executor])
+    require_match(identity, worker, [daemon, wrapper, executor])
+    for ancestors, part in (
+        ([], "role"),
+        ([executor], "role"),
+        ([daemon], "token"),
+        ([daemon, daemon, executor], "role"),
+        ([daemon, live(run=OTHER_RUN)], "token"),
+        ([daemon, live(run=OTHER_RUN), executor], "token"),
+    ):
+        with pytest.raises(IdentityMismatch) as caught:
+            require_match(identity, worker, ancestors)
+        assert caught.value.part == part
+        require_same(identity, worker)  # it is the process that it was, whoever owns it now
+    with pytest.raises(IdentityMismatch, match="^role"):
+        require_match(identity, replace(worker, command=("python3",)), [daemon, executor])
+
+
 @pytest.mark.parametrize("pid", [1, 0, -1])
 def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
     with pytest.raises(VictimRefused, match="^pid: "):
@@ -74,44 +152,179 @@ def test_pid_one_and_below_is_never_a_victim(pid: int) -> None:
 
 @pytest.mark.parametrize("token", ["", "short", "has space in it", "quote'quote'quote", "*-star-star", "a/b/c/d/e/f"])
 def test_a_token_that_cannot_single_out_a_run_is_refused(token: str) -> None:
-    with pytest.raises(VictimRefused, match="^token: "):
-        ProcessIdentity(4000, 1.0, EXECUTOR, token)
-    with pytest.raises(VictimRefused, match="^token: "):
-        Guard(token)
+    for make in (
+        lambda: ProcessIdentity(4000, 1.0, EXECUTOR, token),
+        lambda: Tokens(token),
+        lambda: Tokens(RUN, token),
+    ):
+        with pytest.raises(VictimRefused, match="^token: "):
+            make()
 
 
-@given(st.text("abcXYZ019", min_size=1, max_size=3))
-def test_a_longer_token_is_another_token(more: str) -> None:
-    assert carries_token([f"-Dfaultline.run={RUN}"], RUN)
-    assert carries_token([f"/results/{RUN}/x"], RUN)
-    assert not carries_token([f"-Dfaultline.run={RUN}{more}"], RUN)
-    assert not carries_token([f"-Dfaultline.run={more}{RUN}"], RUN)
+@given(st.text("abcXYZ019-.=/", min_size=1, max_size=3), st.sampled_from([EXECUTOR, DRIVER, WORKER, KAFKA]))
+def test_only_a_whole_mark_with_exactly_the_token_counts(more: str, role: Role) -> None:
+    mark = f"-Dfaultline.{'run' if role.scope == 'run' else 'instance'}="
+    assert carries_token([f"{mark}{RUN}"], RUN, role)
+    assert carries_token([f"faultline-run={RUN}"], RUN, role) == (role.scope == "run")
+    for argument in (f"{mark}{RUN}{more}", f"{mark}{more}{RUN}", f"{more}{mark}{RUN}", RUN, f"/results/{RUN}/x"):
+        assert not carries_token([argument], RUN, role)
+
+
+@given(st.sampled_from(sorted(ROLES)), st.booleans())
+def test_each_role_has_the_token_of_its_scope(name: str, services: bool) -> None:
+    role, tokens = ROLES[name], Tokens(RUN, INSTANCE if services else None)
+    if role.scope == "services" and not services:
+        with pytest.raises(VictimRefused, match=f"^victim: a {name} "):
+            tokens.of(role)
+    else:
+        assert tokens.of(role) == (RUN if role.scope == "run" else INSTANCE)
 
 
 def test_the_executor_id_orders() -> None:
-    assert order_of(EXECUTOR, command(executor_id="12")) == 12
-    assert order_of(EXECUTOR, command(executor_id="driver")) is None
+    assert order_of(EXECUTOR, executor_command(executor_id="12")) == 12
+    assert order_of(EXECUTOR, executor_command(executor_id="driver")) is None
     assert order_of(EXECUTOR, ("java", "--executor-id")) is None
     assert [v.pid for v in sort_candidates([victim(4002, number=10), victim(4003, number=9)])] == [4003, 4002]
 
 
+def test_the_node_is_the_spark_worker() -> None:
+    assert node_of(EXECUTOR, executor_command(node="10.0.0.7:41000")) == "10.0.0.7:41000"
+    assert node_of(EXECUTOR, ("java", EXECUTOR.main)) is None
+    assert node_of(WORKER, worker_command("spark-worker-1:17081")) == "spark-worker-1:17081"
+    assert node_of(WORKER, ("java", WORKER.main, "--host", "h")) is None
+    assert node_of(DRIVER, ("java", DRIVER.main, "--host", "h", "--port", "1")) is None
+
+
+def test_every_victim_word_of_a_plan_means_roles() -> None:
+    assert set(ROLES_OF) == set(ALLOWED)
+
+
+# --- candidates
+
+
+A, B, C = "127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"
+CLUSTER = (
+    (10, 1, worker_command(A)),
+    (11, 1, worker_command(B)),
+    (12, 1, worker_command(C)),
+    (13, 1, worker_command(A, "fedcba9876543210")),
+    (20, 10, executor_command(executor_id="1", node=A)),
+    (21, 11, executor_command(executor_id="0", node=B)),
+    (30, 1, ("java", f"-Dfaultline.run={RUN}", DRIVER.main, "word_count.py", f"faultline-run={RUN}")),
+    (31, 30, ("python3", "word_count.py", f"faultline-run={RUN}")),
+    (32, 1, ("java", DRIVER.main, "word_count.py", f"faultline-run={OTHER_RUN}")),
+    (40, 1, ("java", f"-Dfaultline.instance={INSTANCE}", "kafka.Kafka", "server.properties")),
+    (41, 1, ("java", "-Dfaultline.instance=fedcba9876543210", "kafka.Kafka", "server.properties")),
+    (42, 1, ("java", f"-Dfaultline.run={INSTANCE}", "kafka.Kafka")),
+    (50, 20, DAEMON),
+    (51, 50, DAEMON),
+    (52, 50, DAEMON),
+    (53, 52, DAEMON),  # a program that a worker is about to start
+    (54, 1, DAEMON),
+    (55, 54, DAEMON),  # of nobody's daemon
+    (56, 30, DAEMON),
+    (57, 56, DAEMON),  # of the driver's daemon
+)
+OTHER_RUN_ON_B = (22, 11, executor_command(run=OTHER_RUN, node=B))
+OF_THE_OTHER_RUN = ((58, 22, DAEMON), (59, 58, DAEMON))
+
+
+def test_each_word_finds_its_processes_and_no_strangers() -> None:
+    seen = snapshot(*CLUSTER)
+    assert pids("executor", seen) == [21, 20]
+    assert pids("worker", seen) == [10, 11]
+    assert pids("driver", seen) == [30]
+    assert pids("kafka", seen) == [40]
+    assert pids("python_worker", seen) == [51, 52]
+    assert pids("any", seen) == [21, 20, 10, 11]
+    assert {one.node for one in select("python_worker", TOKENS, seen)} == {A}
+    assert all(one.token == TOKENS.of(one.role) for word in ALLOWED for one in select(word, TOKENS, seen))
+
+
+def test_a_worker_that_hosts_another_runs_executor_is_no_candidate() -> None:
+    seen = snapshot(*CLUSTER, OTHER_RUN_ON_B, *OF_THE_OTHER_RUN)
+    assert pids("worker", seen) == [10]
+    assert pids("any", seen) == [21, 20, 10]
+    assert pids("python_worker", seen) == [51, 52]
+    assert pids("python_worker", seen, Tokens(OTHER_RUN)) == [59]
+
+
+def test_known_truth_is_a_driver() -> None:
+    seen = snapshot((30, 1, ("python3", "-m", "faultline.known_truth", f"faultline-run={RUN}")))
+    assert pids("driver", seen) == [30]
+
+
+def test_protected_processes_and_fork_copies_are_no_candidates() -> None:
+    command = executor_command()
+    assert pids("executor", snapshot((20, 1, command), (21, 20, command), (22, 21, command))) == [20]
+    assert pids("executor", snapshot((20, 1, command), (1, 0, command), protected=[20])) == []
+    assert pids("python_worker", snapshot(*CLUSTER, protected=[51])) == [52]
+
+
+def test_without_the_services_token_no_service_is_found() -> None:
+    seen = snapshot(*CLUSTER)
+    assert pids("executor", seen, Tokens(RUN)) == [21, 20]
+    for word in ("worker", "kafka", "any"):
+        with pytest.raises(VictimRefused, match="^victim: "):
+            select(word, Tokens(RUN), seen)
+
+
+def test_the_executors_of_a_worker_are_known() -> None:
+    executors = select("executor", TOKENS, snapshot(*CLUSTER))
+    assert executor_ids(executors, A) == [1]
+    assert executor_ids(executors, C) == []
+    assert executor_ids(executors, None) == []
+
+
 @given(
-    numbers=st.lists(st.integers(0, 50), min_size=1, max_size=8, unique=True),
-    seed=st.integers(0, 2**31),
-    repetition=st.integers(0, 100),
-    shuffle=st.integers(0, 1000),
-    data=st.data(),
+    st.lists(
+        st.tuples(st.integers(2, 40), st.integers(0, 40), st.sampled_from(CLUSTER)),
+        max_size=25,
+        unique_by=lambda p: p[0],
+    )
+)
+def test_whatever_runs_only_marked_processes_are_found(
+    made: list[tuple[int, int, tuple[int, int, Iterable[str]]]],
+) -> None:
+    """Any shape of process tree, loops included, as a snapshot taken over time may show."""
+    commands = {pid: tuple(like[2]) for pid, _, like in made}
+    seen = snapshot(*((pid, parent, like[2]) for pid, parent, like in made))
+    for word in ALLOWED:
+        for one in select(word, TOKENS, seen):
+            marked = [carries_token(commands[pid], one.token, one.role) for pid in line_of(one.pid, seen)]
+            assert marked[0] or (one.role is PYTHON_WORKER and any(marked))
+
+
+def line_of(pid: int, seen: Snapshot) -> list[int]:
+    return [pid, *(one.pid for one in seen.ancestors(pid) if one.command)]
+
+
+# --- choice
+
+
+@st.composite
+def candidates_over_nodes(draw: st.DrawFn) -> list[ProcessIdentity]:
+    numbers = draw(st.lists(st.integers(0, 50), min_size=1, max_size=8, unique=True))
+    nodes = st.sampled_from(["10.0.0.1:7001", "10.0.0.2:7001", "10.0.0.3:7001"])
+    return [victim(4000 + number, 1000.0 + number, number, number, draw(nodes)) for number in numbers]
+
+
+@given(
+    candidates_over_nodes(), st.integers(0, 2**31), st.integers(0, 100), st.integers(0, 1000), st.booleans(), st.data()
 )
 def test_the_choice_hangs_on_seed_and_candidates_only(
-    numbers: list[int], seed: int, repetition: int, shuffle: int, data: st.DataObject
+    candidates: list[ProcessIdentity], seed: int, repetition: int, shuffle: int, by_node: bool, data: st.DataObject
 ) -> None:
-    candidates = [victim(4000 + number, 1000.0 + number, number, number) for number in numbers]
     count = data.draw(st.integers(1, len(candidates)))
-    first = choose(candidates, count, seed=seed, repetition=repetition)
+    first = choose(candidates, count, seed=seed, repetition=repetition, by_node=by_node)
     random.Random(shuffle).shuffle(candidates)
-    assert choose(candidates, count, seed=seed, repetition=repetition) == first
+    assert choose(candidates, count, seed=seed, repetition=repetition, by_node=by_node) == first
     assert len(set(first)) == count
     assert set(first) <= set(candidates)
+    if by_node:
+        # A second victim on a node only when every node has given one.
+        nodes = {candidate.node for candidate in candidates}
+        assert len({chosen.node for chosen in first}) == min(count, len(nodes))
 
 
 def test_the_choice_is_the_same_in_every_process_and_differs_over_repetitions() -> None:
@@ -127,34 +340,81 @@ def test_every_candidate_is_chosen_about_equally_often() -> None:
     assert 400 < hits < 600
 
 
+def test_any_chooses_the_node_before_the_process() -> None:
+    """Three processes on one node and one on another: each node is hit half of the time."""
+    candidates = [victim(4000 + number, number=number, node=B if number == 3 else A) for number in range(4)]
+    hits = sum(choose(candidates, 1, seed=seed, repetition=1, by_node=True)[0].node == B for seed in range(1000))
+    assert 400 < hits < 600
+
+
+def test_the_same_node_name_on_two_hosts_is_two_nodes() -> None:
+    candidates = [victim(4000, host="a"), victim(4000, host="b")]
+    assert {one.host for one in choose(candidates, 2, seed=1, repetition=1, by_node=True)} == {"a", "b"}
+
+
 def test_too_few_candidates_are_refused() -> None:
-    with pytest.raises(TooFewVictims, match="^count: 2 victims .* only 1"):
-        choose([victim()], 2, seed=1, repetition=1)
+    for by_node in (False, True):
+        with pytest.raises(TooFewVictims, match="^count: 2 victims .* only 1"):
+            choose([victim()], 2, seed=1, repetition=1, by_node=by_node)
+
+
+# --- guard
+
+
+def planned(*faults: Fault) -> list[object]:
+    return list(FaultPlan(faults).resolve(rate=1.0, checkpoint_interval_s=2.0, snapshot_interval_s=8.0))
 
 
 def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
-    guard = Guard(RUN)
+    guard = Guard(TOKENS)
     guard.check(KILL, [victim()])
-    (line,) = guard.describe(KILL, [victim(number=3)])
+    seen = snapshot(*CLUSTER)
+    for word in ALLOWED:
+        guard.check(replace(KILL, victim=word, count=1), select(word, TOKENS, seen)[:1])
+    (line,) = guard.describe(planned(KILL)[0], [victim(number=3)])
     assert line == f"would kill executor 3 (pid 4000, run {RUN}) at T0 + 1 s"
+    (line,) = guard.describe(planned(Fault("worker", "pause", 3, duration_s=2))[0], select("worker", TOKENS, seen)[:1])
+    assert line == f"would pause worker (pid 10, services {INSTANCE}) for 2 s at T0 + 3 s"
+
+
+def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
+    guard = Guard(TOKENS)
+    (line,) = guard.describe(planned(replace(KILL, cycle="checkpoint", phase=0.25))[0], [victim()])
+    assert line.endswith(" between T0 + 1 s and T0 + 5.5 s (checkpoint cycle, phase 0.25)")
+    delay = planned(Fault("kafka", "delay", 1, duration_s=5, delay_ms=80))[0]
+    assert guard.describe(delay, []) == ["would delay the connections to Kafka by 80 ms for 5 s at T0 + 1 s"]
+    with pytest.raises(VictimRefused, match="^count: 1 victims, but the fault allows 0"):
+        guard.describe(delay, [victim()])
 
 
 def test_the_guard_refuses() -> None:
-    guard = Guard(RUN, protected=frozenset([4007]))
+    guard = Guard(TOKENS, protected=frozenset([4007]))
+    worker = select("worker", TOKENS, snapshot(*CLUSTER))[0]
     with pytest.raises(VictimRefused, match="^count: 2 victims"):
         guard.check(KILL, [victim(), victim(4001)])
     with pytest.raises(VictimRefused, match="named twice"):
         guard.check(replace(KILL, count=2), [victim(), victim()])
     with pytest.raises(VictimRefused, match="^pid: .* ancestor"):
         guard.check(KILL, [victim(4007)])
-    with pytest.raises(VictimRefused, match="^token: "):
+    with pytest.raises(VictimRefused, match="^token: .* this run is"):
         guard.check(KILL, [replace(victim(), token=OTHER_RUN)])
-    with pytest.raises(VictimRefused, match="^role: "):
-        guard.check(KILL, [replace(victim(), role=replace(EXECUTOR, name="worker"))])
+    with pytest.raises(VictimRefused, match="^token: .* a stranger"):
+        guard.check(KILL, [replace(victim(), command=executor_command(run=OTHER_RUN))])
+    with pytest.raises(VictimRefused, match="^role: .* a stranger"):
+        guard.check(KILL, [replace(victim(), command=("java", f"-Dfaultline.run={RUN}"))])
+    with pytest.raises(VictimRefused, match="^role: process 10 is a worker, the fault is for executor"):
+        guard.check(KILL, [worker])
+    with pytest.raises(VictimRefused, match="^token: .* these services are"):
+        guard.check(replace(KILL, victim="worker"), [replace(worker, token="fedcba9876543210")])
+
+
+def test_pids_of_another_host_are_other_processes() -> None:
+    guard = Guard(TOKENS, protected=frozenset([4000]))
+    guard.check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
 
 
 def test_this_process_and_its_ancestors_are_protected() -> None:
     assert {os.getpid(), os.getppid()} <= own_line()
     for pid in own_line() - {0, 1}:
         with pytest.raises(VictimRefused, match="^pid: "):
-            Guard(RUN).check(KILL, [victim(pid)])
+            Guard(TOKENS).check(KILL, [victim(pid)])

@@ -46,6 +46,7 @@ def test_the_figures_of_a_control(tmp_path: Path) -> None:
     assert record.status == "valid", record.reasons
     metrics = record.metrics
     assert set(metrics.recovery.model_dump().values()) == {None}
+    assert metrics.recoveries == []
     assert metrics.throughput_rps == pytest.approx(200, rel=0.01)
     assert metrics.sustained is True
     assert metrics.effective_interval_s == pytest.approx(2.0, rel=0.01)
@@ -120,6 +121,115 @@ def test_a_killed_recorder_conductor_or_generator_makes_the_record_invalid(tmp_p
     _drop(directory / "generator.jsonl", "event", "done")
     codes = [reason.split(":")[0] for reason in _judged(directory).reasons]
     assert codes[:3] == ["generator-died", "recorder-died", "conductor-died"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "code"),
+    [
+        ("generator.jsonl", "event", "done", "generator-died"),
+        ("recorder.jsonl", "kind", "stop", "recorder-died"),
+        ("conductor.jsonl", "event", "done", "conductor-died"),
+    ],
+)
+def test_what_nobody_watched_to_its_end_is_never_a_recovery(
+    tmp_path: Path, name: str, key: str, value: str, code: str
+) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _drop(directory / name, key, value)
+    record = _judged(directory)
+    assert [reason.split(":")[0] for reason in record.reasons] == [code]
+    assert set(record.metrics.recovery.model_dump().values()) == {None}
+    assert len(record.metrics.recoveries) == 1
+    assert [event.name for event in record.timeline] == ["gate", "measured_from", "measured_until"]
+
+
+@pytest.mark.parametrize("victim", ["worker", "driver", "python_worker", "kafka"])
+@pytest.mark.parametrize("recovers", [True, False])
+def test_every_victim_ends_as_recovered_or_censored(tmp_path: Path, victim: str, recovers: bool) -> None:
+    made = Synthetic(Scenario(victims=(victim,), recovers=recovers))
+    record = judge(made.write(tmp_path))
+    assert (record.status, record.reasons) == ("valid", [])
+    recovery = record.metrics.recovery
+    assert record.metrics.recoveries == [recovery]
+    assert recovery.recovered is recovers
+    assert (recovery.censored_at_s is None) is recovers
+    for name, value in made.truth.items():
+        if recovers or name not in ("catchup_s", "macro_s"):
+            assert getattr(recovery, name) == pytest.approx(value, abs=1e-6), name
+    assert recovery.dip_depth is not None and 0.5 < recovery.dip_depth <= 1
+    assert recovery.silence_s is not None and recovery.silence_s > recovery.reload_s
+    assert recovery.lag_area_record_s is not None and recovery.lag_area_record_s > 0
+
+
+def test_several_faults_are_told_apart(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(victims=("executor", "driver")))
+    directory = made.write(tmp_path)
+    record = judge(directory)
+    assert (record.status, record.reasons) == ("valid", [])
+    jsonschema.validate(record.as_dict(), committed_schema())
+    assert record.metrics.recovery == record.metrics.recoveries[0]
+    for number, recovery in enumerate(record.metrics.recoveries):
+        for name, value in made.truth_of(number).items():
+            assert getattr(recovery, name) == pytest.approx(value, abs=1e-6), (number, name)
+    at = {event.name: event.wall_ns for event in record.timeline}
+    assert [at[name] for name in ("t0#2", "t2#2", "t7#2")] == [made.hits[1].t0, made.hits[1].t2, made.hits[1].t7]
+    assert "driver_restarted#2" in at and "driver_restarted" not in at
+    series = json.loads((directory / "series.json").read_text())
+    assert {event["name"] for event in series["events"]} == set(at)
+
+
+def test_a_fault_that_changed_nothing_among_others_spoils_the_record_and_not_the_others(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(victims=("executor", "python_worker")))
+    directory = made.write(tmp_path)
+    (directory / "spark-logs" / "driver-0.log").unlink()
+    record = _judged(directory)
+    # without a lost task the worker was idle
+    assert record.reasons == ["no-effect: fault 2 changed nothing (no task was lost)"]
+    assert record.metrics.recoveries[0].reload_s == pytest.approx(made.truth["reload_s"])
+    assert set(record.metrics.recoveries[1].model_dump().values()) == {None}
+
+
+def test_a_worker_without_executors_changed_nothing(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario(victims=("worker",))).write(tmp_path)
+    lines = list(read_lines(directory / "conductor.jsonl"))
+    lines[0]["victims"][0]["executors"] = []
+    write_lines(directory / "conductor.jsonl", lines)
+    assert _judged(directory).reasons == [
+        "no-effect: the fault changed nothing (the worker hosted no executor of the run)"
+    ]
+
+
+def test_an_effective_fault_without_a_delivery_is_never_silent(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _drop(directory / "conductor.jsonl", "event", "delivered")
+    assert "timeline-broken: missing: t0, no delivery was journalled" in _judged(directory).reasons
+
+
+def test_what_throw_away_state_lost_is_a_number_and_no_defect(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(commit_mode="none", lost=400))
+    record = judge(made.write(tmp_path))
+    assert (record.status, record.reasons) == ("valid", [])
+    assert record.metrics.audit.lost == 400
+    assert record.metrics.recovery.load_s == 0
+    assert record.metrics.recovery.reload_s == pytest.approx(made.truth["reload_s"])
+    assert record.metrics.latency_ms.unreflected > 0
+    # what the new lineage skipped is in nobody's throughput
+    assert record.metrics.throughput_rps < 199
+
+
+def test_the_clocks_of_other_hosts_stand_in_the_environment(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    assert judge(directory).environment.clock_offsets is None
+    lines = list(read_lines(directory / "conductor.jsonl"))
+    clocks = [
+        {"event": "clock", "host": "node-2", "offset_s": 0.5, "round_trip_s": 0.2},
+        {"event": "clock", "host": "node-2", "offset_s": 0.003, "round_trip_s": 0.001},
+    ]
+    write_lines(directory / "conductor.jsonl", [*clocks, *lines])
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    offsets = record.as_dict()["environment"]["clock_offsets"]
+    assert offsets == {"node-2": {"offset_s": 0.003, "round_trip_s": 0.001}}
 
 
 def test_a_late_generator_makes_the_record_invalid(tmp_path: Path) -> None:

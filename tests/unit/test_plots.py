@@ -12,7 +12,7 @@ from faultline.judge import judge
 from faultline.overview import overview_figures, parts_figure
 from faultline.plots import FAULT_COLOUR, ROLE_COLOURS, time_figure
 from faultline.window import NS
-from tests.unit.sample_records import matrix, sample
+from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
 
 
@@ -111,6 +111,62 @@ def test_the_overview_has_a_figure_for_each_axis() -> None:
         "interval 5 s",
         "control",
     ]
+
+
+def test_faults_are_an_axis_of_their_own() -> None:
+    records = [
+        sample(fault=victim, checkpoint_interval_s=interval, recovery=recovery, attempt=f"{victim}-{interval}")
+        for interval in (2.0, 5.0)
+        for victim, recovery in (("none", None), ("worker", RECOVERED), ("driver", CENSORED))
+    ]
+    figures = dict(overview_figures(records))
+    assert list(figures) == ["checkpoint interval (s)", "fault"]
+    by_fault = figures["fault"]
+    assert list(by_fault.layout.xaxis.categoryarray) == ["driver kill", "worker kill", "control"]
+    macro = {trace.name: trace for trace in by_fault.data if trace.xaxis == "x3"}
+    assert list(macro["interval 5 s"].x) == ["worker kill"]
+    assert {trace.mode for trace in by_fault.data} == {"markers"}, "victims have no order that a line could follow"
+    assert list(macro["not recovered while watched"].x) == ["driver kill"]
+    control = traces(by_fault)["control"]
+    assert list(control.x) == ["control", "control"]
+    by_interval = figures["checkpoint interval (s)"]
+    assert [trace.name for trace in by_interval.data if trace.showlegend is not False] == [
+        "driver kill",
+        "worker kill",
+        "control",
+    ]
+    parts = parts_figure(records)
+    assert parts is not None
+    assert "2 · worker kill, 1 MB, 2 s" in parts.data[0].y
+
+
+def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
+    events = [
+        {"name": name, "t_s": t_s, "source": "x"}
+        for name, t_s in (
+            ("gate", 0.0),
+            ("t0", 40.0),
+            ("t2", 40.5),
+            ("undone", 45.0),
+            ("undone", 45.001),
+            ("t0#2", 60.0),
+            ("service_up#2", 62.25),
+            ("unheard_of", 63.0),
+        )
+    ]
+    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
+    figure = time_figure({**empty, "events": events, "warmup_s": 5.0, "duration_s": 90.0})
+    marks = [(trace.meta, trace.name, trace.showlegend) for trace in figure.data if trace.yaxis == "y5"]
+    assert marks == [
+        ("t0", "t0 signal delivered", True),
+        ("t2", "t2 loss detected +0.5 s", True),
+        ("undone", "fault undone +5.0 s", True),
+        ("undone", "fault undone +5.0 s", False),
+        ("t0#2", "t0 signal delivered (fault 2)", False),
+        ("service_up#2", "service up again +2.2 s (fault 2)", False),
+    ]
+    lines = shapes(figure)
+    assert [lines[name].line.color for name in ("t0", "t0#2")] == [FAULT_COLOUR] * 2
 
 
 def test_nothing_to_compare_no_overview() -> None:

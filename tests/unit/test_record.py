@@ -8,8 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from faultline.judge import failed_record
+from faultline.raw import AttemptFile
 from faultline.record import Metrics, Record, committed_schema, generate_schema
 from faultline.validity import RULES
+from tests.unit.synthetic import Scenario, Synthetic
 
 METRICS_MD = Path(__file__).parents[2] / "docs" / "metrics.md"
 TOP = """schema matrix sweep_id config config_id repetition series build logical_date measured_at attempt status
@@ -50,6 +53,15 @@ def test_the_documentation_names_every_metric_and_every_rule() -> None:
     named = set(re.findall(r"`([^`\n]+)`", METRICS_MD.read_text(encoding="utf-8")))
     missing = [key for key in [*_keys(Metrics), *RULES] if key not in named]
     assert missing == []
+
+
+def test_a_record_from_before_the_newer_figures_still_reads() -> None:
+    whole = failed_record(AttemptFile.model_validate(Synthetic(Scenario())._attempt()), "failed", ["driver: gone"])
+    stored = whole.as_dict()
+    del stored["metrics"]["recoveries"], stored["environment"]["clock_offsets"]
+    for name in ("dip_depth", "silence_s", "lag_area_record_s"):
+        del stored["metrics"]["recovery"][name]
+    assert Record.model_validate(stored) == whole
 
 
 def test_unknown_metrics_keep_every_key() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faultline.evidence import Event
 from faultline.recovery import PARTS, measure
-from faultline.timeline import CHAIN, Event, read_timeline, reloads
+from faultline.timeline import CHAIN, companions, read_timeline, reloads
 from faultline.window import CLOCK_RESOLUTION_NS, NS
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -57,6 +58,103 @@ def test_planted_instants_come_back_within_one_bin(block: int) -> None:
             assert recovery.censored_at_s is None
         else:
             assert recovery.censored_at_s == pytest.approx((made.window.end_ns - made.t0) / NS)
+
+
+ROLES = ["worker", "driver", "python_worker", "kafka", "pause", "delay", "none", "none-driver"]
+
+
+@pytest.mark.parametrize("kind", ROLES)
+def test_planted_instants_come_back_whatever_was_hit(kind: str) -> None:
+    for seed in range(12):
+        changes: dict[str, object] = {"victims": (kind,)}
+        if kind in ("pause", "delay"):
+            victim = "kafka" if kind == "delay" else ["executor", "driver", "worker"][seed % 3]
+            changes = {"victims": (victim,), "action": kind, "detection_s": 3.0 + seed}
+        if kind.startswith("none"):
+            changes = {"victims": ("driver" if "driver" in kind else "executor",), "commit_mode": "none"}
+        made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), **changes))
+        evidence = made.evidence()
+        recovery, problems = measure(read_timeline(evidence), made.window.end_ns, made.s.interval_s)
+        assert problems == (), seed
+        assert recovery.recovered is made.s.recovers, seed
+        for part, planted in made.truth.items():
+            found = getattr(recovery, part)
+            if made.s.recovers or part not in {"catchup_s", "macro_s"}:
+                assert found == pytest.approx(planted, abs=0.002), (seed, part)
+        names = {event.name for event in companions(evidence)}
+        assert names == {
+            "worker": {"service_up"}, "driver": {"driver_restarted"}, "python_worker": set(), "kafka": {"service_up"},
+            "pause": {"undone"}, "delay": {"undone"}, "none": {"lineage"},
+            "none-driver": {"lineage", "driver_restarted"},
+        }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize("victims", [("executor", "executor"), ("driver", "executor"), ("kafka", "driver", "worker")])
+def test_each_of_several_faults_has_its_own_chain(victims: tuple[str, ...]) -> None:
+    for seed in range(4):
+        made = Synthetic(dataclasses.replace(_scenario(2_000 + seed), victims=victims, recovers=True))
+        for number, hit in enumerate(made.hits):
+            evidence = made.evidence(number)
+            timeline = read_timeline(evidence)
+            recovery, problems = measure(timeline, made.window.end_ns, made.s.interval_s)
+            assert problems == (), (seed, number)
+            assert timeline["t0"].wall_ns == hit.t0
+            for part, planted in made.truth_of(number).items():
+                assert getattr(recovery, part) == pytest.approx(planted, abs=0.002), (seed, number, part)
+
+
+def test_a_fault_is_watched_until_the_next_one() -> None:
+    made = Synthetic(Scenario())
+    for name, instant in (("t2", made.t2), ("t5", made.t5), ("t6", made.t6), ("t7", made.t7)):
+        timeline = read_timeline(dataclasses.replace(made.evidence(), until_ns=instant))
+        known = CHAIN[: CHAIN.index(name)]
+        # a bin that ends with the next fault still counts, but nothing can be held that late
+        assert set(timeline) & set(CHAIN) <= set(known), name
+        recovery, _ = measure(timeline, instant, 2.0)
+        assert recovery.recovered is False
+        assert recovery.censored_at_s == pytest.approx((instant - made.t0) / NS)
+
+
+def test_only_the_last_start_before_t5_was_the_recovery() -> None:
+    made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
+    evidence = made.evidence()
+    first = next(load for load in evidence.log.loads if load.wall_ns == made.t4)
+    # an incarnation that came up in between, loaded the state, and died again
+    vain = dataclasses.replace(first, wall_ns=made.t2 + NS, executor="app-9/0")
+    log = dataclasses.replace(evidence.log, loads=(vain, *evidence.log.loads))
+    start = {"event": "start", "incarnation": 1, "pid": 7, "wall_ns": made.t2 + NS // 2}
+    changed = dataclasses.replace(evidence, log=log, supervisor=[*evidence.supervisor[:2], start, *made.supervisor[2:]])
+    timeline = read_timeline(changed)
+    assert timeline["t4"].wall_ns == made.t4
+    assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
+
+
+def test_what_was_noticed_before_the_undo_is_t2() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t2 + NS}]
+    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone))
+    assert timeline["t2"].wall_ns == made.t2
+    assert timeline["t4"].wall_ns == made.t4
+
+
+def test_a_reload_after_the_undo_is_a_reload() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t2 - NS // 10}]
+    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone))
+    assert timeline["t2"].wall_ns == made.t2 - NS // 10
+    assert "nothing was noticed before" in timeline["t2"].source
+    assert (timeline["t3"].wall_ns, timeline["t4"].wall_ns) == (made.t3, made.t4)
+
+
+def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
+    made = Synthetic(Scenario())
+    undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t6}]
+    nobody = made.evidence().executors[:0]
+    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone, executors=nobody))
+    recovery, problems = measure(timeline, made.window.end_ns, 2.0)
+    assert problems == ()
+    assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == made.t6 <= timeline["t5"].wall_ns
+    assert recovery.load_s == 0
 
 
 def test_the_silence_begins_with_the_last_output_before_the_gap() -> None:
@@ -132,7 +230,7 @@ def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
 
 def test_without_an_id_in_the_command_the_first_removal_after_t0_is_taken() -> None:
     made = Synthetic(Scenario())
-    evidence = dataclasses.replace(made.evidence(), victims=[{"pid": 200, "command": ["java"]}])
+    evidence = dataclasses.replace(made.evidence(), victims=[{"pid": 200, "role": "executor", "command": ["java"]}])
     assert read_timeline(evidence)["t2"].wall_ns == made.t2
 
 

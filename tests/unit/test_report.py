@@ -17,7 +17,7 @@ from faultline import __version__
 from faultline.judge import judge
 from faultline.record import Record
 from faultline.report import render, write_report
-from faultline.table import plain_rows
+from faultline.table import columns_of, plain_rows
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -79,7 +79,7 @@ def judged(folder: Path, scenario: Scenario) -> Record:
 def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
     records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
     found = page(records, tmp_path)
-    keys = [key for key in plain_rows(records)[0] if key not in ("reason", "varies")]
+    keys = [column.key for column in columns_of(plain_rows(records))]
     for row in plain_rows(records):
         assert [row[key] for key in keys] in found.cells
     assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
@@ -121,6 +121,28 @@ def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> N
     assert ["t2 loss detected", "28.549", "+0.350", "recorder.jsonl: removeTime of executor 0 (REST)"] in found.cells
     assert ["t0 signal delivered", "28.199", "0.000", "conductor.jsonl: signal delivered"] in found.cells
     assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
+
+
+def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: Path) -> None:
+    impact = {"dip_depth": 0.874, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
+    record = sample(
+        recovery=RECOVERED | impact,
+        recoveries=[RECOVERED | impact, CENSORED],
+        timeline={
+            "gate": (0.0, "gate.json"),
+            "t0": (41.0, "conductor.jsonl"),
+            "driver_restarted": (43.5, "supervisor.jsonl"),
+            "t0#2": (61.0, "conductor.jsonl"),
+            "service_up#2": (64.25, "services.jsonl"),
+        },
+    )
+    found = page([record], tmp_path)
+    assert ["1", "0.15", "5.09", "1.01", "1.59", "4.00", "13.8", "87 %", "7.81", "12,346"] in found.cells
+    assert ["2", "0.15", "5.09", "1.01", "1.59", "—", "> 33.9", "—", "—", "—"] in found.cells
+    assert ["driver restarted", "43.500", "+2.500", "supervisor.jsonl"] in found.cells
+    assert ["service up again (fault 2)", "64.250", "+3.250", "services.jsonl"] in found.cells
+    assert "Longest silence7.81 sdip 87 %" in found.text.replace("\n", "")
+    assert "Recovery from each fault" not in page([sample(recovery=RECOVERED, recoveries=[RECOVERED])], tmp_path).text
 
 
 def test_untrusted_texts_stay_texts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from faultline.record import Record
-from faultline.table import COLUMNS, milliseconds, name_of, plain_rows, result_table, signed
+from faultline.table import COLUMNS, columns_of, fault_of, milliseconds, name_of, plain_rows, result_table, signed
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 
 
@@ -28,6 +28,7 @@ def test_a_kill_gives_exactly_this_row() -> None:
             "p99_ms": "8,046",
             "cpu_driver": "0.19",
             "cpu_executors": "0.48",
+            "cpu_python": "0.00",
             "cpu_kafka": "0.06",
             "cpu_generator": "0.05",
             "reload_s": "6.3",
@@ -75,6 +76,40 @@ def test_rows_follow_the_axes_with_the_control_last_of_its_point() -> None:
     ]
 
 
+def test_every_victim_has_its_rows_and_controls_come_last_of_their_point() -> None:
+    victims = ["none", "worker", "python_worker", "kafka", "driver", "executor"]
+    records = [
+        sample(workload="word_count_python", fault=victim, duration_s=99, checkpoint_interval_s=s, attempt=victim)
+        for s in (5.0, 2.0)
+        for victim in victims
+    ]
+    one = ["driver kill", "executor kill", "kafka kill", "python_worker kill", "worker kill", "control"]
+    rows = plain_rows(records)
+    assert [row["fault"] for row in rows] == one * 2
+    assert [row["interval_s"] for row in rows] == ["2"] * 6 + ["5"] * 6
+    assert {row["varies"] for row in rows} == {""}, "the victim stands in its column"
+    assert printed(records, 120).count("Fault") == 1, "one table, not several"
+
+
+def test_a_plan_is_named_by_its_faults() -> None:
+    faults = [
+        {"victim": "executor", "action": "kill", "at_s": 41.0, "every_s": 20.0, "times": 3},
+        {"victim": "kafka", "action": "pause", "at_s": 101.0, "duration_s": 5.0},
+        {"victim": "executor", "action": "kill", "at_s": 120.0},
+    ]
+    assert fault_of({"fault": "executor", "fault_plan": {"faults": faults}}) == "executor kill ×4, kafka pause"
+    assert fault_of({"fault": "driver", "fault_action": "term", "fault_plan": None}) == "driver term"
+    assert fault_of({"fault": "none", "fault_action": "kill"}) == "control"
+    assert fault_of({"fault": "x", "fault_plan": {"faults": [3]}}) == ""
+
+
+def test_the_python_workers_have_a_column_where_there_are_some() -> None:
+    idle = plain_rows([sample()])
+    assert [column for column in COLUMNS if column not in columns_of(idle)] == [COLUMNS[8]]
+    busy = [{**idle[0], "cpu_python": "0.31"}]
+    assert columns_of([*idle, *busy]) == list(COLUMNS)
+
+
 def test_what_else_differs_is_named() -> None:
     rows = plain_rows([sample(rate=1000), sample(rate=500, repetition=1)])
     assert [row["varies"] for row in rows] == ["rate 500, repetition 1", "rate 1000, repetition 0"]
@@ -86,7 +121,7 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
     for row in plain_rows(matrix()):
-        for column in COLUMNS:
+        for column in columns_of(plain_rows(matrix())):
             assert row[column.key] in text, (column.key, row[column.key])
     # one line for each record where they fit beside each other
     assert text.count("executor kill") == 4 * (text.count("Fault"))

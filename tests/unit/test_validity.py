@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.validity import RULES, Findings, reasons
+from faultline.validity import RULES, Findings, Settled, reasons
 from tests.unit.synthetic import Scenario
 
 GOOD = Findings(
@@ -21,13 +21,13 @@ GOOD = Findings(
     baseline_throughput=np.full(10, 200.0),
     t0_backlog=0,
     effective_interval_s=2.4,
-    outcome="effective",
+    outcomes=[Settled("effective", "gone")],
     losses=["executor 0 was lost"],
     undrained=0,
     chain_problems=(),
 )
 CONTROL = dataclasses.replace(
-    GOOD, configuration=Scenario(fault=False).configuration, outcome=None, losses=(), baseline_lag=np.full(3, 1.0)
+    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_lag=np.full(3, 1.0)
 )
 
 
@@ -49,10 +49,10 @@ def test_a_good_run_and_a_good_control_are_valid() -> None:
         ("backlog-at-t0", {"t0_backlog": 1}),
         ("interval-not-held", {"effective_interval_s": 2.41}),
         ("interval-not-held", {"effective_interval_s": None}),
-        ("no-effect", {"outcome": "no-effect"}),
-        ("missed-window", {"outcome": "missed-window"}),
-        ("fault-unknown", {"outcome": "unknown"}),
-        ("fault-unknown", {"outcome": None}),
+        ("no-effect", {"outcomes": [Settled("no-effect", "no task was lost")]}),
+        ("missed-window", {"outcomes": [Settled("missed-window")]}),
+        ("fault-unknown", {"outcomes": [Settled("unknown")]}),
+        ("fault-unknown", {"outcomes": [Settled(None)]}),
         ("drain-incomplete", {"undrained": 3}),
         ("timeline-broken", {"chain_problems": ("missing: t3, though t7 was seen",)}),
     ],
@@ -60,6 +60,16 @@ def test_a_good_run_and_a_good_control_are_valid() -> None:
 def test_one_rule_fires_alone(code: str, changes: dict[str, Any]) -> None:
     found = reasons(dataclasses.replace(GOOD, **changes))
     assert [reason.split(":")[0] for reason in found] == [code]
+
+
+def test_every_planned_fault_must_have_been_effective() -> None:
+    found = reasons(
+        dataclasses.replace(GOOD, outcomes=[Settled("effective"), Settled("no-effect", "gone before"), Settled(None)])
+    )
+    assert found == [
+        "no-effect: fault 2 changed nothing (gone before)",
+        "fault-unknown: fault 3 was not settled: nobody can say whether it took effect",
+    ]
 
 
 def test_a_control_may_not_see_a_fault() -> None:

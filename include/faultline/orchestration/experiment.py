@@ -192,7 +192,10 @@ def prepare() -> str:
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     try:
-        return make(order, settings, java_version(), cancelled=seldom(parent_stopped, PARENT_CHECK_S)).id
+        from faultline.orchestration.provision import remote_hosts
+
+        hosts, cancelled = remote_hosts(settings), seldom(parent_stopped, PARENT_CHECK_S)
+        return make(order, settings, java_version(), hosts=hosts, cancelled=cancelled).id
     except FaultlineError as error:
         from faultline.orchestration.refusal import record_refusal
 
@@ -228,10 +231,10 @@ def start_generator(attempt: Attempt) -> int:
 @step
 def submit_workload(attempt: Attempt) -> int:
     from faultline import steps
-    from faultline.orchestration.spark import submit_command
+    from faultline.orchestration.spark import workload_command
 
     settings = load_settings()
-    return steps.submit_workload(attempt, settings, submit_command(attempt, settings)).pid
+    return steps.submit_workload(attempt, settings, workload_command(attempt, settings)).pid
 
 
 @task

@@ -10,12 +10,12 @@ from faultline.config import Configuration
 from faultline.reference import limits
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Workload": ("workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary"),
+    "Workload": ("workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "truth"),
     "State and checkpoints": (
         "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
     "Cluster": ("executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
-    "Fault": ("fault", "fault_action", "fault_at_s", "restart_delay_s"),
+    "Fault": ("fault", "fault_action", "fault_at_s", "fault_plan", "restart_delay_s"),
     "Randomness": ("seed",),
 }  # fmt: skip
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
-from faultline.settings import HOST, Settings, load_settings
+from faultline.settings import HOST, Settings, load_settings, ssh_hosts
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -31,7 +32,32 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
             "host": "local[2]",
             "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"}),
         },
+        **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},
     }
+
+
+def _ssh(host: dict[str, Any]) -> dict[str, object]:
+    """Only paths of keys are kept, never a key or a password."""
+    extra = {key: host[key] for key in ("key_file", "known_hosts")}
+    return {
+        "conn_type": "ssh",
+        "host": host["host"],
+        "login": host["user"],
+        "port": int(host["port"]),
+        "extra": json.dumps(extra),
+    }
+
+
+def remote_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The hosts of `ssh_hosts.json` as their Connections say; a Connection may be edited in the UI."""
+    from airflow.sdk import BaseHook
+
+    found = {}
+    for name in ssh_hosts(settings):
+        connection = BaseHook.get_connection(f"ssh_{name}")
+        address = {"host": connection.host, "port": connection.port, "user": connection.login}
+        found[name] = {**address, **connection.extra_dejson}
+    return found
 
 
 def provision(settings: Settings) -> None:

@@ -6,6 +6,7 @@ hook's command; the workload supervisor runs it.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -15,6 +16,17 @@ from faultline.errors import InfrastructureError
 if TYPE_CHECKING:
     from faultline.attempt import Attempt
     from faultline.settings import Settings
+
+
+def workload_command(attempt: Attempt, settings: Settings) -> list[str]:
+    """What the workload supervisor runs: spark-submit, but for the one workload that is no Spark program."""
+    from faultline.processes import run_token
+    from faultline.steps import workload_configuration
+
+    if attempt.configuration().workload == "known_truth":
+        program = [sys.executable, "-P", "-m", "faultline.known_truth"]
+        return [*program, "--config", str(workload_configuration(attempt)), run_token(attempt.id)]
+    return submit_command(attempt, settings)
 
 
 def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
@@ -38,5 +50,5 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     )
     if not hook._connection["master"].startswith("spark://"):
         raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
-    command: list[str] = hook._build_spark_submit_command(str(program(settings, config.workload)))
+    command: list[str] = hook._build_spark_submit_command(str(program(settings, "word_count")))
     return command

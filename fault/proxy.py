@@ -1,0 +1,256 @@
+"""A TCP proxy that disturbs the connections which run through it, and the handle to tell it how.
+
+    python -m fault.proxy --listen HOST:PORT --upstream HOST:PORT --control FILE [faultline-run=<attempt>]
+
+It listens on and connects to loopback only. Once it listens it writes FILE, readable by its own user alone: {"port",
+"secret", "listen", "upstream", "pid"}; it removes FILE when it is ended. Exit codes: 0 told to end, 1 it could not
+listen, 2 refused. The trailing token marks the process as part of its run.
+
+A command is one JSON line over a connection of its own to the loopback port in FILE: {"secret", "command", …}; the
+answer is one line, {"ok": true, …} or {"ok": false, "error": …}, and after the latter nothing has changed. Commands:
+
+- `delay` {ms}: the bytes of both directions are held for ms milliseconds, in order
+- `cut`: nothing passes, like a pulled cable: connections stay open, new ones are taken, all are mute
+- `heal`: what was held passes, and all is plain again
+- `reset`: every open connection ends with RST on both sides; the mode stays as it is
+- `status`: answers with mode, since when, connections, bytes passed and held
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import difflib
+import hmac
+import json
+import math
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fault.errors import FaultError
+from fault.relay import Mode, Relay
+
+LOOPBACK = ("127.0.0.1", "::1")
+COMMANDS: Mapping[str, frozenset[str]] = {
+    "delay": frozenset({"ms"}),
+    "cut": frozenset(),
+    "reset": frozenset(),
+    "heal": frozenset(),
+    "status": frozenset(),
+}
+MAX_DELAY_MS = 600_000.0
+TIMEOUT_S = 5.0
+_COMMAND_BYTES = 1 << 12
+
+
+class ProxyError(FaultError):
+    """The proxy did not do what it was told. Base of the kinds below, raised itself only for bad addresses."""
+
+
+class ProxyUnreachable(ProxyError):
+    """There is no proxy behind the control file; nothing was sent."""
+
+
+class ProxyRefused(ProxyError):
+    """The proxy refused the command and said why; nothing has changed."""
+
+
+class ProxySilent(ProxyError):
+    """The command was sent and no answer came: whether it took effect is unknown until `status` tells."""
+
+
+class ProxyControl:
+    """Tells the proxy behind a control file what to do. Each call blocks until the answer, at most `timeout_s`.
+
+    Raises ProxyUnreachable, ProxyRefused or ProxySilent.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def delay(self, ms: float) -> None:
+        """From now on holds the bytes of both directions for `ms` milliseconds."""
+        self._tell("delay", ms=ms)
+
+    def cut(self) -> None:
+        """From now on lets nothing pass."""
+        self._tell("cut")
+
+    def reset(self) -> int:
+        """Ends every open connection with RST; returns how many there were."""
+        return int(self._tell("reset")["connections"])
+
+    def heal(self) -> None:
+        """Lets pass what is held, and everything from now on."""
+        self._tell("heal")
+
+    def status(self) -> dict[str, Any]:
+        """{mode, since (wall ns), delay_ms, connections, bytes_up, bytes_down, held_up, held_down}; up: to upstream."""
+        return self._tell("status")
+
+    def _tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            control = json.loads(self._path.read_text(encoding="utf-8"))
+            port, secret = int(control["port"]), str(control["secret"])
+            connection = socket.create_connection((LOOPBACK[0], port), self._timeout_s)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ProxyUnreachable(f"proxy: {command}: no proxy behind {self._path}: {error}") from None
+        line = json.dumps({"secret": secret, "command": command, **arguments}) + "\n"
+        try:
+            with connection, connection.makefile("rb") as answers:
+                connection.sendall(line.encode())
+                answer = json.loads(answers.readline(1 << 16))
+        except (OSError, ValueError) as error:
+            raise ProxySilent(f"proxy: {command}: no answer: {error}; ask for its status") from None
+        if not isinstance(answer, dict) or not answer.pop("ok", False):
+            said = answer.get("error") if isinstance(answer, dict) else answer
+            raise ProxyRefused(f"proxy: {command}: refused: {said}")
+        return answer
+
+
+class _Server:
+    """The running proxy: the relay's port, the control port, and the control file."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._secret = secrets.token_hex(16)
+
+    async def run(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
+        """Serves until SIGTERM or SIGINT. Raises OSError when a port or the file cannot be had."""
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told.set)
+        self._relay = Relay(upstream)
+        server = await loop.create_server(self._relay.accept, *listen, backlog=128)
+        commands = await asyncio.start_server(self._serve, LOOPBACK[0], 0, limit=_COMMAND_BYTES)
+        try:
+            self._announce(
+                port=commands.sockets[0].getsockname()[1],
+                listen=_address(server.sockets[0].getsockname()),
+                upstream=_address(upstream),
+            )
+            await told.wait()
+        finally:
+            server.close()
+            commands.close()
+            await self._relay.reset()
+            self._control.unlink(missing_ok=True)
+
+    def _announce(self, **facts: Any) -> None:
+        """Writes the control file: whoever reads it sees nothing or all of it, and nobody else may."""
+        unfinished = self._control.with_name(f".{self._control.name}.{os.getpid()}.tmp")
+        content = json.dumps({**facts, "secret": self._secret, "pid": os.getpid()})
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(file, "w", encoding="utf-8") as opened:
+            opened.write(content)
+        unfinished.rename(self._control)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers one command."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await self._answer(await reader.readline())
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError):
+            pass  # whoever asked is gone, too slow, or sent no line; there is nobody to tell
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            asked = json.loads(line)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            return _refusal("not a JSON object on one line")
+        secret = asked.pop("secret", None)
+        if not hmac.compare_digest(str(secret).encode(), self._secret.encode()):
+            return _refusal("secret: wrong or missing; it stands in the control file")
+        command = asked.pop("command", None)
+        if not isinstance(command, str) or command not in COMMANDS:
+            return _refusal(f"command: {command!r} is not known{_nearest(str(command), COMMANDS)}")
+        unknown, missing = asked.keys() - COMMANDS[command], COMMANDS[command] - asked.keys()
+        if unknown or missing:
+            name = min(unknown or missing)
+            return _refusal(f"{name}: {command} {'does not take' if unknown else 'needs'} it")
+        return await self._obey(command, asked.get("ms"))
+
+    async def _obey(self, command: str, ms: Any) -> dict[str, Any]:
+        relay, told = self._relay, {"ok": True}
+        if command == "status":
+            return {**told, **relay.status()}
+        if command == "reset":
+            return {**told, "connections": await relay.reset()}
+        if command == "delay":
+            if isinstance(ms, bool) or not isinstance(ms, int | float) or not math.isfinite(ms):
+                return _refusal(f"ms: {ms!r} is not a number of milliseconds")
+            if not 0 < ms <= MAX_DELAY_MS:
+                return _refusal(f"ms: {ms:g} is not in (0, {MAX_DELAY_MS:g}]; to end a delay, heal")
+            relay.switch(Mode.DELAY, ms / 1000)
+        else:
+            relay.switch(Mode.CUT if command == "cut" else Mode.PLAIN)
+        return told
+
+
+def loopback_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
+    """HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, for a port that the system chooses.
+
+    Raises ProxyError unless it is a port of loopback.
+    """
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not port.isascii() or not port.isdigit() or not (0 if any_port else 1) <= int(port) <= 65535:
+        raise ProxyError(f"{text}: not an address; give HOST:PORT, such as 127.0.0.1:19092")
+    if host not in LOOPBACK:
+        raise ProxyError(f"{text}: not a loopback address; give {' or '.join(LOOPBACK)}")
+    return host, int(port)
+
+
+def _address(pair: Sequence[Any]) -> str:
+    host, port = pair[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _refusal(message: str) -> dict[str, Any]:
+    return {"ok": False, "error": message}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy on loopback that can disturb.")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where clients connect; port 0: any")
+    parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="where their connections lead")
+    parser.add_argument("--control", required=True, type=Path, metavar="FILE", help="written once it listens")
+    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    options = parser.parse_args(arguments)
+    try:
+        listen, upstream = loopback_address(options.listen, any_port=True), loopback_address(options.upstream)
+    except ProxyError as error:
+        print(f"proxy: {error}", file=sys.stderr)
+        return 2
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_Server(options.control).run(listen, upstream))
+    except OSError as error:
+        print(f"proxy: {options.listen}, {options.control}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

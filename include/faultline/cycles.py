@@ -1,0 +1,55 @@
+"""Cycles of the engine that a fault can be aimed at: between checkpoints, and between state snapshots.
+
+Both leave a file on disk when one ends and the next begins; its modification time is the instant.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+POLL_S = 0.003
+
+
+def cycle_files(checkpoint: Path, cycle: str) -> Iterator[os.DirEntry[str]]:
+    """The files whose appearance begins a cycle: `commits/<k>`, or a partition's `<version>.zip`."""
+    folders = [checkpoint / "commits"]
+    if cycle == "snapshot":
+        folders = sorted((checkpoint / "state" / "0").glob("[0-9]*"))
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                yield from (entry for entry in entries if _begins(entry.name, cycle))
+        except FileNotFoundError:
+            continue
+
+
+def _begins(name: str, cycle: str) -> bool:
+    return name.isdigit() if cycle == "checkpoint" else name[0].isdigit() and name.endswith(".zip")
+
+
+def await_cycle(
+    checkpoint: Path,
+    cycle: str,
+    not_before_wall_ns: int,
+    until_mono_ns: int,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int | None:
+    """Wall instant at which the first `cycle` at or after `not_before_wall_ns` began; None when none did in time."""
+    known: set[str] = set()
+    while time.monotonic_ns() < until_mono_ns:
+        for entry in cycle_files(checkpoint, cycle):
+            if entry.path in known:
+                continue
+            try:
+                began = entry.stat().st_mtime_ns
+            except FileNotFoundError:
+                continue  # it was still under its temporary name
+            known.add(entry.path)
+            if began >= not_before_wall_ns:
+                return began
+        sleep(POLL_S)
+    return None

@@ -1,0 +1,59 @@
+"""Finding the one record that a user means: by file, by attempt, by the beginning of its id, or the last one."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from faultline.errors import ConfigError
+from faultline.record import Record
+from faultline.settings import Settings
+
+LAST = "last"
+
+
+def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
+    """The record that `reference` names, and the results folder that its raw files lie in.
+
+    `reference`: path of a record, attempt id, unique beginning of one, or `last`. Raises ConfigError, naming the
+    nearest known attempt, when there is none or more than one.
+    """
+    path = Path(reference)
+    if path.suffix == ".json" or path.is_file():
+        record = read_record(path)
+        # <results>/records/<config_id>/<attempt>.json; a copy elsewhere has its raw files in the store, if anywhere.
+        beside = path.resolve().parent.parent.parent
+        return record, beside if (beside / "attempts" / record.attempt).is_dir() else settings.results
+    known = {path.stem: path for path in settings.records.glob("*/*.json") if not path.name.startswith(".")}
+    return read_record(known[_attempt(reference, sorted(known))]), settings.results
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file. Raises ConfigError, naming file and key, when it holds none."""
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a record's file or an attempt") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in problem["loc"]) or "file"
+        raise ConfigError(f"{path}: {key}: {problem['msg']}; this is not a record that can be read") from None
+
+
+def _attempt(reference: str, known: list[str]) -> str:
+    """The known attempt that is meant."""
+    if not known:
+        raise ConfigError(f"{reference}: there are no records yet; run one with ./faultline run word_count")
+    if reference == LAST:
+        return known[-1]
+    if reference in known:
+        return reference
+    found = [attempt for attempt in known if reference and attempt.startswith(reference)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{reference}: {len(found)} attempts begin so, the last is {found[-1]}; give more of the id")
+    nearest = difflib.get_close_matches(reference, known, n=1, cutoff=0.0)[0]
+    raise ConfigError(f"{reference}: no such attempt; the nearest is {nearest}, the last {known[-1]}")

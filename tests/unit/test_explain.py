@@ -1,0 +1,415 @@
+"""The story of one record: right facts in plain words, from whatever evidence is still there."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from faultline.config import parse_configuration
+from faultline.errors import ConfigError
+from faultline.event_names import LABELS, WORDS, label, split_name
+from faultline.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
+from faultline.lookup import find_record
+from faultline.plots import MARKS
+from faultline.record import Record
+from faultline.settings import Settings, load_settings
+from faultline.story import Span, tell
+from faultline.timeline import CHAIN
+from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
+from tests.unit.synthetic import write_lines
+
+IMPACT = {"dip_depth": 1.0, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
+ESCAPE = re.compile(r"\x1b\[")
+TIMELINE = {
+    "gate": (0.0, "gate.json: T0"),
+    "measured_from": (20.0, "T0 + warmup_s"),
+    "snapshot": (38.0, "log of executor 1: snapshot 17 of partition 0"),
+    "t1": (40.2, "harvest/tuples.parquet: last output before the silence"),
+    "t0": (41.0004, "conductor.jsonl: signal delivered"),
+    "t2": (41.148, "recorder.jsonl: removeTime of executor 0 (REST)"),
+    "replacement_up": (44.1, "recorder.jsonl: addTime of executor 2 (REST)"),
+    "t3": (46.242, "log of executor 2: Running task 0 in stage 9, TID 90"),
+    "t4": (47.252, "log of executor 2: Loaded 17, partition 0, TID 90"),
+    "t5": (48.84, "batches.json: commit of batch 19"),
+    "t6": (52.84, "batches.json: lag back in band and held from batch 21"),
+    "t7": (54.84, "batches.json: throughput and latency back in band and held from batch 22"),
+    "measured_until": (75.0, "T0 + warmup_s + duration_s"),
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return replace(load_settings(), results=tmp_path / "results")
+
+
+def stored(settings: Settings, record: Record) -> Record:
+    path = settings.records / record.config_id / f"{record.attempt}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record.as_json())
+    return record
+
+
+def raw(settings: Settings, record: Record, **files: Any) -> Path:
+    """Writes raw files of the attempt: lists as JSON lines, anything else as JSON."""
+    folder = settings.attempts / record.attempt
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if isinstance(content, list):
+            write_lines(folder / f"{name}.jsonl", content)
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def at(t_s: float, event: str, **fields: Any) -> dict[str, Any]:
+    """A line of a journal, `t_s` seconds after T0."""
+    return {"wall_ns": GATE_NS + round(t_s * NS), "mono_ns": round(t_s * NS), "event": event, **fields}
+
+
+def kill_journal() -> list[dict[str, Any]]:
+    planned = {"planned_wall_ns": GATE_NS + 41 * NS, "planned_mono_ns": 41 * NS}
+    victim = {"fault": 0, "pid": 200, "role": "executor", "host": "", "command": ["java", "--executor-id", "0", "x"]}
+    return [
+        at(-1.0, "victims", victims=[{**victim, "pid": 199}]),
+        at(-0.3, "gate", t0_wall_ns=GATE_NS, t0_mono_ns=0),
+        at(40.1, "victims", fault=0, reason="replaced", victims=[victim]),
+        at(40.9, "end_offsets", fault=0, offsets={"0": 7}, before_signal=True),
+        at(40.99, "invoked", fault=0, victim=200, planned_wall_ns=GATE_NS + 41 * NS),
+        at(41.0004, "delivered", fault=0, victim=200, role="executor", action="kill", acknowledged=True, **planned),
+        at(41.02, "settled", fault=0, outcome="effective", detail="executor 0 gone within 0.004 s"),
+        at(75.0, "done"),
+    ]
+
+
+def kill(settings: Settings, **changes: Any) -> Record:
+    record = stored(settings, sample(recovery=RECOVERED | IMPACT, timeline=TIMELINE, **changes))
+    raw(settings, record, conductor=kill_journal())
+    return record
+
+
+def text_of(settings: Settings, reference: str = "last") -> str:
+    """The text with all white space made single, so that no layout matters."""
+    return re.sub(r"\s+", " ", explain(reference, settings))
+
+
+def test_a_kill_is_told_from_plan_to_recovery(settings: Settings) -> None:
+    record = kill(settings, state_mb=8)
+    text = text_of(settings)
+    for said in (
+        f"{record.attempt} valid",
+        "word_count · 500 records/s · state 8 MB · interval 2 s · aligned · 2 × 1 cores",
+        "Fault 1: executor kill at T0 + 41 s",
+        "Recovered in 13.84 s (± 2.0 s, one bin)",
+        "victim: executor 0 (pid 200)",
+        "planned for T0 + 41.000 s, +0.40 ms off",
+        "outcome: effective: executor 0 gone within 0.004 s",
+        "dip depth 100 % of the usual throughput",
+        "longest silence 7.81 s",
+        "lag area 12,346 record·s",
+        "snapshot 3.0 s old at the fault",
+        "396,357 expected · 0 lost, 12,345 overcounted, 0 wrong · 7 re-emitted, 0 sends unknown",
+        "the Spark Master: an executor",
+    ):
+        assert said in text, said
+    assert not ESCAPE.search(text), "no colours where there is no terminal"
+
+
+def test_every_event_has_its_instants_its_words_and_its_evidence(settings: Settings) -> None:
+    kill(settings)
+    text = text_of(settings)
+    for name, (t_s, source) in TIMELINE.items():
+        assert f"{t_s:,.3f}" in text, name
+        assert WORDS[name] in text, name
+        assert source.split(" ")[0] in text, name
+    assert "41.148 +0.148 t2 the loss is detected" in text
+    assert "40.200 −0.800 t1 last output" in text
+    order = [text.index(WORDS[name]) for name in CHAIN]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("width", [60, 80, 109, 110, 200])
+def test_nothing_is_cut_off_at_any_width(settings: Settings, width: int) -> None:
+    story = tell(kill(settings), settings.results)
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(render_story(story, width))
+    text = capture.get()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "…" not in text
+    whole = re.sub(r"\s+", "", text)
+    if width < 110:  # beside the event the evidence is broken over lines that other columns stand between
+        assert all(re.sub(r"\s+", "", source) in whole for _, source in TIMELINE.values())
+
+
+def test_the_parts_are_bars_one_after_another(settings: Settings) -> None:
+    record = kill(settings)
+    (fault,) = tell(record, settings.results).faults
+    names = ["detection", "redeploy", "load", "replay", "catch-up", "until all normal"]
+    assert [span.name for span in fault.spans] == names
+    for before, after in zip(fault.spans, fault.spans[1:], strict=False):
+        assert after.start_s == pytest.approx(before.start_s + before.length_s)
+    last = fault.spans[-1]
+    assert last.start_s + last.length_s == pytest.approx(RECOVERED["macro_s"])
+    bars = [bar_text(span, 13.84) for span in fault.spans]
+    for span, bar in zip(fault.spans, bars, strict=True):
+        assert abs(bar.count("█") - BAR_WIDTH * span.length_s / 13.84) <= 1
+        assert len(bar) <= BAR_WIDTH
+    assert [bar.rstrip() for bar in bars if bar.rstrip() in explain("last", settings)] == bars
+
+
+@pytest.mark.parametrize(
+    ("span", "drawn"),
+    [
+        (Span("x", 0.0, 10.0), "█" * 10),
+        (Span("x", 5.0, 5.0, seen=False), "     ░░░░░"),
+        (Span("x", 9.99, 0.01), "         ▏"),
+        (Span("x", 3.0, 0.0), "   "),
+    ],
+)
+def test_a_bar_lies_where_its_part_lies(span: Span, drawn: str) -> None:
+    assert bar_text(span, 10.0, width=10) == drawn
+    assert bar_text(span, 0.0) == ""
+
+
+def test_censored_is_said_plainly(settings: Settings) -> None:
+    record = stored(settings, sample(recovery=CENSORED, timeline={k: TIMELINE[k] for k in ("gate", "t0", "t2")}))
+    text = text_of(settings)
+    assert "Not recovered within 33.9 s (censored)" in text
+    assert "ecovered in" not in text
+    (fault,) = tell(record, settings.results).faults
+    assert fault.spans[-1].name == "watched on"
+    assert not fault.spans[-1].seen
+    assert fault.spans[-1].start_s + fault.spans[-1].length_s == pytest.approx(33.94)
+
+
+def test_a_gap_ends_the_chain_of_bars(settings: Settings) -> None:
+    recovery = {**CENSORED, "redeploy_s": None, "load_s": None, "replay_s": None}
+    (fault,) = tell(stored(settings, sample(recovery=recovery)), settings.results).faults
+    assert [span.name for span in fault.spans] == ["detection", "watched on"]
+
+
+def test_a_control_has_no_fault(settings: Settings) -> None:
+    stored(settings, sample(fault="none", timeline={k: TIMELINE[k] for k in ("gate", "measured_from")}))
+    text = text_of(settings)
+    assert "No fault: this is a control" in text
+    assert "Fault 1" not in text
+    assert "ecovered" not in text
+    assert explain_json("last", settings)["faults"] == []
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "invalid"])
+def test_what_was_not_measured_claims_nothing(settings: Settings, status: str) -> None:
+    stored(settings, sample(status=status, reasons=["recorder: died [before] the end", "second"]))
+    text = text_of(settings)
+    assert "recorder: died [before] the end" in text
+    assert "second" in text
+    assert f"No recovery was measured: the attempt is {status}" in text
+    assert ("Audit" in text) is (status == "invalid")
+
+
+def test_an_act_without_effect_says_so(settings: Settings) -> None:
+    record = stored(settings, sample(status="invalid", reasons=["no-effect: it was idle"], timeline={}))
+    lines = [line for line in kill_journal() if line["event"] not in ("delivered", "settled")]
+    raw(settings, record, conductor=[*lines, at(41.1, "settled", fault=0, outcome="no-effect", detail="was idle")])
+    text = text_of(settings)
+    assert "No recovery: it had no effect" in text
+    assert "outcome: no-effect: was idle" in text
+    assert "planned for T0 + 41.000 s" in text
+
+
+PLAN = {
+    "faults": [
+        {"victim": "driver", "action": "kill", "at_s": 41.0},
+        {"victim": "kafka", "action": "delay", "at_s": 71.0, "duration_s": 5.0, "delay_ms": 150.0},
+    ]
+}
+
+
+def test_several_faults_are_told_one_by_one(settings: Settings) -> None:
+    """A driver that the supervisor restarts, then a delay that the conductor undoes."""
+    later = {"t0#2": (71.0, "c"), "t2#2": (71.5, "driver-1.log: disconnected"), "undone": (76.0, "c")}
+    record = stored(
+        settings,
+        sample(
+            duration_s=100,
+            fault_plan=PLAN,
+            recovery=RECOVERED,
+            recoveries=[RECOVERED, CENSORED],
+            timeline={**TIMELINE, **{(k if "#" in k else f"{k}#2"): v for k, v in later.items()}},
+        ),
+    )
+    delivered = {"planned_wall_ns": GATE_NS + 71 * NS, "planned_mono_ns": 71 * NS}
+    raw(
+        settings,
+        record,
+        conductor=[
+            at(-1.0, "victims", victims=[{"fault": 0, "pid": 300, "role": "driver", "host": "node1", "command": []}]),
+            at(71.0013, "delivered", fault=1, victim=None, role="kafka_connection", action="delay", **delivered),
+            at(71.1, "settled", fault=1, outcome="effective", detail="delay: 7 connections"),
+            at(76.0, "undone", fault=1, undo="heal the proxy", error="healing by x failed"),
+        ],
+        supervisor=[
+            at(-20.0, "start", incarnation=0, pid=300),
+            at(41.1, "exit", incarnation=0, returncode=-9, signal=9),
+            at(41.1, "restart", delay_s=2.0),
+            at(41.2, "lineage", lineage=1, reason="the driver was lost"),
+            at(43.1, "start", incarnation=1, pid=301),
+        ],
+        services=[at(72.0, "started", service="kafka", pid=77, waited_s=2.004)],
+    )
+    text = text_of(settings)
+    first, second = text[text.index("Fault 1") : text.index("Fault 2")], text[text.index("Fault 2") :]
+    assert "Fault 1: driver kill at T0 + 41 s" in first
+    assert "Recovered in 13.84 s" in first
+    assert "driver (pid 300 on node1)" in first
+    assert "Fault 2: kafka delay of 150 ms for 5 s at T0 + 71 s" in second
+    assert "Not recovered within 33.9 s (censored)" in second
+    assert "planned for T0 + 71.000 s, +1.30 ms off" in second
+    assert "undone: heal the proxy 5.00 s after the fault, but failed: healing by x failed" in second
+    assert "71.500 +0.500 t2 the loss is detected" in second, "seconds count from this fault's own t0"
+    restarts = text[text.index("Who started what again") :]
+    for said in (
+        "T0 +43.100 s: the workload supervisor: the driver, incarnation 1 (pid 301), 2.0 s after the last one ended",
+        "T0 +41.200 s: the workload supervisor: state lineage 1, because the driver was lost",
+        "T0 +72.000 s: supervisord: kafka (pid 77), held back for 2.004 s",
+    ):
+        assert said in restarts, said
+    assert "incarnation 0" not in restarts
+    instants = [float(one) for one in re.findall(r"T0 \+([\d.]+) s:", restarts)]
+    assert instants == sorted(instants)
+
+
+def test_offending_keys_are_shown_and_the_rest_counted(settings: Settings) -> None:
+    record = kill(settings)
+    offenders = [{"kind": "lost", "key": f"[bold]{n}", "expected": 12_345, "final": None} for n in range(13)]
+    raw(settings, record, audit={"offenders": offenders})
+    text = text_of(settings)
+    assert "lost [bold]0 12,345 —" in text
+    assert "[bold]10" not in text
+    assert "3 more in audit.json" in text
+
+
+@pytest.mark.parametrize("content", ["{", '{"offenders": 3}', "[]"])
+def test_broken_raw_files_are_a_remark(settings: Settings, content: str) -> None:
+    record = kill(settings)
+    folder = settings.attempts / record.attempt
+    (folder / "audit.json").write_text(content)
+    (folder / "supervisor.jsonl").write_text("not JSON\n")
+    text = text_of(settings)
+    assert "Remarks" in text
+    assert "audit.json: cannot be read" in text
+    assert "supervisor.jsonl: line 1 is not a JSON object" in text
+    assert "Recovered in 13.84 s" in text
+
+
+def test_clock_offsets_of_other_hosts_are_shown(settings: Settings) -> None:
+    record = sample()
+    environment = {
+        **record.environment.model_dump(),
+        "clock_offsets": {"node1": {"offset_s": -0.0021, "round_trip_s": 0.0004}},
+    }
+    stored(settings, Record.model_validate({**record.as_dict(), "environment": environment}))
+    assert "node1 −2.1 ms (asked in 0.4 ms)" in text_of(settings)
+
+
+def test_the_same_facts_as_json(settings: Settings) -> None:
+    record = kill(settings)
+    facts = explain_json("last", settings)
+    again_read = json.loads(json.dumps(facts, allow_nan=False))
+    assert again_read["attempt"] == record.attempt
+    assert again_read["config"] == record.config
+    (fault,) = again_read["faults"]
+    assert fault["verdict"] == "recovered in 13.84 s (± 2.0 s, one bin)"
+    assert fault["recovery"]["dip_depth"] == 1.0
+    assert fault["deed"]["late_ms"] == pytest.approx(0.4)
+    assert fault["deed"]["planned_at_s"] == 41.0
+    assert fault["snapshot_age_s"] == pytest.approx(3.0004)
+    assert [event["name"] for event in again_read["edges"]] == ["gate", "measured_from", "measured_until"]
+    assert {event["name"] for event in fault["events"]} == set(TIMELINE) - {"gate", "measured_from", "measured_until"}
+    assert again_read["plot"] is None
+    assert again_read["metrics"]["audit"]["expected"] == 396_357
+
+
+def series(folder: Path) -> None:
+    empty: dict[str, Any] = {name: [] for name in ("latency", "throughput", "lag", "cpu")}
+    events = [{"name": "t0", "t_s": 41.0, "source": "c"}]
+    (folder / "series.json").write_text(json.dumps({**empty, "events": events, "warmup_s": 20, "duration_s": 55}))
+
+
+def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
+    record = kill(settings)
+    assert "No plot: attempts/20261121T061500Z-3fa9c1/series.json is missing" in text_of(settings)
+    series(settings.attempts / record.attempt)
+    page = settings.results / "reports" / f"{record.attempt}.html"
+    assert f"Plot: {page}" in text_of(settings)
+    assert "t0 signal delivered" in page.read_text()
+    mine = tmp_path / "deep" / "mine.html"
+    assert explain_json("last", settings, plot=mine)["plot"] == str(mine)
+    assert mine.exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="--plot .*file.*cannot be written"):
+        explain("last", settings, plot=tmp_path / "file" / "x.html")
+
+
+def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there are no records yet"):
+        find_record("last", settings)
+    old = stored(settings, sample(attempt="20261120T000000Z-000001"))
+    new = stored(settings, sample(attempt="20261121T061500Z-3fa9c1", state_mb=8))
+    for reference, record in (
+        ("last", new),
+        (new.attempt, new),
+        ("20261120", old),
+        (str(settings.records / old.config_id / f"{old.attempt}.json"), old),
+    ):
+        found, results = find_record(reference, settings)
+        assert (found.attempt, results) == (record.attempt, settings.results)
+    with pytest.raises(ConfigError, match="202611: 2 attempts begin so, the last is 20261121T061500Z-3fa9c1"):
+        find_record("202611", settings)
+    with pytest.raises(ConfigError, match="no such attempt; the nearest is 20261121T061500Z-3fa9c1"):
+        find_record("20261121T061500Z-3fa9c7", settings)
+    for reference in ("", "zzz"):
+        with pytest.raises(ConfigError, match=r"^.*: (no such attempt; the nearest|2 attempts begin)"):
+            find_record(reference, settings)
+    with pytest.raises(ConfigError, match="gone.json: cannot be read"):
+        find_record(str(tmp_path / "gone.json"), settings)
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"other.json: \w+: Field required"):
+        find_record(str(tmp_path / "other.json"), settings)
+
+
+def test_a_file_brings_its_own_raw_files_when_they_lie_beside_it(settings: Settings, tmp_path: Path) -> None:
+    elsewhere = replace(settings, results=tmp_path / "copy")
+    record = kill(elsewhere)
+    path = elsewhere.records / record.config_id / f"{record.attempt}.json"
+    assert find_record(str(path), settings)[1] == elsewhere.results
+    lonely = tmp_path / "lonely.json"
+    lonely.write_text(record.as_json())
+    assert find_record(str(lonely), settings)[1] == settings.results
+
+
+def test_the_command_that_measures_it_again(settings: Settings) -> None:
+    record = sample(state_mb=8, checkpoint_interval_s=5, repetition=2)
+    assert again(record) == ("./faultline run word_count state_mb=8 checkpoint_interval_s=5 fault_at_s=41 repetition=2")
+    planned = sample(duration_s=100, fault_plan=PLAN)
+    command = again(planned)
+    assert "fault_at_s" not in command
+    assert "'fault_plan={" in command
+    words = dict(word.strip("'").split("=", 1) for word in command.split(" ")[3:])
+    assert parse_configuration({**words, "workload": "word_count"}).config_id == planned.config_id
+
+
+def test_one_name_for_each_event_wherever_it_is_shown() -> None:
+    assert set(MARKS) == set(LABELS) == set(WORDS) - {"gate", "measured_from", "measured_until"}
+    assert split_name("t2#3") == ("t2", 3)
+    assert split_name("t2") == ("t2", 1)
+    assert split_name("a#b") == ("a#b", 1)
+    assert label("driver_restarted#2") == "driver restarted (fault 2)"
+    assert label("gate") == "T0 gate opened"
+    assert label("unheard_of") == "unheard_of"

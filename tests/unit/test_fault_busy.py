@@ -1,0 +1,172 @@
+"""Who is busy: the decision on made-up readings, and real processes that work and idle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
+from fault.identity import PYTHON_WORKER, ProcessIdentity
+from fault.victims import read_process
+
+RUN = "20261121T061500Z-3fa9c1"
+MS = 1_000_000
+
+
+def candidate(pid: int) -> ProcessIdentity:
+    return ProcessIdentity(pid, 1.0, PYTHON_WORKER, RUN)
+
+
+ONE, TWO = candidate(4001), candidate(4002)
+
+
+def looks(*readings: tuple[int, int, bool]) -> list[bool]:
+    """(instant in ms, CPU time in ns, runnable) -> busy or not, for a single candidate."""
+    watch = BusyWatch()
+    return [ONE in watch.look(at * MS, {ONE: Reading(run_ns, runnable)}) for at, run_ns, runnable in readings]
+
+
+def test_growth_between_two_looks_is_work() -> None:
+    assert looks((0, 5 * MS, True), (1, 5 * MS + BUSY_NS, False)) == [False, True]
+    assert looks((0, 5 * MS, True), (1, 5 * MS + BUSY_NS - 1, True)) == [False, False]
+
+
+def test_between_the_kernels_ticks_a_running_process_stays_busy_and_a_sleeping_one_does_not() -> None:
+    assert looks((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, True), (3, 4 * MS, True)) == [False, True, True, True]
+    assert looks((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, False)) == [False, True, False]
+    last = 1 + RECENT_NS // MS
+    assert looks((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, last + 2)))[-2:] == [True, False]
+
+
+def test_growth_over_a_long_gap_says_nothing_about_now() -> None:
+    assert looks((0, 0, True), (1000, 500 * MS, True)) == [False, False]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, MS), st.booleans()), min_size=1, max_size=30))
+def test_an_idle_process_is_never_busy_and_first_sight_neither(steps: list[tuple[int, int, bool]]) -> None:
+    watch = BusyWatch()
+    at_ns, run_ns, seen = 0, 0, False
+    for pause_ms, used_ns, runnable in steps:
+        at_ns, run_ns = at_ns + pause_ms * MS, run_ns + used_ns
+        busy = watch.look(at_ns, {ONE: Reading(run_ns, runnable), TWO: Reading(7, runnable)})
+        assert TWO not in busy
+        assert seen or not busy
+        seen = True
+
+
+class Script:
+    """Readings by look: which of the candidates work from which look on."""
+
+    def __init__(self, **starts: int) -> None:
+        self.looked = 0
+        self._starts = {int(pid[1:]): start for pid, start in starts.items()}
+
+    def __call__(self, candidates: Sequence[ProcessIdentity]) -> dict[ProcessIdentity, Reading]:
+        self.looked += 1
+        return {
+            one: Reading(max(0, self.looked - self._starts[one.pid]) * MS, True)
+            for one in candidates
+            if one.pid in self._starts
+        }
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+def wait(script: Script, count: int, until_ms: int, **options: object) -> tuple[ProcessIdentity, ...]:
+    clock = Clock()
+    found = await_busy(
+        options.pop("candidates", (ONE, TWO)),  # type: ignore[arg-type]
+        count,
+        until_ms * MS,
+        look=script,
+        clock=clock,
+        sleep=clock.sleep,
+        **options,  # type: ignore[arg-type]
+    )
+    assert clock.now_ns <= (until_ms + 1) * MS
+    return found
+
+
+def test_waiting_ends_as_soon_as_enough_are_busy() -> None:
+    script = Script(p4001=10, p4002=20)
+    assert wait(script, 1, 1000) == (ONE,)
+    assert script.looked == 11
+    script = Script(p4001=10, p4002=20)
+    assert wait(script, 2, 1000) == (ONE, TWO)
+    assert script.looked == 21
+
+
+def test_at_the_deadline_it_gives_what_was_busy() -> None:
+    assert wait(Script(p4001=10), 2, 50) == (ONE,)
+    assert wait(Script(p4001=1000), 1, 50) == ()
+    assert wait(Script(), 1, 5, candidates=()) == ()
+
+
+def test_the_order_of_the_candidates_decides_among_the_busy() -> None:
+    assert wait(Script(p4001=3, p4002=3), 1, 50, candidates=(TWO, ONE)) == (TWO,)
+
+
+def test_new_workers_are_seen_through_the_refresh() -> None:
+    assert wait(Script(p4001=9999, p4002=0), 1, 1000, candidates=(ONE,), refresh=lambda: (ONE, TWO)) == (TWO,)
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[str, ProcessIdentity]]:
+    """One process that works all the time and one that idles."""
+    programs = {
+        "busy": "print(flush=True)\nwhile True: pass",
+        "idle": "import time; print(flush=True); time.sleep(120)",
+    }
+    started = {
+        name: subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        for name, program in programs.items()
+    }
+    identities = {}
+    for name, process in started.items():
+        assert process.stdout is not None
+        process.stdout.readline()
+        live = read_process(process.pid)
+        assert live is not None
+        identities[name] = ProcessIdentity(
+            live.pid, live.create_time, PYTHON_WORKER, RUN, live.command, live.start_ticks
+        )
+    time.sleep(0.1)  # both have begun; the idle one is asleep
+    yield identities
+    for process in started.values():
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_real_busy_process_is_found_and_an_idle_one_is_not(processes: dict[str, ProcessIdentity]) -> None:
+    both = (processes["idle"], processes["busy"])
+    for _ in range(5):
+        began = time.monotonic_ns()
+        assert await_busy(both, 1, began + 2_000 * MS) == (processes["busy"],)
+    assert await_busy((processes["idle"],), 1, time.monotonic_ns() + 50 * MS) == ()
+    assert await_busy(both, 2, time.monotonic_ns() + 50 * MS) in ((processes["busy"],), ())
+
+
+def test_what_is_gone_or_another_process_or_elsewhere_has_no_reading(processes: dict[str, ProcessIdentity]) -> None:
+    busy = processes["busy"]
+    assert set(read_local([busy])) == {busy}
+    assert read_local([replace(busy, start_ticks=1), replace(busy, host="node1"), candidate(2**22 + 1)]) == {}

@@ -1,0 +1,47 @@
+"""A hold keeps a service down until its instant, and ends by its own clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from faultline.held import lay_hold, wait_out
+from faultline.journal import read_journal
+
+
+def test_without_a_hold_nothing_waits(tmp_path: Path) -> None:
+    assert wait_out(tmp_path / "kafka.json") < 0.2
+
+
+def test_a_hold_lasts_until_its_instant_and_a_past_one_not_at_all(tmp_path: Path) -> None:
+    until = time.monotonic_ns() + 300_000_000
+    lay_hold(tmp_path / "holds" / "kafka.json", until)
+    wait_out(tmp_path / "holds" / "kafka.json")
+    assert time.monotonic_ns() >= until
+    assert wait_out(tmp_path / "holds" / "kafka.json") < 0.2
+
+
+def test_a_hold_without_end_or_sense_does_not_keep_a_service_for_ever(tmp_path: Path) -> None:
+    lay_hold(tmp_path / "kafka.json", time.monotonic_ns() + 10**13)
+    assert 0.1 <= wait_out(tmp_path / "kafka.json", longest_s=0.1) < 5
+    (tmp_path / "kafka.json").write_text("{half a")
+    assert wait_out(tmp_path / "kafka.json") < 0.2
+
+
+def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
+    specification = {
+        "service": "kafka",
+        "command": [sys.executable, "-c", "import os; print(os.getpid())"],
+        "hold": str(tmp_path / "hold.json"),
+        "journal": str(tmp_path / "services.jsonl"),
+    }
+    (tmp_path / "kafka.json").write_text(json.dumps(specification))
+    command = [sys.executable, "-P", "-m", "faultline.held", str(tmp_path / "kafka.json")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(timeout=30)
+    assert int(output) == process.pid, "supervisord watches the service itself"
+    (line,) = read_journal(tmp_path / "services.jsonl")
+    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", process.pid)

@@ -1,0 +1,196 @@
+"""Scripts: refused with the key named, canonical, and planted as the definitions say."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.bench.known_truth import figures
+from faultline.config import parse_configuration
+from faultline.errors import ConfigError
+from faultline.known_truth.course import GUARD_NS, NS, Outage, lay_out
+from faultline.known_truth.scenarios import QUICK, SCENARIOS, Scenario
+from faultline.known_truth.script import Script, parse_script, require_fit
+from faultline.known_truth.truth import planted
+from faultline.settings import ROOT
+from faultline.single import parse_parameters
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"latency": 3}, "truth.latency: unknown; did you mean latency_ms?"),
+        ({"zzz": 3}, "truth.zzz: unknown; known: style"),
+        ({"style": "batches"}, "truth.style: 'batches' is not known; use batch"),
+        ({"latency_ms": "fast"}, "truth.latency_ms: 'fast' is not a number"),
+        ({"latency_ms": float("nan")}, "truth.latency_ms: nan is not finite"),
+        ({"latency_ms": 5}, "truth.latency_ms: 5 lies outside"),
+        ({"lost": 1.5}, "truth.lost: 1.5 is not a whole number"),
+        ({"lost": float("inf")}, "truth.lost: inf is not a whole number"),
+        ({"lost": -1}, "truth.lost: -1 lies outside"),
+        ({"lost": True}, "truth.lost: True is not a number"),
+        ({"recovers": 1}, "truth.recovers: 1 is not true or false"),
+        ({"spread_ms": 70}, "truth.spread_ms: 70 leaves less than 20 ms"),
+        ({"nothing_to_load": True, "load_s": 1}, "truth.load_s: an engine with nothing to load"),
+        ({"load_s": 0}, "truth.load_s: below the clocks' resolution"),
+        ({"catchup_bins": 40}, "truth.catchup_bins: after an outage of 5.5 s, 40 bins"),
+        ({"style": "record", "lost": 3}, "truth.lost: in the style record"),
+    ],
+)
+def test_a_script_that_cannot_be_kept_is_refused_by_its_key(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_script(given)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("truth", "more", "message"),
+    [
+        ({"latency_ms": 450.0}, {}, "truth.latency_ms: outputs up to 0.49 s late do not fit bins of 0.5 s"),
+        ({"redeploy_s": 2.5}, {}, "truth.redeploy_s: 2.5 s is less than restart_delay_s and 1 s to start"),
+        ({"lost": 4000}, {}, "truth.lost: 4000 records to mistreat, but only 3015"),
+        ({"style": "record"}, {"rate": 20}, "truth.spread_ms: 20 ms is too little at 20 records/s"),
+        ({"style": "record", "spread_ms": 50.0, "latency_ms": 400.0}, {"rate": 40}, "truth.slow_bins: too few"),
+        ({}, {"fault_at_s": 12.6}, "fault_at_s: 12.6 is not between two commits of the script; use a time from 12.72"),
+        ({}, {"fault_at_s": 12.99}, "fault_at_s: 12.99 is not between two commits"),
+    ],
+)
+def test_a_script_that_does_not_fit_its_run_is_refused(
+    truth: dict[str, object], more: dict[str, object], message: str
+) -> None:
+    base = SCENARIOS[0].configuration
+    values = {key: getattr(base, key) for key in _KEYS} | more
+    with pytest.raises(ConfigError) as caught:
+        require_fit(parse_script(truth), _Run(**values))
+    assert str(caught.value).startswith(message)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    rate: float
+    checkpoint_interval_s: float
+    warmup_s: float
+    duration_s: float
+    fault_at_s: float | None
+    restart_delay_s: float
+
+
+_KEYS = [item.name for item in dataclasses.fields(_Run)]
+
+
+@given(st.integers(0, 60), st.floats(100, 5000), st.floats(1, 20), st.booleans(), st.sampled_from(["batch", "record"]))
+def test_the_mapping_is_canonical(count: int, latency: float, spread: float, recovers: bool, style: str) -> None:
+    given = {"overcounted": count, "latency_ms": latency, "spread_ms": spread, "recovers": recovers, "style": style}
+    given["redeploy_s"] = 60  # a whole number where a float is meant
+    script = parse_script(given)
+    again = parse_script(script.as_mapping())
+    assert again == script
+    assert repr(again.as_mapping()) == repr(
+        parse_script({**script.as_mapping(), "overcounted": float(count)}).as_mapping()
+    )
+
+
+def test_a_configuration_writes_its_script_out() -> None:
+    config = SCENARIOS[0].configuration
+    assert config.truth == Script().as_mapping()
+    assert parse_configuration({**config.model_dump(mode="json")}).config_id == config.config_id
+
+
+def test_scripts_stay_light() -> None:
+    """The configuration imports them, and is itself imported where start-up time counts."""
+    code = "import sys, faultline.known_truth.script; print([m for m in ('numpy', 'pandas') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_there_are_twenty_scenarios_of_both_styles() -> None:
+    assert len(SCENARIOS) == len({scenario.name for scenario in SCENARIOS}) == 20
+    assert len({scenario.configuration.config_id for scenario in SCENARIOS}) == 20
+    for chosen in (SCENARIOS, QUICK):
+        assert {scenario.script.style for scenario in chosen} == {"batch", "record"}
+        assert any(scenario.run.fault_at_s is None for scenario in chosen)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenarios_are_sound(scenario: Scenario) -> None:
+    """They are accepted, recover as scripted, and chance moves no planted value to another bin."""
+    config, script, run = scenario.configuration, scenario.script, scenario.run
+    require_fit(script, config)
+    parsed = parse_parameters("known_truth", scenario.parameters())
+    assert parse_configuration({key: parsed[key] for key in config.model_dump()}).config_id == config.config_id
+    truth = planted(script, run, primer=2)
+    assert truth.counts["lost"] == script.lost
+    assert run.fault_at_ns is None or truth.recovered is script.recovers
+    if run.fault_at_ns is not None:
+        outage = Outage.of(script, run.fault_at_ns)
+        step = run.interval_ns if script.style == "batch" else NS
+        phase = (outage.replayed_ns + (GUARD_NS if script.style == "batch" else 0)) % step
+        assert 30_000_000 <= phase <= step - 30_000_000
+        for late_ms in (-10, 10):
+            late = planted(script, run, primer=2, t0_ns=run.fault_at_ns + late_ms * 1_000_000)
+            for part, value in truth.recovery.items():
+                found = late.recovery[part]
+                assert (found is None) is (value is None)
+                assert value is None or found == pytest.approx(value, abs=0.1 * truth.resolution_s), part
+
+
+def test_planted_instants_follow_the_definitions() -> None:
+    """Worked by hand: kill 12.85 s after T0, so the replay is committed 18.35 s after it; batches each 0.5 s."""
+    scenario = SCENARIOS[0]
+    recovery = planted(scenario.script, scenario.run, primer=2).recovery
+    assert {name: recovery[name] for name in ("detection_s", "redeploy_s", "load_s", "reload_s", "replay_s")} == {
+        "detection_s": 0,
+        "redeploy_s": 3.5,
+        "load_s": 1,
+        "reload_s": 4.5,
+        "replay_s": 1,
+    }
+    # Two batches (18.5, 19.0) leave the lag out of band, the one of 19.5 (index 39, wobble −2) does not.
+    assert recovery["catchup_s"] == pytest.approx(19.5 + 0.11 - 18.35)
+    # One more is slow (20.0); the one of 20.5 (index 41, wobble +1) is as before the fault.
+    assert recovery["macro_s"] == pytest.approx(20.5 + 0.17 - 12.85)
+    assert recovery["censored_at_s"] is None
+
+
+def test_what_cannot_be_seen_to_hold_is_censored() -> None:
+    scenario = Scenario("x", {"slow_bins": 40})
+    truth = planted(scenario.script, scenario.run, primer=2)
+    assert truth.recovered is False
+    assert truth.recovery["catchup_s"] is not None
+    assert truth.recovery["macro_s"] is None
+    assert truth.recovery["censored_at_s"] == pytest.approx(43 - 12.85)
+
+
+@pytest.mark.parametrize("style", ["batch", "record"])
+def test_mistreated_records_are_exact_and_the_same_in_every_incarnation(style: str) -> None:
+    script = Script(style=style, overcounted=11, reemitted=13, seed=9)
+    run = SCENARIOS[0].run if style == "batch" else SCENARIOS[1].run
+    before, after = lay_out(script, run, None), lay_out(script, run, run.fault_at_ns)
+    assert before.treated == after.treated
+    assert sum(treatment.counted == 2 for treatment in after.treated.values()) == 11
+    assert sum(treatment.copies == 2 for treatment in after.treated.values()) == 13
+    assert min(after.due_ns[list(after.treated)]) >= (run.fault_at_ns or 0)
+    assert lay_out(dataclasses.replace(script, seed=10), run, None).treated != before.treated
+
+
+def test_figures_add_up_what_the_scenarios_found() -> None:
+    def outcome(times: list[float], counts: list[float]) -> dict[str, object]:
+        kinds = [("time", error) for error in times] + [("count", error) for error in counts]
+        return {"comparisons": [{"kind": kind, "error": error} for kind, error in kinds]}
+
+    found = figures([outcome([0.1, 0.4], [0, 0]), outcome([0.2], [3, 0])])
+    assert found["scenarios"]["value"] == 2
+    assert (found["worst_time_error_bins"]["value"], found["worst_time_error_bins"]["low"]) == (0.4, 0.2)
+    assert (found["count_errors"]["value"], found["count_errors"]["high"]) == (3, 3)

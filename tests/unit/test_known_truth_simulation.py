@@ -1,0 +1,145 @@
+"""Ten thousand planted runs: the pure functions of the judge give back each time within a bin, each count exactly."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from faultline import audit as auditing
+from faultline.bands import mann_kendall
+from faultline.bins import Schedule, bins_of_batches, bins_of_seconds
+from faultline.known_truth.course import Run
+from faultline.known_truth.script import IDLE_S, Script, require_fit
+from faultline.known_truth.simulation import PRIMER, Simulated, simulate
+from faultline.known_truth.truth import read_off
+from faultline.latency import fold, summarise
+from faultline.recovery import PARTS, measure
+from faultline.timeline import read_timeline
+
+SEEDS = 10_000
+PROCESSES = 2
+
+
+def case(seed: int) -> tuple[Script, Run]:
+    """A random script that fits its run; one in twelve is a control."""
+    random = np.random.default_rng(seed)
+    style = "batch" if random.random() < 0.5 else "record"
+    interval = float(random.choice([0.5, 1.0, 2.0])) if style == "batch" else 1.0
+    rate = float(random.choice([50, 100]))
+    spread = float(random.integers(2000 / rate, 2300 / rate))
+    latency = float(random.integers(int(2 * spread + 20), 251))
+    stateless, recovers = bool(random.random() < 0.15), bool(random.random() < 0.88)
+    redeploy, replay = float(random.uniform(1.5, 5)), float(random.uniform(0.3, 2))
+    load = 0.0 if stateless else float(random.uniform(0.05, 3))
+    outage = redeploy + load + replay
+    most = min(4, int(outage / (latency / 1000 + 0.6)) - 1)
+    catchup, slow = int(random.integers(0, most + 1)), int(random.integers(0, 4))
+    losing = random.random() < 0.4 and not (style == "record" and recovers)
+    lost = int(random.integers(1, 6)) if losing else 0
+    busy = (latency + 2 * spread) / 1000 if style == "batch" else 0.0
+    first = math.ceil(5 / interval) + int(random.integers(11, 14))
+    at = first * interval + float(random.uniform(busy + IDLE_S, interval - IDLE_S))
+    if style == "record" and not catchup and (at + outage) % 1 > 0.9:
+        replay += 0.15  # a backlog that is worked off at the end of a second may count for either
+    end = math.ceil((at + outage + 0.15 + (catchup + slow + 3) * max(1.0, interval) + 14) / interval) * interval
+    control = random.random() < 1 / 12
+    script = Script(
+        style=style,  # type: ignore[arg-type]
+        latency_ms=latency,
+        spread_ms=spread,
+        redeploy_s=redeploy,
+        load_s=load,
+        replay_s=replay,
+        nothing_to_load=stateless,
+        catchup_bins=catchup,
+        slow_bins=slow,
+        recovers=recovers,
+        lost=lost,
+        overcounted=int(random.integers(0, 9)),
+        reemitted=int(random.integers(0, 9)),
+        seed=seed,
+    )
+    return script, Run(rate, 5.0, end - 5.0, interval, int(random.integers(1, 4)), None if control else at)
+
+
+def check(seed: int) -> tuple[float, bool]:
+    """One seed: (worst time error in bins, whether it passed for steady). Raises AssertionError on any other error."""
+    script, run = case(seed)
+    made = simulate(script, run, seed)
+    truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
+    worst = 0.0
+    if made.t0_ns is not None:
+        timeline = read_timeline(made.evidence())
+        recovery, problems = measure(timeline, made.window.end_ns, made.resolution_s)
+        assert problems == (), (seed, problems)
+        assert recovery.recovered is truth.recovered, seed
+        for part in (*PARTS, "censored_at_s"):
+            value, found = truth.recovery[part], getattr(recovery, part)
+            assert (value is None) is (found is None), (seed, part, value, found)
+            if value is not None:
+                worst = max(worst, abs(found - value) / made.resolution_s)
+    latency = summarise(made.folded(), made.method)
+    for name, value in truth.latency_ms.items():
+        worst = max(worst, abs(getattr(latency, name) - value) / 1000 / made.resolution_s)
+    assert latency.unreflected == truth.counts["unreflected"], seed
+    _check_audit(made, truth.counts)
+    trends = [mann_kendall(made.reference(name)) for name in ("lag", "throughput_rps")]
+    return worst, min(trends) > 0.05
+
+
+def _check_audit(made: Simulated, counts: dict[str, int]) -> None:
+    batch = pa.RecordBatch.from_pydict(made.counts())
+    # The table as it would be read from disk, without ten thousand files.
+    auditing._batches = lambda path, columns: iter([batch.select(columns)])
+    totals, offenders = auditing.audit(Path("counts.parquet"), [{"event": "done", "unknown": 0}])
+    for name in ("expected", "lost", "overcounted", "wrong", "reemitted", "unknown"):
+        assert getattr(totals, name) == counts[name], name
+    keys = {f"{k % made.run.partitions}:{PRIMER + k // made.run.partitions}" for k in made.course.treated}
+    assert {line["key"] for line in offenders} <= keys
+
+
+def check_block(first: int, last: int) -> tuple[float, int]:
+    """Worst time error and number of unsteady baselines of the seeds first … last − 1."""
+    found = [check(seed) for seed in range(first, last)]
+    return max(worst for worst, _ in found), sum(not steady for _, steady in found)
+
+
+@pytest.mark.timeout(300)
+def test_what_is_planted_comes_back_for_ten_thousand_seeds() -> None:
+    size = SEEDS // PROCESSES
+    with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
+        blocks = [pool.submit(check_block, first, first + size) for first in range(0, SEEDS, size)]
+        found = [block.result() for block in blocks]
+    assert max(worst for worst, _ in found) <= 1.0
+    # The scripted spread is no trend.
+    assert sum(unsteady for _, unsteady in found) <= SEEDS // 1000
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_simulated_bins_and_latencies_are_those_that_the_judge_computes(seed: int) -> None:
+    made = simulate(*case(seed), seed)
+    tuples = fold([made.tuples()], made.window)
+    if made.method == "rank":
+        bins = bins_of_seconds(tuples, made.window)
+    else:
+        bins = bins_of_batches(made.commits, Schedule(made.records()), tuples, made.window)
+    pd.testing.assert_frame_equal(made.bins, bins, check_dtype=False)
+    assert summarise(made.folded(), made.method) == summarise(tuples, made.method)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_cases_fit_but_for_the_time_to_restart(seed: int) -> None:
+    script, run = case(seed)
+
+    class Fitting:
+        rate, warmup_s, duration_s = run.rate, run.warmup_s, run.duration_s
+        checkpoint_interval_s, fault_at_s, restart_delay_s = run.interval_s, run.fault_at_s, 0.0
+
+    require_fit(script, Fitting())
