@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,7 @@ def await_busy(
     until_mono_ns: int,
     *,
     refresh: Callable[[], Sequence[ProcessIdentity]] | None = None,
+    elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None,
     look: Look | None = None,
     clock: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
@@ -72,13 +73,17 @@ def await_busy(
 
     At `until_mono_ns` it gives those (perhaps none) that were busy in the last look. Among more than
     `count`, the order of the candidates decides. `refresh` gives the candidates anew every 0.2 s,
-    since new workers may have been forked. The last call of `look` lies right before the return.
+    since new workers may have been forked. `elsewhere` says which of the candidates on other hosts are
+    busy (`fault.hosts.Hosts.busy`); without it none of them ever is. The last
+    call of `look` lies right before the return.
     """
     look = look or read_local
     watch = BusyWatch()
     refreshed_ns = clock()
     while True:
-        busy = watch.look(clock(), look(candidates))
+        remote = [candidate for candidate in candidates if candidate.host]
+        away = elsewhere(remote) if elsewhere is not None and remote else set()
+        busy = watch.look(clock(), look(candidates)) | away
         found = tuple(candidate for candidate in candidates if candidate in busy)[:count]
         now_ns = clock()
         if len(found) == count or now_ns >= until_mono_ns:

@@ -64,6 +64,14 @@ class Hosts:
         """Signals the victim on its host, once; raises what that host's injector raises."""
         return self._injector(victim.host).signal(victim, signum)
 
+    def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
+        """Those candidates on remote hosts that work just now, for `fault.busy.await_busy`. Raises RemoteError."""
+        found: set[ProcessIdentity] = set()
+        for name, remote in self._remotes.items():
+            mine = [candidate for candidate in candidates if candidate.host == name]
+            found |= remote.busy(mine) if mine else set()
+        return found
+
     def clock_offsets(self) -> dict[str, ClockOffset]:
         """The clock of every remote host against ours, by name. Raises RemoteError."""
         return {name: remote.clock_offset() for name, remote in self._remotes.items()}

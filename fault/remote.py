@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import paramiko
 
+from fault.busy import BUSY_NS
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
@@ -26,7 +28,7 @@ from fault.errors import (
 )
 from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
-from fault.remote_shell import SIGNAL_REFUSED, act_program, parse_survey, survey_program
+from fault.remote_shell import SIGNAL_REFUSED, act_program, parse_survey, parse_watch, survey_program, watch_program
 from fault.victims import select
 
 _DATE = "date +%s%N"
@@ -102,6 +104,13 @@ class RemoteInjector:
         except ValueError as error:
             raise RemoteError(self._host.host, command, answer.status, f"{answer.stderr} {error}") from None
         return select(victim, tokens, snapshot)
+
+    def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
+        """Those that worked during some 20 ms just now; see `fault.busy`. Raises RemoteError."""
+        if not candidates:
+            return set()
+        used = parse_watch(self._read("read CPU times", watch_program(candidates)).lines)
+        return {candidate for candidate in candidates if used.get(candidate.pid, 0) >= BUSY_NS}
 
     def clock_offset(self, samples: int = 5) -> ClockOffset:
         """Reads the remote wall clock `samples` times; the reading with the shortest round trip counts.

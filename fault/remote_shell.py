@@ -124,6 +124,25 @@ survey() {
 }
 """
 
+# How much CPU time each process uses in 20 ms, long enough for the ticks at which it is counted.
+_WATCH = """
+used() {
+  run=-
+  fields "$1" && [ "$started" = "$2" ] || return 0
+  read -r run rest 2>/dev/null <"/proc/$1/schedstat"
+}
+watch() {
+  for turn in first second; do
+    for one in "$@"; do
+      used "${one%:*}" "${one#*:}"
+      say "$turn" "${one%:*}" "${run:--}"
+    done
+    [ "$turn" = second ] || sleep 0.02
+  done
+  conclude end
+}
+"""
+
 
 def act_program(victim: ProcessIdentity, act: str) -> str:
     """Checks `victim` as the local injector does, then does `act`: `probe`, or a signal's name without SIG.
@@ -151,6 +170,25 @@ def survey_program() -> str:
     """Lists all processes, and the command lines of those that name the main of any role."""
     patterns = shlex.quote("\n".join(main for role in ROLES.values() for main in role.mains))
     return f"{_COMMON}{_SURVEY}patterns={patterns}\nsurvey\n"
+
+
+def watch_program(candidates: Sequence[ProcessIdentity]) -> str:
+    """Reads twice, 20 ms apart, how much CPU time each candidate has used; those without ticks are left out."""
+    arguments = [f"{one.pid}:{one.start_ticks}" for one in candidates if one.start_ticks is not None]
+    return f"{_COMMON}{_WATCH}watch {shlex.join(arguments)}\n"
+
+
+def parse_watch(said: Iterable[Sequence[str]]) -> dict[int, int]:
+    """CPU time in ns by pid between the two readings of `watch_program`; what is not known is left out."""
+    first: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for words in said:
+        match words:
+            case ["first", pid, run] if run.isdigit():
+                first[int(pid)] = int(run)
+            case ["second", pid, run] if run.isdigit() and int(pid) in first:
+                used[int(pid)] = int(run) - first[int(pid)]
+    return used
 
 
 def parse_survey(said: Iterable[Sequence[str]], host: str) -> Snapshot:

@@ -6,7 +6,8 @@ Written into a new folder beside the target, under a lock, and swapped in at onc
 old tables or the new ones. Tables, each as Parquet and CSV:
 
 - experiments: one row a record, with its configuration and metrics as columns named by their path
-- cells: per matrix, configuration, series and build: valid records, and median, least and greatest of each metric
+- cells: per matrix, configuration, series and build: the main parameters, the number of valid records, and median,
+  least and greatest of each metric
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from pyspark.sql.types import NumericType, StructType
 
 KEYS = ["matrix", "config_id", "series", "build"]
 CENSORED = "coalesce(recovery_recovered = false, false)"
+# What tells a person which configuration a row of `cells` is.
+LABELS = [
+    f"config_{name}"
+    for name in ("workload", "fault", "fault_action", "commit_mode", "checkpoint_interval_s", "state_mb")
+]
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
 
 
@@ -56,7 +62,8 @@ def cells(table: DataFrame) -> DataFrame:
         and not field.name.startswith("config_")
         and field.name not in (*KEYS, *PLAIN)
     ]
-    summaries = [F.count("*").alias("n"), F.count_if(F.expr(CENSORED)).alias("censored")]
+    summaries = [F.first(name).alias(name) for name in LABELS if name in table.columns]
+    summaries += [F.count("*").alias("n"), F.count_if(F.expr(CENSORED)).alias("censored")]
     for name in metrics:
         summaries += [
             _unless_censored(name, F.median(name)).alias(f"{name}_median"),

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fault.busy import await_busy
-
 from fault.errors import IdentityMismatch
 from fault.guard import Guard
+from fault.hosts import Hosts
 from fault.identity import ProcessIdentity, Tokens
 from fault.injector import (
     SETTLE_WITHIN_S_OF,
@@ -104,6 +104,7 @@ class ProcessAct:
     holds: Mapping[str, Path] = field(default_factory=dict)
     restart_delay_s: float = 0.0
     _chosen: tuple[ProcessIdentity, ...] = ()
+    _named: tuple[dict[str, Any], ...] = ()
 
     def choose(self) -> bool:
         """Victims by seed among the live candidates; those chosen before stay while all of them live."""
@@ -121,22 +122,20 @@ class ProcessAct:
     def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
         self.guard.check(self.planned.fault, victims)
         self._chosen = victims
+        # Found here and kept: a look at all processes has no place in the last milliseconds before an act.
+        self._named = tuple(self._name(victim) for victim in victims)
+
+    def _name(self, victim: ProcessIdentity) -> dict[str, Any]:
+        executors = None
+        if victim.role.name == "worker":
+            executors = [str(number) for number in executors_on(self.injector, victim.node, self.tokens)]
+        return {"fault": self.planned.index, **victim.as_json(), "executors": executors}
 
     def describe(self) -> list[str]:
         return self.guard.describe(self.planned, self._chosen)
 
     def victims(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "fault": self.planned.index,
-                **victim.as_json(),
-                "executors": self._executors_of(victim) if victim.role.name == "worker" else None,
-            }
-            for victim in self._chosen
-        ]
-
-    def _executors_of(self, worker: ProcessIdentity) -> list[str]:
-        return [str(number) for number in executors_on(self.injector, worker.node, self.tokens)]
+        return list(self._named)
 
     def undos(self) -> list[Undo]:
         signum = self.planned.fault.undo_signum
@@ -158,7 +157,13 @@ class ProcessAct:
         fault = self.planned.fault
         if fault.victim != "python_worker":
             return True
-        busy = await_busy(self._python_workers(), fault.count, until_mono_ns, refresh=self._python_workers)
+        busy = await_busy(
+            self._python_workers(),
+            fault.count,
+            until_mono_ns,
+            refresh=self._python_workers,
+            elsewhere=self.injector.busy if isinstance(self.injector, Hosts) else None,
+        )
         if len(busy) < fault.count:
             return False
         self._take(busy)

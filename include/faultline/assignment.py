@@ -70,8 +70,13 @@ def read_assignment(directory: Path) -> Assignment:
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    paths = {name: Path(values[name]) for name in ("key_file", "known_hosts")}
-    return RemoteHost(host=str(values["host"]), user=str(values["user"]), port=int(values.get("port", 22)), **paths)
+    return RemoteHost(
+        host=str(values["host"]),
+        user=str(values["user"]),
+        key_file=Path(values["key_file"]),
+        known_hosts=Path(values["known_hosts"]),
+        port=int(values.get("port", 22)),
+    )
 
 
 def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:

@@ -160,7 +160,7 @@ def explain(
 
 @app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="generator or overhead; empty lists them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Empty lists them.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
 ) -> None:

@@ -225,7 +225,7 @@ class Conductor:
 
     def _once_ready(self, journal: Journal, act: Act, planned: Instant) -> Instant | None:
         """The instant at which the victims are as they must be; None when they never were, or it had passed."""
-        index, before = act.planned.index, act.victims()
+        index = act.planned.index
         if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
             return None
@@ -234,7 +234,7 @@ class Conductor:
             detail = f"no victim was at work within {BUSY_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
             return None
-        if act.victims() == before:
+        if act.planned.fault.victim != "python_worker":
             return planned
         self._register_undo(journal, act)
         return Instant.now()

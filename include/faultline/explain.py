@@ -35,6 +35,7 @@ _STATUS_STYLE = {"valid": "green", "invalid": "yellow", "failed": "red", "cancel
 _NOT_RETYPED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
 MAX_OFFENDERS = 10
+MAX_KEY = 40
 
 
 def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) -> str:
@@ -306,10 +307,16 @@ def _audit(story: Story) -> Iterable[RenderableType]:
         table.add_column(name, justify="right" if name in ("expected", "final") else "left", overflow="fold")
     for offender in story.offenders[:MAX_OFFENDERS]:
         numbers = [_number(offender.get(name)) for name in ("expected", "final")]
-        table.add_row(Text(f"  {offender.get('kind')}"), Text(str(offender.get("key"))), *map(Text, numbers))
+        table.add_row(Text(f"  {offender.get('kind')}"), Text(short_key(offender.get("key"))), *map(Text, numbers))
     yield Padding(table, (1, 0, 0, 0))
     if len(story.offenders) > MAX_OFFENDERS:
         yield _indented(Text(f"{len(story.offenders) - MAX_OFFENDERS} more in audit.json", style="dim"))
+
+
+def short_key(key: Any) -> str:
+    """A key as text; of a long one (filler words have 1,000 characters) the beginning and the length."""
+    text = str(key)
+    return text if len(text) <= MAX_KEY else f"{text[:MAX_KEY]}… ({count(len(text))} characters)"
 
 
 def _number(value: Any) -> str:

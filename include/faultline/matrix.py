@@ -57,8 +57,15 @@ class Matrix:
             raise ConfigError(
                 f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
             )
+        if "fault" in self.axes and self.fixed.get("fault_plan"):
+            raise ConfigError("fault_plan: it would make all values of the axis fault the same; leave one of them out")
         points = itertools.product(*self.axes.values())
-        return [parse_configuration({**self.fixed, **dict(zip(self.axes, point, strict=True))}) for point in points]
+        return [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+
+    def _point(self, values: dict[str, Any]) -> Configuration:
+        """One configuration; a control among faults has no fault time, whatever the others have."""
+        control = {"fault_at_s": None} if values.get("fault") == "none" else {}
+        return parse_configuration({**self.fixed, **values, **control})
 
     def cells(self, series: str) -> list[PlannedCell]:
         """All cells, the controls after the points; each cell once."""

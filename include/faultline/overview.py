@@ -131,7 +131,7 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             "categoryarray": positions,
             "range": [-0.5, len(positions) - 0.5],
             "title": {"text": "" if key == FAULT else name, "standoff": 6},
-            "tickangle": -40 if key == FAULT else "auto",
+            "tickangle": -40 if key == FAULT else None,
             "fixedrange": True,
         }
         layout[f"yaxis{suffix}"] = {

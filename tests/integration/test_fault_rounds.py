@@ -26,7 +26,7 @@ from fault.victims import choose, read_process
 
 pytestmark = pytest.mark.integration
 
-ROUNDS = 60
+ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)
 A, B, C = "127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"
 

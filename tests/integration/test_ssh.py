@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fault import remote as remote_module
+from fault.busy import await_busy
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
@@ -38,7 +39,7 @@ from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
 from fault.plan import ALLOWED
 from fault.remote import RemoteHost, RemoteInjector
-from fault.remote_shell import survey_program
+from fault.remote_shell import survey_program, watch_program
 from fault.victims import find_victims, read_process
 
 pytestmark = pytest.mark.integration
@@ -425,28 +426,6 @@ def test_a_python_worker_over_there_is_killed(
     assert psutil.pid_exists(executor) and psutil.pid_exists(daemon)
 
 
-def test_the_shells_own_ancestors_are_refused(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
-    """The server is an ancestor of the session's shell; nothing it could be mistaken for makes it a victim."""
-    spawn()
-    victim = only(run)
-    process = psutil.Process(victim.pid)
-    (server_pid,) = (
-        one.pid for one in psutil.Process().children() if one.name() == "sshd" or "sshd" in " ".join(one.cmdline())
-    )
-    live = read_process(server_pid)
-    assert live is not None
-    claimed = replace(
-        victim,
-        pid=server_pid,
-        create_time=live.create_time,
-        start_ticks=live.start_ticks,
-        role=replace(EXECUTOR, mains=(live.command[0],)),
-    )
-    with pytest.raises(IdentityMismatch):
-        injector.signal(claimed, signal.SIGKILL)
-    assert process.is_running() and psutil.pid_exists(server_pid)
-
-
 def test_hosts_dispatch_to_the_host_of_the_victim(
     server: Server, injector: RemoteInjector, spawn: Spawn, run: str
 ) -> None:
@@ -459,6 +438,19 @@ def test_hosts_dispatch_to_the_host_of_the_victim(
     assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
     assert settle(hosts, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert process.wait(5) == -signal.SIGKILL
+
+
+def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    busy = spawn(program="print('up', flush=True)\nwhile True: pass")
+    spawn()
+    time.sleep(0.2)  # the idle one is asleep by now
+    candidates = injector.find("executor", Tokens(run))
+    assert len(candidates) == 2
+    hosts = Hosts(LocalInjector(), {"127.0.0.1": injector})
+    until_ns = time.monotonic_ns() + 10_000_000_000
+    assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=hosts.busy)] == [busy.pid]
+    assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
+    assert injector.busy([]) == set()
 
 
 def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
@@ -507,7 +499,8 @@ def test_a_host_without_a_clock_in_ns_is_a_typed_error(
 
 
 def test_what_finding_sends_only_reads() -> None:
-    program = survey_program()
-    assert "kill" not in program
-    redirections = re.findall(r"\d?>[^\s)]*", program)
-    assert set(redirections) <= {"2>/dev/null"}
+    victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1", start_ticks=7)
+    for program in (survey_program(), watch_program([victim])):
+        assert "kill" not in program
+        redirections = re.findall(r"\d?>[^\s)]*", program)
+        assert set(redirections) <= {"2>/dev/null"}

@@ -293,6 +293,8 @@ def test_offending_keys_are_shown_and_the_rest_counted(settings: Settings) -> No
     assert "lost [bold]0 12,345 —" in text
     assert "[bold]10" not in text
     assert "3 more in audit.json" in text
+    raw(settings, record, audit={"offenders": [{"kind": "wrong", "key": "x" * 1000, "expected": 0, "final": 1}]})
+    assert f"wrong {'x' * 40}… (1,000 characters) 0 1" in text_of(settings)
 
 
 @pytest.mark.parametrize("content", ["{", '{"offenders": 3}', "[]"])

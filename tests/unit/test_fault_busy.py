@@ -128,6 +128,19 @@ def test_new_workers_are_seen_through_the_refresh() -> None:
     assert wait(Script(p4001=9999, p4002=0), 1, 1000, candidates=(ONE,), refresh=lambda: (ONE, TWO)) == (TWO,)
 
 
+def test_candidates_of_other_hosts_are_asked_about_there() -> None:
+    away = replace(ONE, host="node1")
+    asked: list[list[ProcessIdentity]] = []
+
+    def elsewhere(candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
+        asked.append(list(candidates))
+        return {away} if len(asked) > 2 else set()
+
+    assert wait(Script(), 1, 50, candidates=(TWO, away), elsewhere=elsewhere) == (away,)
+    assert asked == [[away]] * 3
+    assert wait(Script(), 1, 5, candidates=(away,)) == ()
+
+
 @pytest.fixture
 def processes() -> Iterator[dict[str, ProcessIdentity]]:
     """One process that works all the time and one that idles."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from fault.hosts import Hosts, place
 from fault.identity import EXECUTOR, KAFKA, ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
 from fault.plan import ALLOWED
-from fault.remote_shell import parse_survey, survey_program
+from fault.remote_shell import act_program, parse_survey, survey_program
+from fault.victims import read_process
 
 RUN = "20261121T061500Z-3fa9c1"
 TOKENS = Tokens(RUN, "0123456789abcdef")
@@ -37,6 +39,10 @@ class Recorded:
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         self.asked.append((signum, victim))
         return Delivery.SENT
+
+    def busy(self, candidates: list[ProcessIdentity]) -> set[ProcessIdentity]:
+        self.asked.append("busy")
+        return set(candidates[:1])
 
     def close(self) -> None:
         self.asked.append("close")
@@ -63,6 +69,14 @@ def test_finding_goes_where_the_victims_belong_and_signals_follow() -> None:
     assert remotes["worker-1"].asked == ["executor", ("probe", found[0])]
     hosts.close()
     assert all(remote.asked[-1] == "close" for remote in remotes.values())
+
+
+def test_who_is_busy_is_asked_on_each_remote_host() -> None:
+    remotes = {"worker-1": Recorded(), "worker-2": Recorded(), "idle": Recorded()}
+    hosts = Hosts(Recorded(), remotes)  # type: ignore[arg-type]
+    one, two, other = (replace(VICTIM, pid=pid, host=f"worker-{host}") for pid, host in ((5, 1), (6, 1), (7, 2)))
+    assert hosts.busy([two, one, other, VICTIM]) == {two, other}
+    assert remotes["idle"].asked == []
 
 
 def test_a_placement_may_be_given_and_an_unknown_host_is_refused() -> None:
@@ -94,6 +108,29 @@ def test_the_survey_of_a_shell_sees_what_is_there() -> None:
     assert process.pid not in snapshot.protected
     assert snapshot.parents[process.pid] in snapshot.protected  # this process started that shell
     assert done.stderr == ""
+
+
+def act_inside(wrapper: str, folder: Path, act: str) -> tuple[list[list[str]], int]:
+    """One act against a marked shell, run within that shell; gives what it said, and how the shell ended."""
+    arguments = [f"faultline-run={RUN}", EXECUTOR.main]
+    with subprocess.Popen(
+        ["sh", "-c", wrapper, "sh", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        live = read_process(process.pid)
+        while live is not None and EXECUTOR.main not in live.command:
+            live = read_process(process.pid)  # it has not been executed yet
+        assert live is not None
+        victim = ProcessIdentity(live.pid, live.create_time, EXECUTOR, RUN, live.command, live.start_ticks)
+        (folder / "program").write_text(act_program(victim, act))
+        said, _ = process.communicate(f"{folder / 'program'}\n", timeout=20)
+    return words(said), process.returncode
+
+
+def test_a_shell_does_not_signal_its_own_ancestors(tmp_path: Path) -> None:
+    inside = 'read program; sh -s <"$program"; exit 3'
+    said, status = act_inside(inside, tmp_path, "KILL")
+    assert (said[0][:3], status) == (["mismatch", "pid", "it"], 3)
+    assert act_inside(inside, tmp_path, "probe") == ([["alive"]], 3)
 
 
 def test_a_survey_that_was_cut_off_is_no_list() -> None:

@@ -69,4 +69,22 @@ def _overhead(say: Say, quick: bool) -> Figures:
     return run(say, quick)
 
 
-BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {"generator": _generator, "overhead": _overhead}
+def _fault_timing(say: Say, quick: bool) -> Figures:
+    from faultline.bench.fault_timing import run
+    from faultline.operations import bring_up
+
+    return run(bring_up(say, airflow=False), say, quick)
+
+
+def _known_truth(say: Say, quick: bool) -> Figures:
+    from faultline.bench.known_truth import run
+
+    return run(say, quick)
+
+
+BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
+    "generator": _generator,
+    "overhead": _overhead,
+    "fault_timing": _fault_timing,
+    "known_truth": _known_truth,
+}

@@ -162,7 +162,7 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
     def settled() -> bool:
         victims.replace_dead()
         lines.extend(reader.poll())
-        return sum(line.get("event") == "settled" for line in lines) == faults
+        return len([line for line in lines if line.get("event") == "settled"]) == faults
 
     def trouble() -> str | None:
         failed = [line for line in lines if line.get("event") == "failed"]

@@ -25,9 +25,9 @@ WOBBLE = (0, 1, -1, 2, -2)
 # lies at most 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
 SLOW_SPREADS = 15
 # One in so many records is slow in the style `record`: enough to move the p99 of a second, too few to
-# move its lag out of band (15 spreads / 20 < 1 spread).
+# move its lag out of band (15 spreads / 20 < 1 spread). They must come well within their second.
 SLOW_EVERY = 20
-SLOW_LEAST_RATE = 50.0
+SLOW_LONGEST_MS = 400.0
 # Upper bound of the lag band above latency_ms, in spreads, and as a share of latency_ms when that is wider.
 BAND_SPREADS = 5.5
 BAND_SHARE = 0.05
@@ -153,6 +153,12 @@ class Script:
                 f"after an outage of {self.outage_s:g} s, {self.catchup_bins} bins cannot all leave the lag out of "
                 "band; use fewer, or a longer outage",
             )
+        if self.style == "record" and self.slow_bins and self.recovers and self.slow_ms > SLOW_LONGEST_MS:
+            raise _refused(
+                "slow_bins",
+                f"slow outputs come {self.slow_ms:g} ms later, which leaves too few in their second; use 0, "
+                f"or spread_ms of at most {SLOW_LONGEST_MS / SLOW_SPREADS:.3g}",
+            )
         if self.style == "record" and self.lost and self.recovers:
             raise _refused(
                 "lost",
@@ -236,11 +242,6 @@ def require_fit(script: Script, config: Fitting) -> None:
             f"use at least {least_s:g}, or lower restart_delay_s",
         )
     _require_idle(script, config, latest_s)
-    slow = script.style == "record" and script.slow_bins and script.recovers
-    if slow and config.rate < SLOW_LEAST_RATE:
-        raise _refused(
-            "slow_bins", f"too few records at {config.rate:g}/s; use a rate of at least {SLOW_LEAST_RATE:g}, or 0"
-        )
 
 
 def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:

@@ -1,0 +1,276 @@
+"""The engine on a made-up clock: it keeps its course, survives a kill anywhere, and leaves what Spark leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from faultline import checkpoint
+from faultline.errors import InfrastructureError
+from faultline.executor_log import read_executor_logs
+from faultline.journal import read_journal
+from faultline.known_truth.course import MS, NS, Course, Run, lay_out
+from faultline.known_truth.engine import Arrival, Ends, Engine, Restored
+from faultline.known_truth.script import Script
+from faultline.known_truth.traces import FileTraces, restore
+from faultline.timeline import reloads
+
+T0 = 7 * NS
+PRIMER = 3
+RUN = Run(rate=50.0, warmup_s=5.0, duration_s=20.0, interval_s=1.0, partitions=2, fault_at_s=8.4)
+SCRIPT = Script(spread_ms=40.0, redeploy_s=2.0, load_s=0.5, replay_s=0.7, catchup_bins=1, slow_bins=0)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+class World:
+    """Broker, clock and disk that outlive an engine."""
+
+    def __init__(self, course: Course, partitions: int) -> None:
+        self.now = 0
+        self.kill_at: int | None = None
+        self.partitions = partitions
+        # (instant, partition, offset, primer), in order of time; the network takes 2 ms.
+        primer = [(NS, p, o, True) for o in range(PRIMER) for p in range(partitions)]
+        self.input = primer + [
+            (T0 + int(due) + 2 * MS, k % partitions, PRIMER + k // partitions, False)
+            for k, due in enumerate(course.due_ns)
+        ]
+        self.output: list[tuple[int, bytes, bytes]] = []
+        self.plans: dict[int, tuple[int, Ends, Ends | None]] = {}
+        self.commits: dict[int, tuple[int, Ends]] = {}
+        self.tasks: list[tuple[int, str, int]] = []
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        assert duration_ns > 0
+        self.now += duration_ns + MS // 5
+        if self.kill_at is not None and self.now >= self.kill_at:
+            raise Killed
+
+    def emit(self, key: bytes, value: bytes) -> None:
+        self.output.append((self.now, key, value))
+
+    def flush(self) -> None:
+        self.now += MS
+
+    def emitted(self) -> Mapping[bytes, int]:
+        return Counter(key for _, key, _ in self.output)
+
+    def plan(self, batch: int, ends: Ends, base: Ends | None) -> None:
+        self.plans[batch] = (self.now, dict(ends), base)
+
+    def commit(self, batch: int, starts: Ends, ends: Ends) -> None:
+        assert self.plans[batch][1] == ends
+        self.commits[batch] = (self.now, dict(ends))
+
+    def launch(self, batch: int) -> None:
+        self.tasks.append((self.now, "launch", batch))
+
+    def load(self, batch: int, partition: int, *, from_checkpoint: bool) -> None:
+        if from_checkpoint:
+            self.tasks.append((self.now, f"load {partition}", batch))
+
+    def say(self, message: str) -> None:
+        pass
+
+    def restored(self) -> Restored:
+        if not self.commits:
+            return Restored()
+        batch = max(self.commits)
+        return Restored(batch, self.commits[batch][1], self.plans[batch][2])
+
+
+class Reader:
+    """One engine's view of the world's topics."""
+
+    def __init__(self, world: World, restored: Restored) -> None:
+        self._world = world
+        self._from = {p: (restored.ends or {}).get(p, 0) for p in range(world.partitions)}
+        self._next = 0
+        self.emit, self.flush, self.emitted = world.emit, world.flush, world.emitted
+
+    def poll(self) -> Iterable[Arrival]:
+        while self._next < len(self._world.input) and self._world.input[self._next][0] <= self._world.now:
+            at, partition, offset, primer = self._world.input[self._next]
+            self._next += 1
+            if offset >= self._from[partition]:
+                yield Arrival(partition, offset, at // MS, primer)
+
+
+def incarnate(world: World, script: Script, run: Run, killed: int | None, *, until: int, opened: int = 5 * NS) -> None:
+    """One life of the engine, to its kill or to `until`."""
+    restored = world.restored()
+    engine = Engine(run.partitions, Reader(world, restored), world, world, lambda: world.now >= until, restored)
+    t0 = engine.await_gate(lambda: T0 if world.now >= opened else None)
+    assert t0 == T0
+    course = lay_out(script, run, killed)
+    engine.follow(course, T0, stateless=script.nothing_to_load, restarted=killed is not None)
+
+
+def live(script: Script, run: Run, kill_ns: int | None, restart_ns: int = NS) -> tuple[World, Course]:
+    """A whole run: kill and restart, or neither."""
+    course = lay_out(script, run, kill_ns)
+    world = World(course, run.partitions)
+    until = T0 + max(int(course.emit_ns.max()), course.rows[-1].commit_ns) + NS
+    if kill_ns is not None:
+        world.kill_at = T0 + kill_ns
+        with pytest.raises(Killed):
+            incarnate(world, script, run, None, until=until)
+        world.kill_at = None
+        world.now = T0 + kill_ns + restart_ns
+    incarnate(world, script, run, kill_ns, until=until)
+    return world, course
+
+
+def assert_counts(world: World, script: Script, run: Run, course: Course) -> None:
+    """Every record is emitted as often as planted, and as the count planted."""
+    found: dict[bytes, list[bytes]] = {}
+    for _, key, value in world.output:
+        found.setdefault(key, []).append(value)
+    for number in range(len(course.due_ns)):
+        treatment = course.treatment(number)
+        key = f"{number % run.partitions}:{PRIMER + number // run.partitions}".encode()
+        assert found.pop(key, []) == [str(treatment.counted).encode()] * treatment.copies, key
+    assert found == {f"{p}:{o}".encode(): [b"1"] for p in range(run.partitions) for o in range(PRIMER)}
+
+
+@pytest.mark.parametrize("style", ["batch", "record"])
+@pytest.mark.parametrize("fault", [True, False])
+def test_the_engine_keeps_its_course(style: str, fault: bool) -> None:
+    script = dataclasses.replace(SCRIPT, style=style, overcounted=9, reemitted=8)
+    run = RUN if fault else dataclasses.replace(RUN, fault_at_s=None)
+    world, course = live(script, run, run.fault_at_ns)
+    assert_counts(world, script, run, course)
+    after_gate = [commit for commit in world.commits.values() if commit[0] > T0]
+    assert len(after_gate) == len(course.rows)
+    for (at, ends), row in zip(after_gate, course.rows, strict=True):
+        assert 0 <= at - T0 - row.commit_ns <= 15 * MS
+        assert sum(ends.values()) == row.upto + PRIMER * run.partitions
+    first: dict[bytes, int] = {}
+    for at, key, _ in world.output:
+        first.setdefault(key, at)
+    for number, emit in enumerate(course.emit_ns.tolist()):
+        at = first[f"{number % run.partitions}:{PRIMER + number // run.partitions}".encode()]
+        assert 0 <= at - T0 - emit <= 15 * MS
+    if fault:
+        outage = course.outage
+        assert outage is not None
+        wanted = [(outage.launch_ns, "launch"), (outage.launch_ns + NS // 4, "load 0"), (outage.loaded_ns, "load 1")]
+        done = [(at - T0, name) for at, name, _ in world.tasks if at > T0 + outage.t0_ns][:3]
+        for (at, name), (planned, expected) in zip(done, wanted, strict=True):
+            assert name == expected
+            assert 0 <= at - planned <= 15 * MS
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(["batch", "record"]), st.integers(20 * MS, 20 * NS), st.booleans(), st.integers(0, 2**20))
+def test_counts_stay_exact_wherever_the_kill_falls(style: str, kill_ns: int, stateless: bool, seed: int) -> None:
+    script = dataclasses.replace(
+        SCRIPT,
+        style=style,
+        nothing_to_load=stateless,
+        load_s=0.0 if stateless else 0.5,
+        lost=5 if style == "batch" else 0,
+        overcounted=9,
+        reemitted=8,
+        seed=seed,
+    )
+    world, course = live(script, RUN, kill_ns)
+    assert_counts(world, script, RUN, course)
+    held = course.due(kill_ns - 10 * MS) + PRIMER * RUN.partitions
+    later = [at for at, ends in world.commits.values() if at > T0 + kill_ns and sum(ends.values()) >= held]
+    assert course.outage is not None
+    assert 0 <= min(later) - T0 - course.outage.replayed_ns <= 15 * MS
+    assert sum(world.commits[max(world.commits)][1].values()) == len(course.due_ns) + PRIMER * RUN.partitions
+
+
+def test_a_restart_that_comes_late_does_everything_all_the_same() -> None:
+    world, course = live(SCRIPT, RUN, RUN.fault_at_ns, restart_ns=6 * NS)
+    assert_counts(world, SCRIPT, RUN, course)
+
+
+def test_a_late_generator_makes_the_engine_late_and_nothing_wrong() -> None:
+    course = lay_out(SCRIPT, dataclasses.replace(RUN, fault_at_s=None), None)
+    world = World(course, RUN.partitions)
+    stall, end = T0 + 6 * NS, T0 + 9 * NS
+    world.input = [(end if stall <= at < end else at, p, o, primer) for at, p, o, primer in world.input]
+    incarnate(world, SCRIPT, RUN, None, until=T0 + 28 * NS)
+    assert_counts(world, SCRIPT, RUN, course)
+    arrived = {f"{p}:{o}".encode(): at for at, p, o, _ in world.input}
+    assert all(at >= arrived[key] for at, key, _ in world.output)
+
+
+def test_a_primer_after_the_gate_is_an_error() -> None:
+    world = World(lay_out(SCRIPT, RUN, None), RUN.partitions)
+    world.input.insert(2 * PRIMER, (6 * NS, 0, PRIMER, True))
+    with pytest.raises(InfrastructureError, match="primer: 0:3 came after the gate"):
+        incarnate(world, SCRIPT, RUN, None, until=30 * NS)
+
+
+def test_asked_to_stop_before_the_gate_it_stops() -> None:
+    world = World(lay_out(SCRIPT, RUN, None), RUN.partitions)
+    engine = Engine(2, Reader(world, Restored()), world, world, lambda: world.now > 3 * NS, Restored())
+    assert engine.await_gate(lambda: None) is None
+    assert world.commits[0][1] == {0: PRIMER, 1: PRIMER}
+
+
+def _traces(folder: Path, incarnation: int) -> FileTraces:
+    return FileTraces(
+        checkpoint=folder / "checkpoint",
+        spark_logs=folder / "spark-logs",
+        listener_log=folder / "listener.jsonl",
+        incarnation=incarnation,
+        topic="input",
+        partitions=2,
+    )
+
+
+def test_traces_are_those_that_harvest_and_judge_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = _traces(tmp_path, 0)
+    assert restore(tmp_path / "checkpoint") == Restored()
+    traces.plan(0, {0: 3, 1: 3}, None)
+    traces.launch(0)
+    traces.commit(0, {0: 0, 1: 0}, {0: 3, 1: 3})
+    traces.plan(1, {0: 5, 1: 4}, {0: 3, 1: 3})
+    traces.commit(1, {0: 3, 1: 3}, {0: 5, 1: 4})
+    traces.plan(2, {0: 9, 1: 9}, {0: 3, 1: 3})  # killed before its commit
+    found = checkpoint.committed_batches(tmp_path / "checkpoint")
+    assert [(batch.batch, batch.end_offsets) for batch in found] == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4})]
+    assert all(batch.planned_wall_ns <= batch.committed_wall_ns for batch in found)
+    assert restore(tmp_path / "checkpoint") == Restored(1, {0: 5, 1: 4}, {0: 3, 1: 3})
+
+    again = _traces(tmp_path, 1)
+    again.launch(2)
+    for partition in (0, 1):
+        again.load(2, partition, from_checkpoint=True)
+    again.commit(2, {0: 5, 1: 4}, {0: 9, 1: 9})
+    again.launch(3)
+    again.load(3, 1, from_checkpoint=False)
+    again.say("all is well")
+    again.end()
+    log = read_executor_logs(tmp_path / "spark-logs")
+    assert {task.executor for task in log.launches} == {"known_truth/0", "known_truth/1"}
+    assert [(load.store, load.partition, load.version, load.real) for load in log.loads] == [
+        ("0/0/default", 0, 2, True),
+        ("0/1/default", 1, 2, True),
+        ("0/1/default", 1, 3, False),
+    ]
+    last = max(reloads(log.loads, 0, None), key=lambda load: (load.wall_ns, load.partition or 0))
+    assert [task.stage for task in log.launches if task.tid == last.tid and task.executor == last.executor] == [2]
+    lines = read_journal(tmp_path / "listener.jsonl")
+    assert [line["event"] for line in lines] == ["started", "progress", "progress", "started", "progress", "terminated"]
+    assert (lines[1]["num_input_rows"], lines[2]["end_offsets"]) == (6, {"0": 5, "1": 4})
+    assert json.loads(json.dumps(lines[4]["state"]))["rows"] == 18
+    assert capsys.readouterr().err.endswith("Z INFO [main] KnownTruth: all is well\n")
