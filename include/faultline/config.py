@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fault.errors import PlanError
 from fault.plan import Fault, FaultPlan, PlannedFault, require_window
 from faultline.errors import ConfigError
-from faultline.known_truth.script import parse_script
+from faultline.known_truth.script import parse_script, require_fit
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -210,6 +210,8 @@ class Configuration(BaseModel):
             )
         if self.fault != "none":
             self._check_faults()
+        if self.truth is not None:
+            require_fit(parse_script(self.truth), self)
         return self
 
     def _check_faults(self) -> None:

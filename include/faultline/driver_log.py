@@ -17,7 +17,8 @@ from pathlib import Path
 from faultline.raw import spark_instant_ns
 
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
-_LOST = re.compile(r"^Lost task \d+\.\d+ in stage ")
+# A streaming query's tasks carry its id and batch before the message.
+_LOST = re.compile(r"^(?:\[[^\]]*\] )*Lost task \d+\.\d+ in stage ")
 _DISCONNECT = re.compile(
     r"\bNode \d+ disconnected\b"
     r"|\bConnection to node -?\d+ .*could not be established"

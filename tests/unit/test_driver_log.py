@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from faultline.driver_log import parse_driver_log, read_driver_logs
 
 LOST = (
-    "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: Lost task 0.0 in stage 31.0 (TID 61) "
+    "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] [batchId = 21] Lost task 0.0 in stage 31.0 (TID 61) "
     "(127.0.0.1 executor 0): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 )
 ADMIN = "2026-11-21T06:16:30.250Z INFO [kafka-admin-client-thread | adminclient-1] NetworkClient: [AdminClient a] "
@@ -59,7 +59,7 @@ def test_a_lost_task_is_found_in_whatever_incarnation(tmp_path: Path) -> None:
         ("driver-1.log", 1_795_241_789_150_000_000),
         ("driver-0.log", 1_795_241_849_150_000_000),
     ]
-    assert found[0].text.startswith("TaskSetManager: Lost task 0.0 in stage 31.0")
+    assert found[0].text.startswith("TaskSetManager: [queryId = aee4d] [batchId = 21] Lost task 0.0 in stage 31.0")
     assert read_driver_logs(tmp_path / "nowhere").lost_tasks == ()
 
 

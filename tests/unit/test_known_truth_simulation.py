@@ -107,7 +107,7 @@ def check_audit(tables: Sequence[Mapping[str, Any]], truths: Sequence[Truth]) ->
 def check_block(first: int, last: int) -> tuple[float, int]:
     """Worst time error and number of unsteady baselines of the seeds first … last − 1.
 
-    Every tenth run is audited alone, and each ten of them together: an audit costs more than all the rest.
+    An audit costs more than all the rest, so each ten runs are audited together, and the first of them alone, too.
     """
     worst, unsteady = 0.0, 0
     tables: list[Mapping[str, Any]] = []
@@ -117,8 +117,8 @@ def check_block(first: int, last: int) -> tuple[float, int]:
         made = simulate(script, run, seed)
         truth = read_off(script, run, made.course, primer=PRIMER * run.partitions)
         worst = max(worst, check(made, truth, seed))
-        trends = [mann_kendall(made.reference(name)) for name in ("lag", "throughput_rps")]
-        unsteady += min(trends) <= STEADY_P
+        if not tables:
+            unsteady += min(mann_kendall(made.reference(name)) for name in ("lag", "throughput_rps")) <= STEADY_P
         tables.append(made.counts())
         truths.append(truth)
         if len(tables) == 10 or seed == last - 1:
@@ -136,7 +136,7 @@ def test_what_is_planted_comes_back_for_ten_thousand_seeds() -> None:
         found = [block.result() for block in blocks]
     assert max(worst for worst, _ in found) <= 1.0
     # The scripted spread is no trend.
-    assert sum(unsteady for _, unsteady in found) <= SEEDS // 500
+    assert sum(unsteady for _, unsteady in found) <= SEEDS // 5000
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,0 +1,96 @@
+"""Faults on a real broker with the engine whose truth is known: planted figures, a dead generator, a dead host."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.bench.known_truth import judge_scenario
+from faultline.journal import read_journal
+from faultline.known_truth.scenarios import SCENARIOS
+from faultline.processes import process_of, read_ledger
+from faultline.record import Record
+from faultline.settings import HOST
+from faultline.waiting import wait_until
+from tests.integration.installation import Installation
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+
+
+@pytest.fixture(scope="module")
+def running(shared_installation: Installation) -> Installation:
+    """Kafka and Spark; experiments go through dag.test()."""
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    return shared_installation
+
+
+def test_what_is_planted_comes_back_through_the_whole_chain(running: Installation) -> None:
+    """A real kill, a restart by the supervisor, and losses: times within one bin, counts exact."""
+    scenario = next(one for one in SCENARIOS if one.name == "batch_everything")
+    done = running.run("run", "known_truth", *scenario.parameters())
+    record = Record.model_validate_json(done.stdout)
+    assert record.metrics.recovery.recovered is True, (record.reasons, done.stderr)
+    for one in judge_scenario(scenario, record):
+        assert one.error <= (1 if one.kind == "time" else 0), one
+    names = [event.name for event in record.timeline]
+    assert "driver_restarted" in names, "both incarnations belong to the timeline"
+
+
+def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: Installation) -> None:
+    parameters = ["rate=100", "warmup_s=5", "duration_s=38", "checkpoint_interval_s=0.5", "state_mb=0"]
+    command = [sys.executable, "-P", "-m", "faultline", "run", "known_truth", *parameters]
+    process = subprocess.Popen(
+        command, env=running.environment, cwd=running.home, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    attempts = running.results / "attempts"
+    before = set(attempts.iterdir()) if attempts.exists() else set()
+
+    def fresh() -> Path | None:
+        new = [path for path in attempts.glob("*") if path not in before and (path / "gate.json").exists()]
+        return new[0] if new else None
+
+    folder = wait_until(fresh, timeout_s=120, what="the gate")
+    (entry,) = [entry for entry in read_ledger(folder / "ledger.jsonl") if entry.role == "generator"]
+    generator = process_of(entry)
+    assert generator is not None
+    generator.send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=240)
+    record: dict[str, Any] = json.loads(output)
+    assert record["status"] == "invalid"
+    assert any(reason.startswith("generator-died") for reason in record["reasons"]), record["reasons"]
+    assert record["metrics"]["recovery"]["recovered"] is None
+    assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
+
+
+def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken(
+    running: Installation, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    for name in ("key", "known_hosts"):
+        (tmp_path / name).write_text("")
+    host = {"host": HOST, "port": port, "user": "nobody"}
+    paths = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "known_hosts")}
+    file = running.home / "ssh_hosts.json"
+    file.write_text(json.dumps({"node1": {**host, **paths}}))
+    try:
+        done = running.run("run", "known_truth", "warmup_s=5", "duration_s=38", "checkpoint_interval_s=0.5")
+    finally:
+        file.unlink()
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["status"]) == (1, "failed")
+    (reason,) = record["reasons"]
+    assert HOST in reason and "inject_fault" in reason and "SSH" in reason, reason
+    folder = running.results / "attempts" / record["attempt"]
+    assert not (folder / "gate.json").exists(), "nothing was measured"
+    events = [line["event"] for line in read_journal(folder / "conductor.jsonl")]
+    assert "delivered" not in events and events[-1] == "failed"
+    assert not [entry for entry in read_ledger(folder / "ledger.jsonl") if process_of(entry)]
