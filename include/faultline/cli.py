@@ -121,6 +121,9 @@ def results(
     sweep: Annotated[str | None, typer.Option(help="Only records of this sweep.")] = None,
     status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a recovery sweep, with the papers' findings, as Markdown.")
+    ] = None,
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
     from faultline.operations import select_records
@@ -133,6 +136,11 @@ def results(
         from faultline.settings import load_settings
 
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
+    if page:
+        from faultline.document import recovery_page
+
+        page.write_text(recovery_page(records, title="Recovery: victim × checkpoint interval"), encoding="utf-8")
+        say(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
