@@ -49,14 +49,5 @@ class Guard:
 
     def describe(self, planned: PlannedFault, victims: Sequence[ProcessIdentity]) -> list[str]:
         """The dry run: one line for each victim, saying what would happen to it and when."""
-        fault = planned.fault
-        self.check(fault, victims)
-        length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s"
-        when = f"at T0 + {planned.earliest_s:g} s"
-        if planned.latest_s > planned.earliest_s:
-            when = f"between T0 + {planned.earliest_s:g} s and T0 + {planned.latest_s:g} s"
-            when += f" ({fault.cycle} cycle, phase {fault.phase:g})"
-        if fault.on_connection:
-            size = "" if fault.delay_ms is None else f" by {fault.delay_ms:g} ms"
-            return [f"would {fault.action} the connections to Kafka{size}{length} {when}"]
-        return [f"would {fault.action} {victim}{length} {when}" for victim in victims]
+        self.check(planned.fault, victims)
+        return [f"would {planned.what(str(victim))}" for victim in victims]

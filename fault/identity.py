@@ -144,6 +144,7 @@ class ProcessIdentity:
         return {
             "pid": self.pid,
             "create_time": self.create_time,
+            "start_ticks": self.start_ticks,
             "role": self.role.name,
             "command": list(self.command),
             "host": self.host,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fault.errors import RemoteError
+from fault.errors import RemoteError, SignalRefused
 from fault.identity import ProcessIdentity, Tokens
 from fault.victims import executor_ids
 
@@ -79,6 +80,27 @@ class Injector(Protocol):
 def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[int]:
     """The ids of the run's executors that live on the Spark worker `node` (HOST:PORT), ascending."""
     return executor_ids(injector.find("executor", tokens), node) if node else []
+
+
+def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Sends SIGCONT until a probe says that the victim is not stopped; what is gone needs none.
+
+    Raises SignalRefused or RemoteError when it cannot be continued within `SETTLE_WITHIN_S` seconds.
+    """
+    deadline = time.monotonic() + SETTLE_WITHIN_S
+    while True:
+        try:
+            if injector.probe(victim) is not Presence.STOPPED:
+                return
+            injector.signal(victim, signal.SIGCONT)
+            if injector.probe(victim) is not Presence.STOPPED:
+                return
+        except RemoteError:
+            if time.monotonic() >= deadline:
+                raise
+        if time.monotonic() >= deadline:
+            raise SignalRefused(f"pid: {victim} is still stopped {SETTLE_WITHIN_S:g} s after SIGCONT")
+        sleep(_LONGEST_POLL_S)
 
 
 def settle(

@@ -35,6 +35,8 @@ LASTING = ("pause", "delay", "cut")
 SINGLE = ("driver", "kafka")
 CYCLES = ("checkpoint", "snapshot")
 
+# Checkpoint intervals for which a victim that must be at work is waited for.
+WAIT_INTERVALS = 3
 MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
@@ -156,6 +158,19 @@ class PlannedFault:
     end_s: float
     key: str = field(default="", compare=False)
 
+    def when(self) -> str:
+        """The instant in words: `at T0 + 41 s`, or the phase of the cycle that the act waits for."""
+        if self.fault.cycle is None or self.fault.phase is None:
+            return f"at T0 + {self.earliest_s:g} s"
+        begins = f"the first {self.fault.cycle} cycle that begins after T0 + {self.earliest_s:g} s"
+        return f"at phase {self.fault.phase:g} of {begins}"
+
+    def what(self, whom: str) -> str:
+        """The act in words, done to `whom`."""
+        size = "" if self.fault.delay_ms is None else f" by {self.fault.delay_ms:g} ms"
+        length = "" if self.fault.duration_s is None else f" for {self.fault.duration_s:g} s"
+        return f"{self.fault.action} {whom}{size}{length} {self.when()}"
+
     def key_of(self, name: str) -> str:
         """The plan's key of another value of the same fault."""
         return f"{(self.key or f'faults.{self.index}.at_s').rpartition('.')[0]}.{name}"
@@ -190,7 +205,9 @@ class FaultPlan:
             cycle_s = 0.0
             if fault.cycle is not None:
                 cycle_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
-            found += _occurrences(position, fault, float(rate), cycle_s)
+            # A Python worker is waited for until it is at work, which it is once in every interval.
+            wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.victim == "python_worker" else 0.0
+            found += _occurrences(position, fault, float(rate), cycle_s, wait_s)
         found.sort(key=lambda one: (one.earliest_s, one.latest_s))
         for earlier, later in zip(found, found[1:], strict=False):
             if later.earliest_s <= earlier.end_s:
@@ -256,7 +273,7 @@ def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float,
             )
 
 
-def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float) -> list[PlannedFault]:
+def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float, wait_s: float) -> list[PlannedFault]:
     """All occurrences of one fault; `index` is not set yet."""
     if fault.at_record is None:
         name, first_s = "at_s", fault.at_s or 0.0
@@ -273,6 +290,6 @@ def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float) -> li
         # The cycle that runs at at_s must end, the next one is watched as it begins, and the act
         # follows in it; a cycle may also be missed once, so two of them are allowed for.
         latest_s = at_s if fault.phase is None else at_s + 2 * cycle_s + fault.phase * cycle_s
-        end_s = latest_s + (fault.duration_s or 0.0)
+        end_s = latest_s + wait_s + (fault.duration_s or 0.0)
         found.append(PlannedFault(-1, single, at_s, latest_s, end_s, key))
     return found

@@ -23,15 +23,16 @@ class UndoStack:
         self._steps.append((name, step))
 
     def run(self) -> list[tuple[str, Exception | None]]:
-        """Runs every step and gives each one's name and error; a failing step stops no other."""
+        """Runs every step and gives each one's name and error; a failing step stops no other, and stays."""
         done: list[tuple[str, Exception | None]] = []
-        while self._steps:
-            name, step = self._steps[-1]
+        for entry in reversed(list(self._steps)):
+            name, step = entry
             problem: Exception | None = None
             try:
                 step()
             except Exception as error:
                 problem = error
-            self._steps.pop()
+            else:
+                self._steps.remove(entry)
             done.append((name, problem))
         return done

@@ -41,17 +41,28 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     )
 
 
-def batch_ranges(spark: SparkSession, batches: list[dict[str, Any]]) -> DataFrame:
-    """lineage, batch, partition, low, high: the offsets [low, high) that each committed batch took."""
+def ranges_of(batches: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int]]:
+    """(lineage, batch, partition, low, high): the offsets [low, high) that each committed batch took.
+
+    A lineage begins where its first batch says it started, on every partition, whatever that batch took.
+    """
     rows: list[tuple[int, int, int, int, int]] = []
-    last: dict[tuple[int, str], int] = {}
+    reached: dict[tuple[int, str], int] = {}
     for item in sorted(batches, key=lambda item: (item["lineage"], item["batch"])):
-        starts = item.get("start_offsets") or {}
+        lineage = item["lineage"]
+        for partition, start in (item.get("start_offsets") or {}).items():
+            reached[lineage, partition] = start
         for partition, end in item["end_offsets"].items():
-            low = last.get((item["lineage"], partition), starts.get(partition, 0))
+            low = reached.get((lineage, partition), 0)
             if end > low:
-                rows.append((item["lineage"], item["batch"], int(partition), low, end))
-                last[(item["lineage"], partition)] = end
+                rows.append((lineage, item["batch"], int(partition), low, end))
+                reached[lineage, partition] = end
+    return rows
+
+
+def batch_ranges(spark: SparkSession, batches: list[dict[str, Any]]) -> DataFrame:
+    """The rows of `ranges_of` as a table."""
+    rows = ranges_of(batches)
     # As JSON text rather than as Python rows, which would cost the start of a Python worker.
     names = ("lineage", "batch", "partition", "low", "high")
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])

@@ -5,6 +5,7 @@ A process act signals processes; a connection act speaks to the proxy between th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +21,18 @@ from fault.injector import (
     Delivery,
     Injector,
     Outcome,
-    Presence,
     Settlement,
     executors_on,
+    resume,
     settle,
 )
-from fault.plan import PlannedFault
+from fault.plan import ANY, PlannedFault
 from fault.proxy import ProxyControl
 from fault.victims import choose
 from faultline.held import lay_hold
 from faultline.journal import Instant
+
+CONNECTIONS = "the workload's connections to Kafka"
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,15 @@ class ProcessAct:
         if self._chosen and all(_key(victim) in living for victim in self._chosen):
             return False
         before = self._chosen
-        self._take(
-            choose(candidates, fault.count, seed=self.seed, repetition=self.repetition, fault=self.planned.index)
+        chosen = choose(
+            candidates,
+            fault.count,
+            seed=self.seed,
+            repetition=self.repetition,
+            fault=self.planned.index,
+            by_node=fault.victim == ANY,
         )
+        self._take(chosen)
         return self._chosen != before
 
     def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
@@ -142,15 +151,10 @@ class ProcessAct:
         if signum is None:
             return []
 
-        def healing(victim: ProcessIdentity) -> Callable[[], None]:
-            def step() -> None:
-                # The probe also settles an unacknowledged act; what is gone needs no healing.
-                if self.injector.probe(victim) in (Presence.ALIVE, Presence.STOPPED):
-                    self.injector.signal(victim, signum)
-
-            return step
-
-        return [Undo(f"{signum.name} to {victim}", healing(victim), victim.as_json()) for victim in self._chosen]
+        return [
+            Undo(f"{signum.name} to {victim}", functools.partial(resume, self.injector, victim), victim.as_json())
+            for victim in self._chosen
+        ]
 
     def await_ready(self, until_mono_ns: int) -> bool:
         """A Python worker must be at work: one that idles can be killed, and nothing happens."""
@@ -235,9 +239,7 @@ class ConnectionAct:
         return False
 
     def describe(self) -> list[str]:
-        fault = self.planned.fault
-        length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s"
-        return [f"would {fault.action} the workload's connections to Kafka{length} at T0 + {fault.at_s:g} s"]
+        return [f"would {self.planned.what(CONNECTIONS)}"]
 
     def victims(self) -> list[dict[str, Any]]:
         nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))

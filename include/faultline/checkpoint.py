@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from faultline.errors import InfrastructureError
+
 
 @dataclass(frozen=True)
 class CommittedBatch:
@@ -44,13 +46,14 @@ def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) ->
 
 
 def latest_offsets(checkpoint: Path) -> dict[str, int]:
-    """End offsets of the newest committed batch; empty before the first."""
+    """End offsets of the newest committed batch; before the first, where the query began, or nothing."""
     for commit in reversed(_numbered(checkpoint / "commits")):
         try:
             return read_offsets(checkpoint / "offsets" / commit.name)
         except (OSError, ValueError):
             continue
-    return {}
+    # A query that began at the end of its input has nothing to commit.
+    return initial_offsets(checkpoint) or {}
 
 
 def read_offsets(path: Path) -> dict[str, int]:
@@ -88,9 +91,12 @@ def batches_document(checkpoint: Path, given_up: Path | None = None, *, method: 
     for number, folder in enumerate([*older, checkpoint]):
         found = committed_batches(folder, lineage=number)
         if number and found:
-            found[0] = replace(found[0], start_offsets=initial_offsets(folder))
+            start = initial_offsets(folder)
+            if start is None:
+                raise InfrastructureError(f"{folder}: lineage {number} does not say where it started; measure again")
+            found[0] = replace(found[0], start_offsets=start)
         batches += found
-    return {"method": method, "batches": [asdict(batch) for batch in batches]}
+    return {"method": method, "batches": [asdict(batch) for batch in batches], "reached": latest_offsets(checkpoint)}
 
 
 def give_up(checkpoint: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.attempt import Attempt, write_json
 from faultline.errors import Cancelled, ConfigError, FaultlineError
-from faultline.harvesting import remove_working_data
+from faultline.harvesting import keep_logs_only, remove_working_data
 from faultline.journal import Journal, read_journal
 from faultline.processes import end_ledger, end_processes, processes_with_token
 from faultline.settings import Settings
@@ -39,10 +39,7 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     the harvest did not read them, so that nothing measured is lost.
     """
     ended = end_ledger(attempt.ledger)
-    if attempt.conductor_journal.exists():
-        from faultline.healing import heal
-
-        heal(attempt)
+    heal_leftovers(attempt)
     ended += end_processes(processes_with_token(attempt.id))
     if not has_record(attempt, settings):
         from faultline.store import Store
@@ -53,8 +50,22 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     topics = list(description["topics"].values()) if harvested or not attempt.gate.exists() else []
     if topics:
         remove_working_data(attempt, settings)
+    else:
+        keep_logs_only(attempt)
     write_json(attempt.closed, {"ended": ended, "topics": topics})
     return {"ended": ended, "topics": topics}
+
+
+def heal_leftovers(attempt: Attempt) -> None:
+    """Undoes what a dead conductor left; a failure is noted, and stops nothing of what is to be done besides."""
+    if not attempt.conductor_journal.exists():
+        return
+    from faultline.healing import heal
+
+    try:
+        heal(attempt)
+    except FaultlineError as error:
+        note_failure(attempt.folder, "heal", error)
 
 
 def missing_record(attempt: Attempt) -> Record:

@@ -26,13 +26,14 @@ from fault.guard import Guard
 from fault.hosts import Hosts
 from fault.injector import Delivery, Injector, Outcome, Settlement
 from fault.local import LocalInjector
+from fault.plan import WAIT_INTERVALS
 from fault.proxy import ProxyControl
 from fault.undo import UndoStack
 from faultline.acts import Act, ConnectionAct, HalfDone, ProcessAct, Sent
 from faultline.assignment import Assignment, read_assignment, remote_injectors
 from faultline.attempt import Attempt
 from faultline.cycles import await_cycle
-from faultline.end_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch
+from faultline.end_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
 from faultline.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.journal import Instant, Journal
 
@@ -45,8 +46,6 @@ OFFSETS_CUT_S = 0.008
 MISSED_WINDOW_S = 1.0
 # After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
 CYCLE_LEAD_S = 0.05
-# A Python worker is at work once in every interval; this many intervals are waited for one.
-BUSY_INTERVALS = 3
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
 SPIN_S = 0.002
 
@@ -93,7 +92,7 @@ class Conductor:
                     self._conduct(journal)
                 finally:
                     terminations.hold()
-                    self._heal(journal)
+                    message = self._heal(journal)
             except Terminated:
                 message = "the conductor was told to end before its work was done"
             except HalfDone as half:
@@ -104,7 +103,7 @@ class Conductor:
                 message = f"{type(error).__name__}: {error}"
             if not message:
                 return 0
-            self._heal(journal)  # again, in case the end was told in the instant before `hold`
+            self._heal(journal)  # again: the end may have been told before `hold`, and what failed may work now
             journal.write("failed", message=_one_line(message), sync=True)
         print(_one_line(message), file=sys.stderr)
         return 1
@@ -173,21 +172,20 @@ class Conductor:
         self._register_undo(journal, act)
         _sleep_until(planned.mono_ns - round(OFFSETS_CUT_S * 1e9))
         in_time = watch.result(0)
-        if in_time is not None:
-            self._note_offsets(journal, index, in_time, before_signal=True)
         act.before(planned)
         for victim in act.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        ready = self._once_ready(journal, act, planned)
-        if ready is None:
-            return
-        self._settled(journal, index, self._act(journal, act, ready))
-        if in_time is None:
-            late = watch.result(OFFSETS_TIMEOUT_S)
-            if late is None:
-                raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
-            self._note_offsets(journal, index, late, before_signal=late[1].mono_ns < ready.mono_ns)
+        with following(self._offsets, self._waits(act)) as newest:
+            ready = self._once_ready(journal, act, planned)
+            if ready is None:
+                return
+            settlement = self._act(journal, act, ready)
+        reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
+        if reading is None:
+            raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
+        self._note_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
+        self._settled(journal, index, settlement)
         _sleep_until(ready.plus(act.planned.fault.duration_s or 0.0).mono_ns)
         problem = self._heal(journal)
         if problem:
@@ -229,15 +227,20 @@ class Conductor:
         if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
             return None
-        until = planned.plus(BUSY_INTERVALS * self._assignment.interval_s)
+        until = planned.plus(WAIT_INTERVALS * self._assignment.interval_s)
         if not act.await_ready(until.mono_ns):
-            detail = f"no victim was at work within {BUSY_INTERVALS} intervals; nothing was sent"
+            detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
             return None
-        if act.planned.fault.victim != "python_worker":
+        if not self._waits(act):
             return planned
         self._register_undo(journal, act)
         return Instant.now()
+
+    @staticmethod
+    def _waits(act: Act) -> bool:
+        """Whether the act waits for its victims after the planned instant."""
+        return act.planned.fault.victim == "python_worker"
 
     def _act(self, journal: Journal, act: Act, planned: Instant) -> Settlement:
         """Acts, and journals the deliveries after all of them, since writing costs time."""

@@ -11,15 +11,16 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fault.errors import PlanError
-from fault.plan import Fault, FaultPlan, PlannedFault, require_window
+from fault.plan import LASTING, Fault, FaultPlan, PlannedFault, require_window
 from faultline.errors import ConfigError
 from faultline.known_truth.script import parse_script, require_fit
+from faultline.settings import WORKERS
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -125,15 +126,7 @@ class Configuration(BaseModel):
             return FaultPlan.from_mapping(self.fault_plan)
         if self.fault == "none":
             return FaultPlan(seed=self.seed)
-        lasts = self.fault_action in ("pause", "delay", "cut")
-        fault = Fault(
-            self.fault,
-            self.fault_action,
-            at_s=self.fault_at_s,
-            duration_s=SHORT_FORM_DURATION_S if lasts else None,
-            delay_ms=SHORT_FORM_DELAY_MS if self.fault_action == "delay" else None,
-        )
-        return FaultPlan((fault,), seed=self.seed)
+        return FaultPlan((_short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
         """Each occurrence of the plan, in order of time."""
@@ -181,9 +174,10 @@ class Configuration(BaseModel):
             raise ValueError("truth: only the workload known_truth plants something; leave it empty")
         if values["fault_plan"] is not None:
             _take_plan(values)
-        elif values.get("fault", "executor") == "none":
+        if values.get("fault", "executor") == "none":
             if values.get("fault_at_s") is not None:
                 raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
+            values["fault_action"] = "kill"  # one control, whatever the faults beside it do
         elif values.get("fault_at_s") is None:
             try:
                 warmup = float(values.get("warmup_s", 20.0))
@@ -234,25 +228,40 @@ class Configuration(BaseModel):
         except PlanError as error:
             raise ValueError(f"{where}{error}" if where else _in_short_form(str(error))) from None
         for one in planned:
-            if one.fault.victim in ("executor", "any") and one.fault.count > self.executors:
+            there = self._victims_there(one.fault.victim)
+            if one.fault.count > there:
                 raise ValueError(
-                    f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has "
-                    f"{self.executors} executors; lower count or raise executors"
+                    f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
+                    f"{one.fault.victim}; lower count or raise executors"
                 )
-        victims = {one.fault.victim for one in planned}
-        if "python_worker" in victims and self.workload != "word_count_python":
+        if self.workload == "known_truth" and not _one_kill_of_the_driver(planned):
+            raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
+        if any(one.fault.victim == "python_worker" for one in planned) and self.workload != "word_count_python":
             raise ValueError(
                 f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
             )
-        if self.workload == "known_truth" and {(one.fault.victim, one.fault.action) for one in planned} != {
-            ("driver", "kill")
-        }:
-            raise ValueError("fault: known_truth is one process that the plan may kill; use fault=driver or none")
         if self.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
             raise ValueError(
                 f"fault_plan: commit_mode {self.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
                 "or commit_mode aligned-changelog"
             )
+
+    def _victims_there(self, victim: str) -> int:
+        """How many processes of a kind the run will have at least."""
+        hosts = min(WORKERS, self.executors)
+        return {
+            "executor": self.executors,
+            "worker": hosts,
+            "any": self.executors + hosts,
+            "python_worker": self.executors * self.executor_cores,
+        }.get(victim, 1)
+
+
+def _one_kill_of_the_driver(planned: Sequence[PlannedFault]) -> bool:
+    if len(planned) != 1:
+        return False
+    fault = planned[0].fault
+    return (fault.victim, fault.action, fault.cycle) == ("driver", "kill", None)
 
 
 def _object(key: str, value: Any) -> dict[str, Any] | None:
@@ -268,21 +277,43 @@ def _object(key: str, value: Any) -> dict[str, Any] | None:
 
 
 def _take_plan(values: dict[str, Any]) -> None:
-    """Writes the plan in its canonical form, and its first fault into the short form."""
+    """Writes the plan in its canonical form, and its first fault into the short form.
+
+    Faults are put in order of time, and a plan that says no more than the short form can is written as that.
+    """
     try:
-        plan = FaultPlan.from_mapping({"seed": values.get("seed", 1), **values["fault_plan"]})
+        seed, rate = int(values.get("seed", 1)), float(values.get("rate", 500.0))
+    except (TypeError, ValueError):
+        return  # the field's own check names the key
+    try:
+        plan = FaultPlan.from_mapping({"seed": seed, **values["fault_plan"]})
     except PlanError as error:
         raise ValueError(f"fault_plan.{error}".replace("fault_plan.fault_plan", "fault_plan")) from None
     if not plan.faults:
-        values |= {"fault": "none", "fault_at_s": None, "fault_plan": None}
+        if values.get("fault") != "none":
+            raise ValueError("fault_plan.faults: empty; list a fault, leave fault_plan empty, or use fault=none")
+        values["fault_plan"] = None
         return
-    try:
-        rate = float(values.get("rate", 500.0))
-    except (TypeError, ValueError):
-        return  # the field's own check names the key
-    at_s, _, first = min((_instant_s(fault, rate), number, fault) for number, fault in enumerate(plan.faults))
-    shown = {"fault": first.victim, "fault_action": first.action, "fault_at_s": at_s}
-    values |= {**shown, "fault_plan": plan.as_mapping()}
+    faults = sorted(plan.faults, key=lambda fault: (_instant_s(fault, rate), FaultPlan((fault,)).to_json()))
+    first, at_s = faults[0], _instant_s(faults[0], rate)
+    short = _short_form(first.victim, first.action, at_s)
+    values |= {
+        "fault": first.victim,
+        "fault_action": first.action,
+        "fault_at_s": at_s,
+        "fault_plan": None if plan == FaultPlan((short,), seed) else FaultPlan(tuple(faults), plan.seed).as_mapping(),
+    }
+
+
+def _short_form(victim: str, action: str, at_s: float | None) -> Fault:
+    """The fault that the three short fields stand for."""
+    return Fault(
+        victim,
+        action,
+        at_s=at_s,
+        duration_s=SHORT_FORM_DURATION_S if action in LASTING else None,
+        delay_ms=SHORT_FORM_DELAY_MS if action == "delay" else None,
+    )
 
 
 def _instant_s(fault: Fault, rate: float) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from faultline.errors import InfrastructureError
@@ -14,6 +15,7 @@ from faultline.journal import Instant
 # How long before the fault the broker is asked, and how long its answer is waited for.
 OFFSETS_LEAD_S = 0.2
 OFFSETS_TIMEOUT_S = 5.0
+FOLLOW_EVERY_S = 0.05
 _WARM_UP_TIMEOUT_S = 0.5
 
 
@@ -60,6 +62,37 @@ class KafkaEndOffsets:
             return {str(key.partition): int(future.result(timeout_s).offset) for key, future in answers.items()}
         except (KafkaException, TimeoutError) as error:
             raise InfrastructureError(f"kafka: no end offsets of {self._topic}: {error or 'no answer'}") from None
+
+
+Reading = tuple[dict[str, int], Instant]
+
+
+@contextlib.contextmanager
+def following(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], Reading | None]]:
+    """While inside, reads the offsets over and over beside the main thread, when `wanted`.
+
+    Gives a function from an instant to the newest reading that was answered before it, or None.
+    """
+    readings: list[Reading] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(InfrastructureError):
+                readings.append((reader.read(OFFSETS_TIMEOUT_S), Instant.now()))
+            stop.wait(FOLLOW_EVERY_S)
+
+    def newest(before: Instant) -> Reading | None:
+        earlier = [reading for reading in list(readings) if reading[1].mono_ns <= before.mono_ns]
+        return earlier[-1] if earlier else None
+
+    thread = threading.Thread(target=run, name="end-offsets-follow", daemon=True)
+    if wanted:
+        thread.start()
+    try:
+        yield newest
+    finally:
+        stop.set()
 
 
 class OffsetsWatch:

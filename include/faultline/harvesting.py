@@ -66,6 +66,16 @@ def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
     attempt.services_journal.write_text(text, encoding="utf-8")
 
 
+def keep_logs_only(attempt: Attempt) -> None:
+    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them."""
+    if not attempt.checkpoint.is_symlink():
+        return
+    present = attempt.checkpoint.resolve()
+    attempt.checkpoint.unlink()
+    checkpoint.give_up(present, attempt.checkpoint)
+    shutil.rmtree(attempt.throwaway, ignore_errors=True)
+
+
 def remove_working_data(attempt: Attempt, settings: Settings) -> None:
     """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
     if attempt.checkpoint.is_symlink():

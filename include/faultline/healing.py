@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 from typing import Any
 
+from fault.errors import FaultError
 from fault.hosts import Hosts
 from fault.identity import ROLES, ProcessIdentity
-from fault.injector import Presence
+from fault.injector import Presence, resume
 from fault.local import LocalInjector
-from faultline.assignment import read_assignment, remote_injectors
+from fault.proxy import ProxyControl
+from faultline.assignment import Assignment, read_assignment, remote_injectors
 from faultline.attempt import Attempt
+from faultline.errors import InfrastructureError
 from faultline.journal import read_journal
 
 
 def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
-    """The `undo_registered` lines of processes without an `undone` line that went well."""
-    lines = read_journal(attempt.conductor_journal)
-    undone = {line["undo"] for line in lines if line.get("event") == "undone" and not line["error"]}
-    return [
-        line
-        for line in lines
-        if line.get("event") == "undo_registered" and line.get("pid") and line["undo"] not in undone
-    ]
+    """The `undo_registered` lines that no later `undone` line of the same fault and step says went well."""
+    left: dict[tuple[int, str], dict[str, Any]] = {}
+    for line in read_journal(attempt.conductor_journal):
+        if line.get("event") == "undo_registered":
+            left[line["fault"], line["undo"]] = line
+        elif line.get("event") == "undone" and not line["error"]:
+            left.pop((line["fault"], line["undo"]), None)
+    return list(left.values())
 
 
 def heal(attempt: Attempt) -> list[int]:
-    """Continues every victim that is still stopped, after checking who it is. Returns their pids; idempotent."""
+    """Continues every victim that is still stopped, after checking who it is, and heals the proxy. Idempotent.
+
+    Returns the pids that were continued. Raises InfrastructureError, after all were tried, naming
+    those that could not be.
+    """
     left = unhealed(attempt)
     if not left:
         return []
+    continued: list[int] = []
+    problems: list[str] = []
+    if any(line.get("pid") is None for line in left):
+        with contextlib.suppress(FaultError):  # a proxy that is gone delays nothing any more
+            ProxyControl(attempt.proxy_control).heal()
     assignment = read_assignment(attempt.folder)
-    injector = Hosts(LocalInjector(), remote_injectors(assignment))
-    continued = []
-    for line in left:
-        role = ROLES[line["role"]]
-        victim = ProcessIdentity(
-            int(line["pid"]),
-            float(line["create_time"]),
-            role,
-            assignment.tokens.of(role),
-            tuple(line["command"]),
-            host=str(line["host"]),
-            node=line["node"],
-        )
-        if injector.probe(victim) is Presence.STOPPED:
-            injector.signal(victim, signal.SIGCONT)
-            continued.append(victim.pid)
+    with contextlib.closing(Hosts(LocalInjector(), remote_injectors(assignment))) as injector:
+        for line in left:
+            if line.get("pid") is None:
+                continue
+            try:
+                victim = _victim(line, assignment)
+                stopped = injector.probe(victim) is Presence.STOPPED
+                resume(injector, victim)
+            except FaultError as error:
+                problems.append(" ".join(str(error).split()))
+                continue
+            if stopped:
+                continued.append(victim.pid)
+    if problems:
+        raise InfrastructureError(f"healing: {'; '.join(problems)}; continue it by hand with kill -CONT")
     return continued
+
+
+def _victim(line: dict[str, Any], assignment: Assignment) -> ProcessIdentity:
+    role = ROLES[line["role"]]
+    return ProcessIdentity(
+        int(line["pid"]),
+        float(line["create_time"]),
+        role,
+        assignment.tokens.of(role),
+        tuple(line["command"]),
+        start_ticks=line["start_ticks"],
+        host=str(line["host"]),
+        node=line["node"],
+    )

@@ -20,8 +20,10 @@ from typing import Any
 
 from faultline.journal import Journal
 
-# No service is held longer than this, whatever a hold says (the largest `restart_delay_s` is 60 s).
-LONGEST_HOLD_S = 120.0
+# No service is held longer than this, whatever a hold says: the largest `restart_delay_s`, and a little.
+LONGEST_HOLD_S = 65.0
+# The monotonic clock begins anew with each boot, and a hold from before says nothing.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
 
@@ -29,7 +31,7 @@ def lay_hold(path: Path, until_mono_ns: int) -> None:
     """Keeps the service of `path` down until this instant of the host's monotonic clock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"until_mono_ns": until_mono_ns}), encoding="utf-8")
+    temporary.write_text(json.dumps({"until_mono_ns": until_mono_ns, "boot": _boot()}), encoding="utf-8")
     temporary.rename(path)
 
 
@@ -45,9 +47,17 @@ def wait_out(path: Path, *, longest_s: float = LONGEST_HOLD_S) -> float:
 
 def _until(path: Path) -> int | None:
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["until_mono_ns"])
+        hold = json.loads(path.read_text(encoding="utf-8"))
+        return int(hold["until_mono_ns"]) if hold["boot"] == _boot() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from faultline.bins import median_span_s, throughput_rps
 from faultline.evidence import Event
 from faultline.latency import summarise, write_histogram
 from faultline.measured import Measured, measured_of
-from faultline.raw import AttemptFile, Commit, Line, events, offsets_by_partition, read_raw
+from faultline.raw import AttemptFile, Line, events, offsets_by_partition, read_raw
 from faultline.record import (
     AuditPart,
     ByRole,
@@ -165,7 +165,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered]) -> Findings:
         effective_interval_s=median_span_s(measured.reference),
         outcomes=[one.settled for one in recovered],
         losses=_losses(measured),
-        undrained=_undrained(raw.commits, ends),
+        undrained=_undrained(raw.reached, ends),
         chain_problems=[
             f"fault {number}: {problem}" if several else problem
             for number, one in enumerate(recovered, start=1)
@@ -188,8 +188,7 @@ def _losses(measured: Measured) -> list[str]:
     ]
 
 
-def _undrained(commits: Sequence[Commit], ends: Mapping[str, int]) -> int:
-    committed = commits[-1].end_offsets if commits else {}
+def _undrained(committed: Mapping[str, int], ends: Mapping[str, int]) -> int:
     return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
 
 

@@ -1,7 +1,7 @@
 """State lineages of commit mode `none`: a throw-away checkpoint that no failure is allowed to reuse.
 
 Spark itself would retry from whatever checkpoint it has. A job without checkpoints loses its state
-with any of its processes, so the workload supervisor ends a lineage on any loss: the query stops, its
+with an executor or the driver, so the workload supervisor ends a lineage on such a loss: the query stops, its
 checkpoint is deleted, and a new lineage begins at the latest offsets. The program is told through a
 small file, and answers through another (see `Lineages` in spark_jobs/word_count.py).
 """
@@ -31,12 +31,14 @@ class LineageKeeper:
 
     def watch(self, journal: Journal) -> None:
         """One look: ends the lineage when an executor was lost, begins the next when the query has stopped."""
+        lost = self._lost_executors()
         if self._stopping:
+            # What is noticed while the query stops was lost to this lineage as well.
+            self._lost |= lost
             with contextlib.suppress(OSError, ValueError):
                 if int(lineage_files(self._attempt)["stopped"].read_text()) == self.lineage:
                     self._begin_next(journal, "an executor was lost")
             return
-        lost = self._lost_executors()
         if lost - self._lost:
             self._stopping = True
             self._tell(stop=True)
@@ -50,6 +52,7 @@ class LineageKeeper:
         checkpoint.give_up(self._folder(), self._attempt.lineages / str(self.lineage))
         self.lineage += 1
         self._stopping = False
+        self._lost |= self._lost_executors()
         self._point()
         journal.write("lineage", lineage=self.lineage, reason=reason, sync=True)
 

@@ -93,6 +93,7 @@ class Raw:
     executors: pd.DataFrame
     method: str
     commits: tuple[Commit, ...]
+    reached: Mapping[str, int]
     records: pd.DataFrame
     checkpoint: Line | None
 
@@ -114,7 +115,7 @@ def read_raw(directory: Path) -> Raw:
     """
     gate = _json(directory / "gate.json")
     processes, executors, ended = _recorder(read_lines(directory / "recorder.jsonl"))
-    method, commits = _commits(directory / "batches.json")
+    method, commits, reached = _commits(directory / "batches.json")
     checkpoint = directory / "checkpoint.json"
     raw = Raw(
         directory=directory,
@@ -130,6 +131,7 @@ def read_raw(directory: Path) -> Raw:
         executors=executors,
         method=method,
         commits=commits,
+        reached=reached,
         records=_records(directory / "harvest" / "records.parquet"),
         checkpoint=_json(checkpoint) if checkpoint.exists() else None,
     )
@@ -211,7 +213,8 @@ def _records(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _commits(path: Path) -> tuple[str, tuple[Commit, ...]]:
+def _commits(path: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]:
+    """Method, commits in order, and the offsets that the query reached."""
     content = _json(path)
     commits = [
         Commit(
@@ -224,7 +227,9 @@ def _commits(path: Path) -> tuple[str, tuple[Commit, ...]]:
         )
         for item in content["batches"]
     ]
-    return str(content["method"]), tuple(sorted(commits, key=lambda commit: (commit.lineage, commit.batch)))
+    ordered = tuple(sorted(commits, key=lambda commit: (commit.lineage, commit.batch)))
+    reached = content.get("reached") or (ordered[-1].end_offsets if ordered else {})
+    return str(content["method"]), ordered, offsets_by_partition(reached)
 
 
 def _recorder(lines: tuple[Line, ...]) -> tuple[pd.DataFrame, pd.DataFrame, bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
 
@@ -39,6 +39,8 @@ def _values(name: str) -> str:
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
     numeric = any(kind in (int, float) for kind in (field.annotation, *get_args(field.annotation)))
+    if any(get_origin(kind) is dict for kind in get_args(field.annotation)):
+        return "object"
     return limits(name) or ("number" if numeric else "text")
 
 

@@ -168,11 +168,21 @@ def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
         listed = dict(json.loads(file.read_text()))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
-    for name, host in listed.items():
-        missing = [key for key in SSH_KEYS if not (isinstance(host, dict) and host.get(key))]
-        if missing:
-            raise ConfigError(f"{file.name}: {name}.{missing[0]}: missing; give it, or delete the host")
-    return {str(name): {"port": 22, **host} for name, host in listed.items()}
+    return {str(name): check_ssh_host(f"{file.name}: {name}", host) for name, host in listed.items()}
+
+
+def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
+    """The host with its port; ConfigError, beginning with `where` and the key, when it cannot be used."""
+    for key in SSH_KEYS:
+        if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
+            raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
+    port = host.get("port", 22)
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise ConfigError(f"{where}.port: {port!r} is refused; give a whole number from 1 to 65535")
+    for key in ("key_file", "known_hosts"):
+        if not os.access(host[key], os.R_OK):
+            raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
+    return {**host, "port": port}
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:

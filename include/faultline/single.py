@@ -64,17 +64,14 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
     conf = parse_parameters(workload, given)
     config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    seed = config.plan().seed
     lines = []
     for planned in config.planned_faults():
         fault = planned.fault
-        when = f"T0 + {planned.earliest_s:g} s"
-        if fault.cycle is not None:
-            when = f"phase {fault.phase:g} of the first {fault.cycle} cycle that begins after {when}"
-        whom = "the workload's connections to Kafka" if fault.on_connection else _whom(fault.victim, fault.count)
-        size = "" if fault.delay_ms is None else f" by {fault.delay_ms:g} ms"
-        length = "" if fault.duration_s is None else f" for {fault.duration_s:g} s, then undo it"
-        chosen = "" if fault.on_connection else f" (chosen by seed {config.plan().seed})"
-        lines.append(f"{when}: {fault.action} {whom}{size}{length}{chosen}")
+        if fault.on_connection:
+            lines.append(planned.what("the workload's connections to Kafka"))
+        else:
+            lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
     return lines or ["nothing: a control"]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from faultline import checkpoint
 from faultline.attempt import Attempt, write_json
+from faultline.closing import heal_leftovers
 from faultline.config import Configuration
 from faultline.errors import Cancelled, InfrastructureError
 from faultline.journal import read_journal
@@ -269,6 +270,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
             raise
         except InfrastructureError as error:
             problems.append(str(error))
+            heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
     drained = _drain(attempt, config, problems)
     attempt.stop_file.touch()
     _await_exit(attempt, "supervisor", problems)

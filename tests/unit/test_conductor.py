@@ -27,7 +27,7 @@ from faultline.attempt import Attempt
 from faultline.conductor import Conductor, main
 from faultline.config import Configuration
 from faultline.errors import ConfigError, InfrastructureError
-from faultline.healing import heal
+from faultline.healing import heal, unhealed
 from faultline.journal import Journal, read_journal, wait_for_event
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
@@ -151,7 +151,7 @@ def test_a_kill_from_gate_to_done(
     assert stage.run(kill()) == 0
 
     events = [line["event"] for line in stage.lines()]
-    assert events == ["victims", "gate", "end_offsets", "invoked", "delivered", "settled", "done"]
+    assert events == ["victims", "gate", "invoked", "delivered", "end_offsets", "settled", "done"]
     gate, delivered, invoked = stage.line("gate"), stage.line("delivered"), stage.line("invoked")
     assert json.loads((stage.directory / "gate.json").read_text()) == {
         key: gate[key] for key in ("t0_wall_ns", "t0_mono_ns")
@@ -515,6 +515,55 @@ def test_a_dead_conductors_pause_is_healed_by_the_teardown(tmp_path: Path, attem
     live = read_process(process.pid)
     assert live is not None and not live.stopped
     assert heal(Attempt(tmp_path)) == []
+
+
+def test_the_undo_of_every_pause_counts_by_itself(tmp_path: Path, attempt: str) -> None:
+    """Two pauses of one process: the first one's undo says nothing of the second."""
+    folder = Attempt(tmp_path)
+    with Journal(folder.conductor_journal) as journal:
+        for fault in (0, 1):
+            journal.write("undo_registered", fault=fault, undo="SIGCONT to kafka", pid=1)
+            if fault == 0:
+                journal.write("undone", fault=0, undo="SIGCONT to kafka", error=None)
+        assert [line["fault"] for line in unhealed(folder)] == [1]
+        journal.write("undone", fault=1, undo="SIGCONT to kafka", error="no connection")
+        assert [line["fault"] for line in unhealed(folder)] == [1]
+        journal.write("undone", fault=1, undo="SIGCONT to kafka", error=None)
+        assert unhealed(folder) == []
+
+
+class Deaf(Finding):
+    """Loses the first word of every SIGCONT, as a broken connection would."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+
+    def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+        if signum == signal.SIGCONT and not self.lost:
+            self.lost += 1
+            return Delivery.UNKNOWN
+        return super().signal(victim, signum)
+
+
+def test_an_unacknowledged_undo_is_settled_by_a_probe_and_sent_again(stage: Stage, executors: Executors) -> None:
+    process = executors.start(0)
+    stage.injector = Deaf()
+    assert stage.run(Fault("executor", "pause", at_s=0.1, duration_s=0.1), end_s=0.3) == 0
+    assert stage.injector.lost == 1
+    assert stage.line("undone")["error"] is None
+    live = read_process(process.pid)
+    assert live is not None and not live.stopped
+
+
+def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("faultline.acts.choose", lambda candidates, count, **how: asked.append(how) or ())
+    stage.tokens = Tokens(stage.attempt, "0" * 16)
+    stage.injector.resolve = lambda: ()
+    for victim in ("any", "executor"):
+        act = stage.conductor(Fault(victim, "kill", at_s=0.1), services="0" * 16)._acts()[0]
+        act.choose()
+    assert [how["by_node"] for how in asked] == [True, False]
 
 
 PAUSING = """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from faultline.config import Configuration, baseline_bins, parse_configuration
 from faultline.errors import ConfigError
+from faultline.matrix import control_of
 
 configurations = st.fixed_dictionaries(
     {},
@@ -81,6 +82,12 @@ def test_numbers_written_as_text_are_the_same_configuration() -> None:
     assert parse_configuration({"state_mb": "8", "seed": "3"}) == parse_configuration({"state_mb": 8.0, "seed": 3})
 
 
+def plan(*faults: dict[str, object], **fault: object) -> dict[str, object]:
+    """A fault plan; a fault kills an executor unless it says otherwise."""
+    usual = {"victim": "executor", "action": "kill"}
+    return {"faults": [{**usual, **one} for one in (faults or [fault])]}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -99,6 +106,24 @@ def test_numbers_written_as_text_are_the_same_configuration() -> None:
         ({"duration_s": 30}, ["duration_s", "at least 50"]),
         ({"state_mb": 600}, ["state_mb: 600", "quarter", "executor_memory_mb"]),
         ({"executors": 0}, ["executors", "greater than or equal to 1"]),
+        ({"fault": "executor", "fault_action": "cut"}, ["fault_action", "cut", "kill, term, pause"]),
+        ({"fault": "python_worker"}, ["fault", "word_count_python"]),
+        ({"fault_plan": "{half"}, ["fault_plan", "not JSON"]),
+        ({"fault_plan": {"faults": []}}, ["fault_plan.faults: empty", "fault=none"]),
+        ({"fault_plan": plan({"at_s": 1}, {"at_s": 41})}, ["fault_plan.faults.0.at_s", "[40, 45]"]),
+        ({"fault_plan": plan({"at_s": 41}, {"at_s": 60})}, ["fault_plan.faults.1.at_s", "move it"]),
+        ({"fault_plan": plan(victim="executr", at_s=41)}, ["faults.0.victim", "did you mean executor?"]),
+        ({"fault_plan": plan(at_s=41, count=3)}, ["fault_plan.faults.0.count", "2 of executor"]),
+        ({"fault_plan": plan(victim="worker", at_s=41, count=3)}, ["fault_plan.faults.0.count", "2 of worker"]),
+        ({"fault_plan": plan({"at_s": 41}, {"at_s": 41})}, ["fault_plan.faults.1.at_s", "overlap"]),
+        ({"fault_plan": plan(at_s=41, cycle="snapshot", phase=0)}, ["fault_plan", "past the window"]),
+        (
+            {"fault_plan": plan(at_s=41, cycle="snapshot", phase=0), "duration_s": 200},
+            ["snapshot", "aligned-changelog"],
+        ),
+        ({"truth": {}}, ["truth", "known_truth"]),
+        ({"workload": "known_truth", "fault": "executor"}, ["fault", "fault=driver"]),
+        ({"workload": "known_truth", "truth": {"latncy_ms": 3}}, ["truth.latncy_ms", "did you mean latency_ms?"]),
     ],
 )
 def test_bad_input_gets_one_line_that_names_the_key(values: dict[str, object], words: list[str]) -> None:
@@ -108,6 +133,31 @@ def test_bad_input_gets_one_line_that_names_the_key(values: dict[str, object], w
     assert "\n" not in text
     for word in words:
         assert word in text
+
+
+def test_equal_plans_are_one_configuration_however_they_are_written() -> None:
+    """The full form of what the short form says, JSON text from a command line, and another order of the faults."""
+    short = parse_configuration({"fault": "driver", "fault_at_s": 41, "seed": 7})
+    full = parse_configuration({"fault_plan": plan(victim="driver", at_s=41), "seed": "7"})
+    assert full == short and hash(full) == hash(short) and full.fault_plan is None
+    assert parse_configuration({"fault_plan": json.dumps(plan(victim="driver", at_s=41)), "seed": 7}) == short
+
+    faults = [{"at_s": 41}, {"at_record": 25_001, "victim": "kafka"}]
+    one = parse_configuration({"fault_plan": plan(*faults), "duration_s": 100})
+    other = parse_configuration({"fault_plan": plan(*reversed(faults)), "duration_s": 100})
+    assert one.config_id == other.config_id and len({one, other}) == 1
+    assert (one.fault, one.fault_at_s) == ("executor", 41)
+    assert [planned.earliest_s for planned in one.planned_faults()] == [41, 50]
+    assert parse_configuration(one.model_dump(mode="json")) == one, "a record's configuration reads back as itself"
+
+
+def test_all_faults_have_one_control() -> None:
+    kill = parse_configuration({"fault": "executor"})
+    cut = parse_configuration({"fault": "kafka", "fault_action": "cut"})
+    twice = parse_configuration({"fault_plan": plan({"at_s": 41}, {"at_s": 60}), "duration_s": 100})
+    assert control_of(kill) == control_of(cut)
+    assert control_of(twice) == parse_configuration({"fault": "none", "duration_s": 100})
+    assert not control_of(twice).planned_faults()
 
 
 def test_the_state_is_counted_in_words_of_1024_bytes() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.detection import DETECTORS, detect, without_effect
+from faultline.detection import detect, without_effect
 from faultline.driver_log import DriverEvents, LogLine
 from faultline.evidence import Evidence
 from faultline.raw import EXECUTOR_COLUMNS
@@ -83,7 +83,3 @@ def test_a_pause_that_nobody_noticed_is_no_fault_without_effect() -> None:
     found = detect(evidence)
     assert found is not None and found.wall_ns == T0 + 4 * NS
     assert without_effect(evidence) is None
-
-
-def test_every_detector_says_what_it_reads() -> None:
-    assert all(detector.__doc__ for detector in DETECTORS.values())

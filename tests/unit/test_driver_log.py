@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from faultline.driver_log import parse_driver_log, read_driver_logs
 
 LOST = (
-    "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] [batchId = 21] Lost task 0.0 in stage 31.0 (TID 61) "
-    "(127.0.0.1 executor 0): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] "
+    "[batchId = 21] Lost task 0.0 in stage 31.0 (TID 61) (127.0.0.1 executor 0): "
+    "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 )
 ADMIN = "2026-11-21T06:16:30.250Z INFO [kafka-admin-client-thread | adminclient-1] NetworkClient: [AdminClient a] "
 STREAM = "2026-11-21T06:16:30.250Z WARN [stream execution thread for [id = 5d, runId = 7e]] "

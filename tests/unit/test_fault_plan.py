@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fault.errors import PlanError
-from fault.plan import ALLOWED, CYCLES, LASTING, SINGLE, Fault, FaultPlan, PlannedFault, require_window
+from fault.plan import ALLOWED, CYCLES, LASTING, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
 
 SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
 LENGTHS = st.floats(min_value=0.001, max_value=1e3)
@@ -85,7 +85,8 @@ def test_occurrences_come_in_order_of_time_and_never_overlap(plan: FaultPlan) ->
         assert 0 <= one.earliest_s <= one.latest_s <= one.end_s
         assert one.fault.times == 1 and one.fault.every_s is None and one.fault.at_record is None
         assert one.fault.at_s == one.earliest_s
-        assert one.end_s == one.latest_s + (one.fault.duration_s or 0.0)
+        waits_s = WAIT_INTERVALS * CHECKPOINT_S if one.fault.victim == "python_worker" else 0.0
+        assert one.end_s == one.latest_s + waits_s + (one.fault.duration_s or 0.0)
         length = {"checkpoint": CHECKPOINT_S, "snapshot": SNAPSHOT_S, None: 0.0}[one.fault.cycle]
         assert one.latest_s == pytest.approx(one.earliest_s + 2 * length + (one.fault.phase or 0.0) * length)
     for earlier, later in zip(planned, planned[1:], strict=False):

@@ -380,9 +380,9 @@ def test_the_guard_lets_the_runs_own_processes_through_and_names_them() -> None:
 def test_the_dry_run_says_when_and_what_is_done_to_connections() -> None:
     guard = Guard(TOKENS)
     (line,) = guard.describe(planned(replace(KILL, cycle="checkpoint", phase=0.25))[0], [victim()])
-    assert line.endswith(" between T0 + 1 s and T0 + 5.5 s (checkpoint cycle, phase 0.25)")
+    assert line.endswith(" at phase 0.25 of the first checkpoint cycle that begins after T0 + 1 s")
     delay = planned(Fault("kafka", "delay", 1, duration_s=5, delay_ms=80))[0]
-    assert guard.describe(delay, []) == ["would delay the connections to Kafka by 80 ms for 5 s at T0 + 1 s"]
+    assert delay.what("the connections") == "delay the connections by 80 ms for 5 s at T0 + 1 s"
     with pytest.raises(VictimRefused, match="^count: 1 victims, but the fault allows 0"):
         guard.describe(delay, [victim()])
 

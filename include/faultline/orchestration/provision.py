@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faultline.settings import HOST, Settings, load_settings, ssh_hosts
+from faultline.errors import ConfigError
+from faultline.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -51,12 +52,18 @@ def _ssh(host: dict[str, Any]) -> dict[str, object]:
 def remote_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     """The hosts of `ssh_hosts.json` as their Connections say; a Connection may be edited in the UI."""
     from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
 
     found = {}
     for name in ssh_hosts(settings):
-        connection = BaseHook.get_connection(f"ssh_{name}")
+        try:
+            connection = BaseHook.get_connection(f"ssh_{name}")
+        except AirflowException:
+            raise ConfigError(
+                f"ssh_hosts.json: {name}: there is no Connection ssh_{name}; run ./faultline up"
+            ) from None
         address = {"host": connection.host, "port": connection.port, "user": connection.login}
-        found[name] = {**address, **connection.extra_dejson}
+        found[name] = check_ssh_host(f"Connection ssh_{name}", {**address, **connection.extra_dejson})
     return found
 
 
