@@ -96,6 +96,30 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(attempt: At
     assert document["batches"][0]["committed_wall_ns"] == 100 * 10**9, "a copy keeps the instants"
 
 
+def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(attempt: Attempt, driver: Driver) -> None:
+    keeper = LineageKeeper(attempt, "http://127.0.0.1:1")
+    with Journal(attempt.supervisor_journal) as journal:
+        driver.lost = ["1"]
+        keeper.watch(journal)
+        driver.lost = ["1", "2"]  # noticed while the query stops
+        keeper.watch(journal)
+        lineage_files(attempt)["stopped"].write_text("0")
+        driver.lost = ["1", "2", "3"]  # noticed just as the next lineage begins
+        keeper.watch(journal)
+        keeper.watch(journal)
+    assert keeper.lineage == 1
+    assert control(attempt) == {"lineage": 1, "stop": False}
+
+
+def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt, driver: Driver) -> None:
+    keeper = LineageKeeper(attempt, "http://127.0.0.1:1")
+    with Journal(attempt.supervisor_journal) as journal:
+        keeper.driver_died(journal)
+    write_start(attempt.checkpoint.resolve(), 25)
+    assert checkpoint.latest_offsets(attempt.checkpoint) == {"0": 25}
+    assert checkpoint.batches_document(attempt.checkpoint, attempt.lineages)["reached"] == {"0": 25}
+
+
 def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, driver: Driver) -> None:
     keeper = LineageKeeper(attempt, "http://127.0.0.1:1")
     with Journal(attempt.supervisor_journal) as journal:
