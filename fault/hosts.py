@@ -60,6 +60,10 @@ class Hosts:
         """What is under the victim's pid on its host. Raises RemoteError when the host cannot tell."""
         return self._injector(victim.host).probe(victim)
 
+    def arm(self, victim: ProcessIdentity) -> None:
+        """Prepares the next signal on the victim's host; raises what that host's injector raises."""
+        self._injector(victim.host).arm(victim)
+
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         """Signals the victim on its host, once; raises what that host's injector raises."""
         return self._injector(victim.host).signal(victim, signum)

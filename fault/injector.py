@@ -68,6 +68,13 @@ class Injector(Protocol):
         """What is under the victim's pid now. Raises RemoteError when the host cannot tell."""
         ...
 
+    def arm(self, victim: ProcessIdentity) -> None:
+        """Does beforehand what the next signal to the victim would lose time with, checks included.
+
+        Raises what `signal` raises. Arming is no duty, and harmless when no signal follows.
+        """
+        ...
+
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         """Checks the identity once more, then sends `signum`, once.
 

@@ -14,11 +14,16 @@ from fault.victims import find_victims, read_ancestors, read_process
 
 
 class LocalInjector:
-    """Signals local processes; the identity is read again right before each signal.
+    """Signals local processes; the identity is read again before each signal.
 
     Where the kernel has pidfds, the handle is taken before the check, so the signal goes to the
-    process that was checked or to none, even if its pid is handed out again in between.
+    process that was checked or to none, even if its pid is handed out again in between. That also
+    lets an armed victim be checked ahead of time: reading the command line of a busy JVM can take tens of
+    milliseconds, since it waits for the lock of its memory.
     """
+
+    def __init__(self) -> None:
+        self._armed: dict[ProcessIdentity, int] = {}
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         """The live candidates for a victim word on this host, sorted. Raises VictimRefused."""
@@ -38,9 +43,40 @@ class LocalInjector:
             return Presence.OTHER
         return Presence.STOPPED if live.stopped else Presence.ALIVE
 
+    def arm(self, victim: ProcessIdentity) -> None:
+        """Opens the victim's pidfd and checks its identity; the next signal goes through this handle.
+
+        Raises IdentityMismatch. Without pidfds, or when the victim is gone, nothing is armed.
+        """
+        self._disarm(victim)
+        try:
+            handle = os.pidfd_open(victim.pid)
+        except (AttributeError, OSError):
+            return
+        try:
+            live = read_process(victim.pid)
+            if live is not None:
+                _check(victim, live, signal.SIGKILL)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._armed[victim] = handle
+
+    def _disarm(self, victim: ProcessIdentity) -> None:
+        """Forgets an armed handle and closes it."""
+        handle = self._armed.pop(victim, None)
+        if handle is not None:
+            os.close(handle)
+
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         """Sends `signum` to the victim, once. Raises IdentityMismatch or SignalRefused; then nothing was sent."""
         try:
+            if victim in self._armed:
+                try:
+                    signal.pidfd_send_signal(self._armed[victim], signum)
+                finally:
+                    self._disarm(victim)
+                return Delivery.SENT
             with _handle(victim.pid) as handle:
                 live = read_process(victim.pid)
                 if live is None:

@@ -146,6 +146,10 @@ class RemoteInjector:
         self._unsettled.discard(_key(victim))
         return Presence.OTHER if answer.verdict[0] == "mismatch" else Presence(answer.verdict[0])
 
+    def arm(self, victim: ProcessIdentity) -> None:
+        """Connects, so that the next signal need not. Raises RemoteError; nothing was sent."""
+        self._transport(f"kill {victim.pid}")
+
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
         """Checks the identity there and sends `signum`, once.
 

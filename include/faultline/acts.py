@@ -5,6 +5,7 @@ A process act signals processes; a connection act speaks to the proxy between th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fault.busy import await_busy
-from fault.errors import IdentityMismatch
+from fault.errors import FaultError, IdentityMismatch
 from fault.guard import Guard
 from fault.hosts import Hosts
 from fault.identity import ProcessIdentity, Tokens
@@ -82,7 +83,7 @@ class Act(Protocol):
         ...
 
     def before(self, planned: Instant) -> None:
-        """The last preparations, some milliseconds before the act."""
+        """The last preparations, after the undo is registered."""
         ...
 
     def perform(self) -> list[Sent]:
@@ -177,7 +178,10 @@ class ProcessAct:
         return self.injector.find("python_worker", self.tokens)
 
     def before(self, planned: Instant) -> None:
-        """Keeps killed services down for the restart delay; a hold ends by its own clock."""
+        """Arms the injector, and keeps killed services down for the restart delay; a hold ends by its own clock."""
+        for victim in self._chosen:
+            with contextlib.suppress(FaultError):  # the signal will say it, at its instant
+                self.injector.arm(victim)
         if self.planned.fault.action == "pause":
             return
         until = planned.plus(self.restart_delay_s).mono_ns

@@ -45,7 +45,7 @@ RECHECK_LEAD_S = 1.0
 OFFSETS_CUT_S = 0.008
 MISSED_WINDOW_S = 1.0
 # After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
-CYCLE_LEAD_S = 0.05
+CYCLE_LEAD_S = 0.1
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
 SPIN_S = 0.002
 
@@ -170,9 +170,9 @@ class Conductor:
             return
         watch = OffsetsWatch(self._offsets, planned.mono_ns)
         self._register_undo(journal, act)
+        act.before(planned)
         _sleep_until(planned.mono_ns - round(OFFSETS_CUT_S * 1e9))
         in_time = watch.result(0)
-        act.before(planned)
         for victim in act.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)

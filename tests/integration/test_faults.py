@@ -43,6 +43,27 @@ def test_what_is_planted_comes_back_through_the_whole_chain(running: Installatio
     assert "driver_restarted" in names, "both incarnations belong to the timeline"
 
 
+def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installation) -> None:
+    """Commit mode `none` on real Spark: an executor's death ends the state lineage, and what it skipped is lost."""
+    parameters = ["rate=200", "warmup_s=10", "duration_s=41", "checkpoint_interval_s=1", "state_mb=0"]
+    done = running.run("run", "word_count", "commit_mode=none", "fault=executor", *parameters)
+    record = Record.model_validate_json(done.stdout)
+    audit = record.metrics.audit
+    assert record.status in ("valid", "invalid"), (record.reasons, done.stderr)
+    assert audit.expected and audit.lost and 0 < audit.lost < audit.expected
+    assert (audit.overcounted, audit.wrong, audit.unknown) == (0, 0, 0)
+    events = {event.name: event for event in record.timeline}
+    assert "lineage" in events and events["t3"].wall_ns == events["t4"].wall_ns
+    folder = running.results / "attempts" / record.attempt
+    batches = json.loads((folder / "batches.json").read_text())["batches"]
+    (second,) = [one for one in batches if one["start_offsets"]]
+    ended = [one for one in batches if one["lineage"] == 0][-1]["end_offsets"]
+    assert second["lineage"] == 1
+    assert sum(second["start_offsets"].values()) > sum(ended.values()), "the new lineage began at the latest offsets"
+    left = [path for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob(f"faultline-{record.attempt}*")]
+    assert left == [], "nothing stays on the RAM disk"
+
+
 def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: Installation) -> None:
     parameters = ["rate=100", "warmup_s=5", "duration_s=38", "checkpoint_interval_s=0.5", "state_mb=0"]
     command = [sys.executable, "-P", "-m", "faultline", "run", "known_truth", *parameters]

@@ -282,6 +282,7 @@ class Interfering(Finding):
     """Does something at the very last moment before the signal."""
 
     def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
         self._act = act
 
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
@@ -536,6 +537,7 @@ class Deaf(Finding):
     """Loses the first word of every SIGCONT, as a broken connection would."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lost = 0
 
     def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:

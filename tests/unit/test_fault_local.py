@@ -281,6 +281,34 @@ def test_a_pause_stops_and_its_undo_continues(spawn: Spawn, run: str) -> None:
     assert injector.probe(victim) is Presence.ALIVE
 
 
+def test_an_armed_victim_is_hit_without_another_look_and_only_once(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = spawn()
+    injector = LocalInjector()
+    victim = only(run)
+    injector.arm(victim)
+    injector.arm(victim)
+    looks: list[int] = []
+    monkeypatch.setattr(local, "read_process", lambda pid: looks.append(pid))
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert looks == []
+    process.wait(5)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "the handle is used up, and the process is gone"
+
+
+def test_arming_a_stranger_is_refused_and_a_victim_that_died_armed_is_gone(spawn: Spawn, run: str) -> None:
+    process = spawn()
+    injector = LocalInjector()
+    victim = only(run)
+    with pytest.raises(IdentityMismatch):
+        injector.arm(replace(victim, start_ticks=1, create_time=1.0))
+    injector.arm(victim)
+    process.kill()
+    process.wait()
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
+
+
 def test_a_signal_that_the_system_refuses_is_a_typed_error(
     spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
