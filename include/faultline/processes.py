@@ -157,8 +157,7 @@ def become(spec: dict[str, object]) -> None:
     temporary.write_text(json.dumps(asdict(entry)))
     temporary.rename(reply)
     if spec["punctual"]:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, PUNCTUAL_NICENESS)
+        be_punctual()
     os.chdir(str(spec["cwd"]))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -170,6 +169,18 @@ def become(spec: dict[str, object]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(entry.command[0], entry.command, dict(spec["env"]))  # type: ignore[call-overload]
+
+
+def be_punctual() -> None:
+    """Asks for a place before other processes, where the system lets this user have it.
+
+    Linux groups processes by session (autogroups) and weighs whole groups against each other; a session of its
+    own has a group of its own, in which a niceness alone would mean nothing.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PUNCTUAL_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(PUNCTUAL_NICENESS))
 
 
 def append_entry(ledger: Path, entry: Entry) -> None:

@@ -14,7 +14,15 @@ import psutil
 import pytest
 
 from faultline.errors import InfrastructureError
-from faultline.processes import append_entry, end_ledger, process_of, read_ledger, run_token, spawn_detached
+from faultline.processes import (
+    PUNCTUAL_NICENESS,
+    append_entry,
+    end_ledger,
+    process_of,
+    read_ledger,
+    run_token,
+    spawn_detached,
+)
 from faultline.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -122,3 +130,27 @@ def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(
     except InfrastructureError:
         return
     wait_until(lambda: process_of(entry) is None, timeout_s=10, what="its end")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_own(tmp_path: Path) -> None:
+    entry = spawn_detached(
+        SLEEP,
+        role="conductor",
+        attempt="20261121T000000Z-abcdef",
+        ledger=tmp_path / "ledger.jsonl",
+        stdout=tmp_path / "out",
+        stderr=tmp_path / "err",
+        cwd=tmp_path,
+        punctual=True,
+    )
+    try:
+        wait_until(
+            lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=20, what="its start"
+        )
+        assert os.getpriority(os.PRIO_PROCESS, entry.pid) == PUNCTUAL_NICENESS
+        group = Path(f"/proc/{entry.pid}/autogroup")
+        if group.exists():
+            assert group.read_text().split()[-2:] == ["nice", str(PUNCTUAL_NICENESS)]
+    finally:
+        end_ledger(tmp_path / "ledger.jsonl")
