@@ -24,6 +24,7 @@ import psutil
 from faultline.attempt import Attempt
 from faultline.end_offsets import KafkaEndOffsets
 from faultline.errors import InfrastructureError
+from faultline.held import LONGEST_HOLD_S
 from faultline.journal import Journal
 from faultline.processes import read_ledger
 from faultline.services import fetch
@@ -99,9 +100,8 @@ class RoleTable:
                 if now - key[1] < SETTLED_S:
                     continue
                 children.setdefault(process.ppid(), []).append(process)
-                if key not in self._own:
-                    self._own[key] = self._role(process)
-                role = self._own[key] or LEDGER_ROLES.get(ledger.get((key[0], round(key[1], 2)), ""))
+                role = self._known_role(process, key, age_s=now - key[1])
+                role = role or LEDGER_ROLES.get(ledger.get((key[0], round(key[1], 2)), ""))
                 if role:
                     own[key] = (process, role)
         found = dict(own)
@@ -109,6 +109,16 @@ class RoleTable:
             heir = {"supervisor": "driver", "executors": "python_workers"}.get(role, role)
             self._descend(process, heir, children, found)
         return found
+
+    def _known_role(self, process: psutil.Process, key: Key, age_s: float) -> str | None:
+        """The role by the command line, which is read once; of a young process again, since a service that a fault
+        holds down shows its own only when the hold is over."""
+        if key in self._own:
+            return self._own[key]
+        role = self._role(process)
+        if role is not None or age_s > LONGEST_HOLD_S:
+            self._own[key] = role
+        return role
 
     def _role(self, process: psutil.Process) -> str | None:
         command = process.cmdline()

@@ -305,7 +305,9 @@ def test_the_broker_has_the_settings_of_the_embedded_one(tmp_path: Path) -> None
     prepare_kafka(settings_in(tmp_path), Path("java"))
     lines = (tmp_path / "kafka" / "server.properties").read_text().splitlines()
     known = dict(line.split("=", 1) for line in lines)
-    local = {"listeners", "advertised.listeners", "log.dirs", "controller.quorum.bootstrap.servers"}
+    # The containers have listeners of their own, and no proxy yet.
+    listening = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
+    local = {"log.dirs", "controller.quorum.bootstrap.servers", *listening}
     given = environment("kafka")
     for key in known.keys() - local:
         assert given[f"KAFKA_{key.upper().replace('.', '_')}"] == known[key], key

@@ -1,0 +1,37 @@
+"""Which processes the recorder takes for what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from faultline.attempt import Attempt
+from faultline.recorder import SETTLED_S, RoleTable
+from faultline.waiting import wait_until
+
+# Waits, then becomes another program under the same pid, as a held service does.
+HELD = "import os, sys; sys.stdin.readline(); os.execvp('sh', ['sh', '-c', 'read x', 'kafka', sys.argv[1] + '.properties'])"
+
+
+def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    roles = RoleTable(Attempt(folder), f"{tmp_path}/server.properties")
+    process = subprocess.Popen([sys.executable, "-c", HELD, f"{tmp_path}/server"], stdin=subprocess.PIPE, text=True)
+
+    def role() -> str | None:
+        return next((name for found, name in roles.assign().values() if found.pid == process.pid), None)
+
+    try:
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > SETTLED_S, timeout_s=5, what="an age that is looked at")
+        assert role() is None
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert wait_until(role, timeout_s=10, what="its role") == "kafka"
+    finally:
+        process.kill()
+        process.communicate()
