@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +61,10 @@ class LocalInjector:
         except BaseException:
             os.close(handle)
             raise
-        self._armed[victim] = handle
+        if live is None:
+            os.close(handle)
+        else:
+            self._armed[victim] = handle
 
     def _disarm(self, victim: ProcessIdentity) -> None:
         """Forgets an armed handle and closes it."""
@@ -73,6 +77,9 @@ class LocalInjector:
         try:
             if victim in self._armed:
                 try:
+                    # Readable means ended. A zombie would take the signal, too, and nothing would have been hit.
+                    if select.select([self._armed[victim]], [], [], 0)[0]:
+                        return Delivery.GONE
                     signal.pidfd_send_signal(self._armed[victim], signum)
                 finally:
                     self._disarm(victim)

@@ -38,6 +38,9 @@ BUILT_IN_CORPUS = "moby-dick"
 SHORT_FORM_DURATION_S = 10.0
 SHORT_FORM_DELAY_MS = 200.0
 
+# How often the workload supervisor starts a driver again.
+MAX_RESTARTS = 5
+
 Workload = Literal["word_count", "word_count_python", "known_truth"]
 CommitMode = Literal["none", "aligned", "aligned-changelog"]
 Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
@@ -103,7 +106,11 @@ class Configuration(BaseModel):
     )
     truth: dict[str, Any] | None = Field(None, description="What `known_truth` plants; other workloads have none.")
     restart_delay_s: float = Field(
-        2.0, ge=0, le=60, description="Pause before a supervisor restarts what it supervises."
+        2.0,
+        ge=0,
+        le=60,
+        description="Pause before a supervisor restarts the driver (from its end), a Spark worker or Kafka (from the "
+        "signal); the Master replaces executors at once.",
     )
     seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of every random choice, together with the repetition.")
 
@@ -205,6 +212,8 @@ class Configuration(BaseModel):
         if self.fault != "none":
             self._check_faults()
         if self.truth is not None:
+            if self.commit_mode != "aligned":
+                raise ValueError(f"commit_mode: known_truth commits as `aligned` does; {self.commit_mode} is refused")
             require_fit(parse_script(self.truth), self)
         return self
 
@@ -234,6 +243,11 @@ class Configuration(BaseModel):
                     f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
                     f"{one.fault.victim}; lower count or raise executors"
                 )
+        restarts = sum(one.fault.victim == "driver" and one.fault.action != "pause" for one in planned)
+        if restarts > MAX_RESTARTS:
+            raise ValueError(
+                f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
+            )
         if self.workload == "known_truth" and not _one_kill_of_the_driver(planned):
             raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
         if any(one.fault.victim == "python_worker" for one in planned) and self.workload != "word_count_python":

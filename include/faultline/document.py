@@ -26,6 +26,11 @@ def recovery_page(records: Sequence[Record], *, title: str) -> str:
     """The page of a `recovery` sweep. Raises ConfigError when there is nothing to show."""
     if not records:
         raise ConfigError("results: no record matches; nothing to write")
+    builds = sorted({record.build for record in records if record.status == "valid"})
+    if len(builds) > 1:
+        raise ConfigError(
+            f"results: {len(builds)} builds ({', '.join(builds)}) do not mix; name one sweep with --sweep"
+        )
     return "\n".join(
         [
             f"# {title}",
@@ -39,7 +44,8 @@ def recovery_page(records: Sequence[Record], *, title: str) -> str:
             "",
             *_table(records),
             "",
-            "`>` is a recovery that was not seen to end within the window: a bound, not a number.",
+            "Times are medians and counts are sums over the n records of a row. `>` is a recovery that was not seen to "
+            "end within the window: a bound, not a number.",
             *_invalid(records),
             "",
             "## The paper's findings",

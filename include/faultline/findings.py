@@ -69,10 +69,10 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> tuple[Verdict, str
         return _nothing()
     reloads = [float(part.reload_s or 0) for part in parts]
     detections = [float(part.detection_s or 0) for part in parts]
-    said = (
-        f"median reload {statistics.median(reloads):.1f} s, of which detection {statistics.median(detections):.2f} s: "
-        f"a broken connection is noticed at once, no heartbeat is waited for (n = {len(parts)})"
-    )
+    detection_s = statistics.median(detections)
+    how = ": a broken connection is noticed, no heartbeat is waited for" if detection_s < 1 else ""
+    reload_s = statistics.median(reloads)
+    said = f"median reload {reload_s:.1f} s, of which detection {detection_s:.2f} s{how} (n = {len(parts)})"
     low, high = FLINK_RELOAD_S
     agree = [low <= whole <= high and part > whole / 2 for whole, part in zip(reloads, detections, strict=True)]
     return _unanimous(agree), said
@@ -138,7 +138,7 @@ def _compared(
     """Medians of `figure` at the least and the greatest value of `by`, for each victim and value of `beside`."""
     values: dict[tuple[str, float], dict[float, list[float | None]]] = {}
     for record in records:
-        if record.config["fault"] in victims:
+        if record.config["fault"] in victims and record.config["fault_action"] == "kill":
             series = values.setdefault((fault_of(record.config), float(record.config[beside])), {})
             series.setdefault(float(record.config[by]), []).append(getattr(record.metrics.recovery, figure))
     grew: list[bool] = []

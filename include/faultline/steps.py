@@ -16,7 +16,7 @@ from typing import Any
 from faultline import checkpoint
 from faultline.attempt import Attempt, write_json
 from faultline.closing import heal_leftovers
-from faultline.config import Configuration
+from faultline.config import MAX_RESTARTS, Configuration
 from faultline.errors import Cancelled, InfrastructureError
 from faultline.journal import read_journal
 from faultline.lineages import lineage_files
@@ -32,7 +32,6 @@ CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 DRAIN_LIMIT_S = 60.0
 STOP_S = 30.0
-MAX_RESTARTS = 5
 # Lines that the primer holds, and the throw-away batches that the engine works through before the
 # gate: a JVM plans its first micro-batches ten times slower than later ones.
 PRIMER_LINES = 2000

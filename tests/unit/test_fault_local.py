@@ -305,8 +305,9 @@ def test_arming_a_stranger_is_refused_and_a_victim_that_died_armed_is_gone(spawn
         injector.arm(replace(victim, start_ticks=1, create_time=1.0))
     injector.arm(victim)
     process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE, "a zombie is nobody who could be hit"
     process.wait()
-    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
 
 
 def test_a_signal_that_the_system_refuses_is_a_typed_error(

@@ -12,7 +12,11 @@ from faultline.recorder import SETTLED_S, RoleTable
 from faultline.waiting import wait_until
 
 # Waits, then becomes another program under the same pid, as a held service does.
-HELD = "import os, sys; sys.stdin.readline(); os.execvp('sh', ['sh', '-c', 'read x', 'kafka', sys.argv[1] + '.properties'])"
+HELD = """
+import os, sys
+sys.stdin.readline()
+os.execvp("sh", ["sh", "-c", "read x", "kafka", sys.argv[1] + ".properties"])
+"""
 
 
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path) -> None:
