@@ -307,6 +307,8 @@ def test_a_dead_upstream_resets_the_client(proxy: Running) -> None:
 
 def test_a_reset_by_one_side_reaches_the_other(proxy: Running) -> None:
     client, server = proxy.pair()
+    client.sendall(b"x")
+    assert server.recv(1) == b"x", "both ends stand"
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.close()
     assert was_reset(server)
