@@ -191,6 +191,8 @@ def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
 
 def _replacement(evidence: Evidence) -> Event | None:
     """Registration of the first executor that was added after t0."""
+    if evidence.executors.empty:
+        return None
     added = evidence.executors.dropna(subset=["added_ns"])
     added = added[(added["added_ns"] > evidence.t0_ns) & (added["id"] != "driver")]
     added = added[[evidence.watches(int(instant)) for instant in added["added_ns"]]]

@@ -21,12 +21,14 @@ from faultline.settings import HOST
 from faultline.waiting import wait_until
 from tests.integration.installation import Installation
 
+PLAIN = next(one for one in SCENARIOS if one.name == "batch_plain")
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")
 def running(shared_installation: Installation) -> Installation:
-    """Kafka and Spark; experiments go through dag.test()."""
+    """Kafka and Spark, and Airflow when an earlier module has started it."""
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     return shared_installation
 
@@ -65,8 +67,7 @@ def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installat
 
 
 def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: Installation) -> None:
-    parameters = ["rate=100", "warmup_s=5", "duration_s=38", "checkpoint_interval_s=0.5", "state_mb=0"]
-    command = [sys.executable, "-P", "-m", "faultline", "run", "known_truth", *parameters]
+    command = [sys.executable, "-P", "-m", "faultline", "run", "known_truth", *PLAIN.parameters()]
     process = subprocess.Popen(
         command, env=running.environment, cwd=running.home, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -77,7 +78,9 @@ def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: In
         new = [path for path in attempts.glob("*") if path not in before and (path / "gate.json").exists()]
         return new[0] if new else None
 
-    folder = wait_until(fresh, timeout_s=120, what="the gate")
+    folder = wait_until(
+        fresh, timeout_s=120, what="the gate", alive=lambda: None if process.poll() is None else "the run ended early"
+    )
     (entry,) = [entry for entry in read_ledger(folder / "ledger.jsonl") if entry.role == "generator"]
     generator = process_of(entry)
     assert generator is not None
@@ -103,7 +106,8 @@ def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken
     file = running.home / "ssh_hosts.json"
     file.write_text(json.dumps({"node1": {**host, **paths}}))
     try:
-        done = running.run("run", "known_truth", "warmup_s=5", "duration_s=38", "checkpoint_interval_s=0.5")
+        assert running.run("up").returncode == 0, "makes the Connection"
+        done = running.run("run", "known_truth", *PLAIN.parameters())
     finally:
         file.unlink()
     record = json.loads(done.stdout)
