@@ -111,13 +111,18 @@ class ProcessAct:
     _named: tuple[dict[str, Any], ...] = ()
 
     def choose(self) -> bool:
-        """Victims by seed among the live candidates; those chosen before stay while all of them live."""
+        """Victims by seed among the live candidates; those chosen before stay while all of them live.
+
+        What a worker hosts is looked at anew all the same: an earlier fault may have replaced an executor there.
+        """
         fault = self.planned.fault
         candidates = self.injector.find(fault.victim, self.tokens)
         living = {_key(candidate) for candidate in candidates}
         if self._chosen and all(_key(victim) in living for victim in self._chosen):
-            return False
-        before = self._chosen
+            before = self._named
+            self._take(self._chosen)
+            return self._named != before
+        before = self._named
         chosen = choose(
             candidates,
             fault.count,
@@ -127,7 +132,7 @@ class ProcessAct:
             by_node=fault.victim == ANY,
         )
         self._take(chosen)
-        return self._chosen != before
+        return self._named != before
 
     def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
         self.guard.check(self.planned.fault, victims)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fault.errors import SignalRefused
-from fault.identity import EXECUTOR, ProcessIdentity, Tokens
+from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
@@ -555,6 +555,30 @@ def test_an_unacknowledged_undo_is_settled_by_a_probe_and_sent_again(stage: Stag
     assert stage.line("undone")["error"] is None
     live = read_process(process.pid)
     assert live is not None and not live.stopped
+
+
+def test_a_worker_is_named_with_the_executors_that_it_hosts_now(stage: Stage) -> None:
+    """An earlier fault has replaced an executor of the worker: the journal must not speak of the dead one."""
+    instance, node = "0" * 16, "127.0.0.1:17081"
+    command = (f"-Dfaultline.instance={instance}", WORKER.main, "--host", "127.0.0.1", "--port", "17081")
+    worker = ProcessIdentity(4000, 1.0, WORKER, instance, command, 1, node=node)
+
+    def executor(number: str) -> ProcessIdentity:
+        marks = (f"-Dfaultline.run={stage.attempt}", EXECUTOR.main, "--executor-id", number)
+        return ProcessIdentity(5000 + int(number), 1.0, EXECUTOR, stage.attempt, marks, 1, node=node)
+
+    class Cluster(Finding):
+        executors = (executor("1"),)
+
+        def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+            return (worker,) if victim == "worker" else self.executors
+
+    stage.injector = Cluster()
+    act = stage.conductor(Fault("worker", "kill", at_s=0.1), services=instance)._acts()[0]
+    assert act.choose() and act.victims()[0]["executors"] == ["1"]
+    assert not act.choose(), "nothing has changed"
+    stage.injector.executors = (executor("2"),)
+    assert act.choose() and act.victims()[0]["executors"] == ["2"]
 
 
 def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
