@@ -24,6 +24,8 @@ ACTIONS: Mapping[str, signal.Signals] = {
 UNDO: Mapping[str, signal.Signals] = {"pause": signal.SIGCONT}
 # Actions on the connections to Kafka; no process is touched.
 CONNECTION_ACTIONS = ("delay", "reset", "cut")
+# What they hit, in words.
+CONNECTIONS = "the workload's connections to Kafka"
 # A random process on a random node: an executor, or a Spark worker that hosts one.
 ANY = "any"
 # Who may suffer what: the only place where this is said.
@@ -124,6 +126,15 @@ class Fault:
     def _set(self, key: str, value: float) -> None:
         object.__setattr__(self, key, value)
 
+    def first_s(self, rate: float) -> float:
+        """Seconds after T0 from which on the first act may come, at `rate` input records per second."""
+        return self.at_s or 0.0 if self.at_record is None else (self.at_record - 1) / rate
+
+    @property
+    def waits(self) -> bool:
+        """Whether the act waits, from its instant on, until its victims are at work."""
+        return self.victim == "python_worker"
+
     @property
     def on_connection(self) -> bool:
         """Whether the act hits connections to Kafka and no process."""
@@ -165,7 +176,7 @@ class PlannedFault:
         begins = f"the first {self.fault.cycle} cycle that begins after T0 + {self.earliest_s:g} s"
         return f"at phase {self.fault.phase:g} of {begins}"
 
-    def what(self, whom: str) -> str:
+    def what(self, whom: str = CONNECTIONS) -> str:
         """The act in words, done to `whom`."""
         size = "" if self.fault.delay_ms is None else f" by {self.fault.delay_ms:g} ms"
         length = "" if self.fault.duration_s is None else f" for {self.fault.duration_s:g} s"
@@ -206,7 +217,7 @@ class FaultPlan:
             if fault.cycle is not None:
                 cycle_s = seconds(f"{fault.cycle}_interval_s", lengths[fault.cycle], MAX_SECONDS, above=0.0)
             # A Python worker is waited for until it is at work, which it is once in every interval.
-            wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.victim == "python_worker" else 0.0
+            wait_s = WAIT_INTERVALS * checkpoint_interval_s if fault.waits else 0.0
             found += _occurrences(position, fault, float(rate), cycle_s, wait_s)
         found.sort(key=lambda one: (one.earliest_s, one.latest_s))
         for earlier, later in zip(found, found[1:], strict=False):
@@ -275,10 +286,7 @@ def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float,
 
 def _occurrences(position: int, fault: Fault, rate: float, cycle_s: float, wait_s: float) -> list[PlannedFault]:
     """All occurrences of one fault; `index` is not set yet."""
-    if fault.at_record is None:
-        name, first_s = "at_s", fault.at_s or 0.0
-    else:
-        name, first_s = "at_record", (fault.at_record - 1) / rate
+    name, first_s = "at_s" if fault.at_record is None else "at_record", fault.first_s(rate)
     found = []
     for turn in range(fault.times):
         at_s = first_s + turn * (fault.every_s or 0.0)

@@ -33,8 +33,6 @@ from fault.victims import choose
 from faultline.held import lay_hold
 from faultline.journal import Instant
 
-CONNECTIONS = "the workload's connections to Kafka"
-
 
 @dataclass(frozen=True)
 class Sent:
@@ -118,20 +116,17 @@ class ProcessAct:
         fault = self.planned.fault
         candidates = self.injector.find(fault.victim, self.tokens)
         living = {_key(candidate) for candidate in candidates}
-        if self._chosen and all(_key(victim) in living for victim in self._chosen):
-            before = self._named
-            self._take(self._chosen)
-            return self._named != before
-        before = self._named
-        chosen = choose(
-            candidates,
-            fault.count,
-            seed=self.seed,
-            repetition=self.repetition,
-            fault=self.planned.index,
-            by_node=fault.victim == ANY,
-        )
-        self._take(chosen)
+        before, victims = self._named, self._chosen
+        if not victims or any(_key(victim) not in living for victim in victims):
+            victims = choose(
+                candidates,
+                fault.count,
+                seed=self.seed,
+                repetition=self.repetition,
+                fault=self.planned.index,
+                by_node=fault.victim == ANY,
+            )
+        self._take(victims)
         return self._named != before
 
     def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
@@ -156,7 +151,6 @@ class ProcessAct:
         signum = self.planned.fault.undo_signum
         if signum is None:
             return []
-
         return [
             Undo(f"{signum.name} to {victim}", functools.partial(resume, self.injector, victim), victim.as_json())
             for victim in self._chosen
@@ -165,7 +159,7 @@ class ProcessAct:
     def await_ready(self, until_mono_ns: int) -> bool:
         """A Python worker must be at work: one that idles can be killed, and nothing happens."""
         fault = self.planned.fault
-        if fault.victim != "python_worker":
+        if not fault.waits:
             return True
         busy = await_busy(
             self._python_workers(),
@@ -184,7 +178,7 @@ class ProcessAct:
 
     def before(self, planned: Instant) -> None:
         """Arms the injector, and keeps killed services down for the restart delay; a hold ends by its own clock."""
-        if self.planned.fault.victim == "python_worker":
+        if self.planned.fault.waits:
             return  # who is hit is known at the instant only
         for victim in self._chosen:
             with contextlib.suppress(FaultError):  # the signal will say it, at its instant
@@ -250,7 +244,7 @@ class ConnectionAct:
         return False
 
     def describe(self) -> list[str]:
-        return [f"would {self.planned.what(CONNECTIONS)}"]
+        return [f"would {self.planned.what()}"]
 
     def victims(self) -> list[dict[str, Any]]:
         nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))

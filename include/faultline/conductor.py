@@ -176,7 +176,7 @@ class Conductor:
         for victim in act.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        with following(self._offsets, self._waits(act)) as newest:
+        with following(self._offsets, act.planned.fault.waits) as newest:
             ready = self._once_ready(journal, act, planned)
             if ready is None:
                 return
@@ -232,15 +232,10 @@ class Conductor:
             detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
             return None
-        if not self._waits(act):
+        if not act.planned.fault.waits:
             return planned
         self._register_undo(journal, act)
         return Instant.now()
-
-    @staticmethod
-    def _waits(act: Act) -> bool:
-        """Whether the act waits for its victims after the planned instant."""
-        return act.planned.fault.victim == "python_worker"
 
     def _act(self, journal: Journal, act: Act, planned: Instant) -> Settlement:
         """Acts, and journals the deliveries after all of them, since writing costs time."""
@@ -259,7 +254,7 @@ class Conductor:
         return settlement
 
     def _journal_deliveries(self, journal: Journal, act: Act, planned: Instant, sent: Sequence[Sent]) -> None:
-        if act.planned.fault.victim == "python_worker":  # chosen at the instant of the act
+        if act.planned.fault.waits:  # chosen at the instant of the act
             journal.write("victims", fault=act.planned.index, reason="at work", victims=act.victims())
         for one in sent:
             if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):

@@ -296,7 +296,7 @@ def _take_plan(values: dict[str, Any]) -> None:
     Faults are put in order of time, and a plan that says no more than the short form can is written as that.
     """
     try:
-        seed, rate = int(values.get("seed", 1)), float(values.get("rate", 500.0))
+        seed, rate = int(values.get("seed", 1)), max(float(values.get("rate", 500.0)), 1e-9)
     except (TypeError, ValueError):
         return  # the field's own check names the key
     try:
@@ -308,8 +308,8 @@ def _take_plan(values: dict[str, Any]) -> None:
             raise ValueError("fault_plan.faults: empty; list a fault, leave fault_plan empty, or use fault=none")
         values["fault_plan"] = None
         return
-    faults = sorted(plan.faults, key=lambda fault: (_instant_s(fault, rate), FaultPlan((fault,)).to_json()))
-    first, at_s = faults[0], _instant_s(faults[0], rate)
+    faults = sorted(plan.faults, key=lambda fault: (fault.first_s(rate), FaultPlan((fault,)).to_json()))
+    first, at_s = faults[0], faults[0].first_s(rate)
     short = _short_form(first.victim, first.action, at_s)
     values |= {
         "fault": first.victim,
@@ -328,11 +328,6 @@ def _short_form(victim: str, action: str, at_s: float | None) -> Fault:
         duration_s=SHORT_FORM_DURATION_S if action in LASTING else None,
         delay_ms=SHORT_FORM_DELAY_MS if action == "delay" else None,
     )
-
-
-def _instant_s(fault: Fault, rate: float) -> float:
-    """Seconds after T0 from which on the fault may come, at `rate` records per second."""
-    return float(fault.at_s) if fault.at_s is not None else ((fault.at_record or 1) - 1) / max(rate, 1e-9)
 
 
 def _in_short_form(message: str) -> str:

@@ -69,7 +69,7 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     for planned in config.planned_faults():
         fault = planned.fault
         if fault.on_connection:
-            lines.append(planned.what("the workload's connections to Kafka"))
+            lines.append(planned.what())
         else:
             lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
     return lines or ["nothing: a control"]

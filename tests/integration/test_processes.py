@@ -40,7 +40,9 @@ spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="gene
 """
 
 
-def start(folder: Path, command: list[str] | None = None, **environment: str):  # type: ignore[no-untyped-def]
+def start(  # type: ignore[no-untyped-def]
+    folder: Path, command: list[str] | None = None, *, punctual: bool = False, **environment: str
+):
     return spawn_detached(
         command or SLEEP,
         role="generator",
@@ -50,6 +52,7 @@ def start(folder: Path, command: list[str] | None = None, **environment: str):  
         stderr=folder / "err",
         cwd=folder,
         env=environment,
+        punctual=punctual,
     )
 
 
@@ -134,16 +137,7 @@ def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
 def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_own(tmp_path: Path) -> None:
-    entry = spawn_detached(
-        SLEEP,
-        role="conductor",
-        attempt="20261121T000000Z-abcdef",
-        ledger=tmp_path / "ledger.jsonl",
-        stdout=tmp_path / "out",
-        stderr=tmp_path / "err",
-        cwd=tmp_path,
-        punctual=True,
-    )
+    entry = start(tmp_path, punctual=True)
     try:
         wait_until(
             lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=20, what="its start"
