@@ -30,7 +30,7 @@ class Installation:
         ports = json.loads((self.home / "ports.json").read_text())
         return Settings(ROOT, self.home, self.results, ports)
 
-    def run(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "faultline", *arguments],
             env=self.environment,

@@ -1,4 +1,4 @@
-"""Faults on a real broker with the engine whose truth is known: planted figures, a dead generator, a dead host."""
+"""Faults that end badly: a loss without checkpoints, a dead generator, a dead host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from faultline.bench.known_truth import judge_scenario
 from faultline.journal import read_journal
 from faultline.known_truth.scenarios import SCENARIOS
 from faultline.processes import process_of, read_ledger
@@ -23,7 +22,7 @@ from tests.integration.installation import Installation
 
 PLAIN = next(one for one in SCENARIOS if one.name == "batch_plain")
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +30,6 @@ def running(shared_installation: Installation) -> Installation:
     """Kafka and Spark, and Airflow when an earlier module has started it."""
     assert shared_installation.run("up", "--no-airflow").returncode == 0
     return shared_installation
-
-
-def test_what_is_planted_comes_back_through_the_whole_chain(running: Installation) -> None:
-    """A real kill, a restart by the supervisor, and losses: times within one bin, counts exact."""
-    scenario = next(one for one in SCENARIOS if one.name == "batch_everything")
-    done = running.run("run", "known_truth", *scenario.parameters())
-    record = Record.model_validate_json(done.stdout)
-    assert record.metrics.recovery.recovered is True, (record.reasons, done.stderr)
-    for one in judge_scenario(scenario, record):
-        assert one.error <= (1 if one.kind == "time" else 0), one
-    names = [event.name for event in record.timeline]
-    assert "driver_restarted" in names, "both incarnations belong to the timeline"
 
 
 def test_a_run_without_checkpoints_shows_its_loss_as_a_number(running: Installation) -> None:
@@ -79,13 +66,13 @@ def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: In
         return new[0] if new else None
 
     folder = wait_until(
-        fresh, timeout_s=120, what="the gate", alive=lambda: None if process.poll() is None else "the run ended early"
+        fresh, timeout_s=400, what="the gate", alive=lambda: None if process.poll() is None else "the run ended early"
     )
     (entry,) = [entry for entry in read_ledger(folder / "ledger.jsonl") if entry.role == "generator"]
     generator = process_of(entry)
     assert generator is not None
     generator.send_signal(signal.SIGKILL)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     record: dict[str, Any] = json.loads(output)
     assert record["status"] == "invalid"
     assert any(reason.startswith("generator-died") for reason in record["reasons"]), record["reasons"]
