@@ -9,6 +9,7 @@ sequential generator whose state depends on what was drawn before.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,12 @@ def stream_key(purpose: str, *numbers: int) -> int:
     """A 64-bit key for one purpose, for example `stream_key("zipf", seed, repetition)`."""
     text = ":".join([purpose, *map(str, numbers)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def blocks(n: int, size: int = 4096) -> Iterator[NDArray[np.uint64]]:
+    """The record numbers 0 … n − 1 in blocks, so that what is made of them needs little memory."""
+    for first in range(0, n, size):
+        yield np.arange(first, min(n, first + size), dtype=np.uint64)
 
 
 def counters(records: NDArray[np.uint64], each: int) -> NDArray[np.uint64]:

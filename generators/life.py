@@ -15,14 +15,15 @@ from hdrh.histogram import HdrHistogram
 from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
 from generators.lateness import Lateness
-from generators.pacing import NANOSECONDS, Clock, Stripe, pace
+from generators.pacing import Clock, Stripe, pace
+from generators.piecewise import NANOSECONDS
 from generators.producer import PRIMER_KEY, Sender
+from generators.source import Source
 from generators.spec import GeneratorSpec
 from generators.state import Fillers
-from generators.stream import Source, Stream
+from generators.stream import Stream
 
 _FILLERS_AT_ONCE = 256
-_LINES_AT_ONCE = 4096
 # Work ahead of time only when at least this much of the schedule is free.
 _SPARE_NS = 1_000_000
 _FLOOD_BURST = 4096
@@ -74,8 +75,8 @@ class Outcome:
 def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender) -> int:
     """Sends the primer, all acknowledged, and returns how many records it had.
 
-    One record to each partition, every filler word, and `primer_lines` lines of the source, with which
-    the engine can warm up before the gate.
+    One record to each partition, every filler word, and `primer_lines` primer records of the source, with
+    which the engine can warm up before the gate.
 
     Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
     """
@@ -87,11 +88,9 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
         for word in fillers.words(np.arange(first, last, dtype=np.uint64)):
             sender.send_primer(word, number, number % spec.partitions)
             number += 1
-    for first in range(0, spec.primer_lines, _LINES_AT_ONCE):
-        last = min(spec.primer_lines, first + _LINES_AT_ONCE)
-        for line in source.payloads(np.arange(first, last, dtype=np.uint64)):
-            sender.send_primer(line, number, number % spec.partitions)
-            number += 1
+    for line in source.primer(spec.primer_lines):
+        sender.send_primer(line, number, number % spec.partitions)
+        number += 1
     missing = sender.flush()
     if missing:
         raise GeneratorError(f"topic {spec.topic}: {missing} primer records unacknowledged {sender.last_error}".strip())

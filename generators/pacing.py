@@ -1,5 +1,7 @@
 """The open-loop schedule: record k is due at start + k / P, whatever happened to those before it.
 
+With a rate that moves, record k is due when the integral of the rate passes k, which is the same for a constant one.
+
 All instants are integer nanoseconds, and the rate is an exact fraction, so that no error adds up
 over a long run. `pace` sends everything that is due in small bursts and never skips a record: a
 stall makes the records behind it late, and their lateness is measured, not hidden.
@@ -10,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-NANOSECONDS = 1_000_000_000
+from generators.curve import Curve
+from generators.piecewise import NANOSECONDS, PiecewiseLinear, floors
+
 # Records of one burst at most. The clock is read once after each burst, so this bounds how much
 # the lateness of its first records is overestimated (64 records take about 0.1 ms to hand over).
 BURST = 64
@@ -37,17 +42,21 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction)."""
+    """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction), or along `shape`.
+
+    `shape` is the rate over the time when it moves; `rate` is then where it begins.
+    """
 
     rate: Fraction
     count: int
+    shape: PiecewiseLinear | None = None
 
     @classmethod
-    def over(cls, rate: float, seconds: float) -> Schedule:
+    def over(cls, rate: float, seconds: float, curve: Curve | None = None) -> Schedule:
         """The records due in [0, seconds): exactly P·T of them, rounded up when P·T is not whole.
 
-        The decimal form of a float is what its writer meant, so 0.1 is one tenth.
-        Raises ValueError unless both are finite and positive.
+        With a curve, its integral takes the place of P·T. The decimal form of a float is what its writer meant, so
+        0.1 is one tenth. Raises ValueError unless both are finite and positive.
         """
         try:
             exact_rate, exact_seconds = Fraction(str(rate)), Fraction(str(seconds))
@@ -55,16 +64,23 @@ class Schedule:
             raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be finite numbers") from None
         if exact_rate <= 0 or exact_seconds <= 0:
             raise ValueError(f"rate {rate!r} and seconds {seconds!r} must be positive")
+        if curve is not None and curve.moves:
+            return cls(exact_rate, curve.shape.area_up(round(exact_seconds * NANOSECONDS)), curve.shape)
         return cls(exact_rate, -(-(exact_rate * exact_seconds) // 1))
 
-    @property
+    @cached_property
     def _step(self) -> tuple[int, int]:
         """Nanoseconds between records, as numerator and denominator."""
         step = NANOSECONDS / self.rate
         return step.numerator, step.denominator
 
     def due_ns(self, k: int) -> int:
-        """Nanoseconds after the start at which record `k` is due, rounded down."""
+        """Nanoseconds after the start at which record `k` is due, rounded down.
+
+        Raises ValueError for a record beyond the schedule at which a rate that fell to zero never arrives.
+        """
+        if self.shape is not None:
+            return self.shape.reach(k)
         numerator, denominator = self._step
         return k * numerator // denominator
 
@@ -72,16 +88,26 @@ class Schedule:
         """Records due at or before `elapsed_ns` after the start: those k with due_ns(k) ≤ elapsed_ns."""
         if elapsed_ns < 0:
             return 0
+        if self.shape is not None:
+            return min(self.count, self.shape.area_up(elapsed_ns + 1))
         numerator, denominator = self._step
         return min(self.count, -(-(elapsed_ns + 1) * denominator // numerator))
 
     def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
         """`due_ns` of the records first, first + step, …; shape (n,), nanoseconds."""
+        if self.shape is not None:
+            return self.shape.reach_array(first, step, n)
         numerator, denominator = self._step
-        base, rest = divmod(first * numerator, denominator)
-        if rest + n * step * numerator >= 2**63:  # exact in Python's integers instead
-            return np.array([self.due_ns(first + j * step) for j in range(n)], dtype=np.int64)
-        return base + (rest + np.arange(n, dtype=np.int64) * (step * numerator)) // denominator
+        return floors(first * numerator, step * numerator, denominator, n)
+
+    def due_of(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """`due_ns` of any records; shape (n,), nanoseconds. Fast when evenly spaced, as in a stripe."""
+        n = len(records)
+        if n > 1 and records[1] > records[0]:
+            first, step = int(records[0]), int(records[1] - records[0])
+            if np.array_equal(records, np.arange(n, dtype=np.uint64) * np.uint64(step) + np.uint64(first)):
+                return self.due_array(first, step, n)
+        return np.array([self.due_ns(k) for k in records.tolist()], dtype=np.int64)
 
 
 @dataclass(frozen=True)

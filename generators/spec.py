@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from generators.curve import Curve, parse_curve
 from generators.errors import InputError
 from generators.pacing import Schedule
+
+MAX_RATE = 10_000_000
+MAX_SKEW = 5
 
 
 class GeneratorSpec(BaseModel):
@@ -20,16 +25,34 @@ class GeneratorSpec(BaseModel):
     topic: str = Field(min_length=1, description="The input topic; it must exist.")
     partitions: int = Field(ge=1, description="Partitions of the topic; record k goes to k mod partitions.")
     rate: float | None = Field(
-        gt=0, le=10_000_000, description="Records per second; null: as fast as possible (benchmark only)."
+        gt=0, le=MAX_RATE, description="Records per second; null: as fast as possible (benchmark only)."
     )
+    rate_curve: dict[str, Any] | None = Field(None, description="How the rate moves (see curve.py); null: it stays.")
     seconds: float | None = Field(None, gt=0, le=1e7, description="Length of the schedule; null when `rate` is null.")
     records: int | None = Field(None, ge=1, description="Records to send when `rate` is null.")
-    source: Literal["text", "zipf", "constant"] = Field("text", description="Where the records come from.")
+    source: Literal["text", "zipf", "constant", "ids", "stock"] = Field(
+        "text", description="Where the records come from."
+    )
     corpus: str = Field("moby-dick", min_length=1, description="`moby-dick`, or a directory of .txt files.")
-    skew: float = Field(1.0, ge=0, le=5, description="Zipf exponent; 0 is uniform.")
+    skew: float = Field(
+        1.0,
+        ge=0,
+        le=MAX_SKEW,
+        description="Zipf exponent of the words or of the stocks; 0 is uniform, the default there.",
+    )
+    skew_curve: dict[str, Any] | None = Field(None, description="How `skew` moves (see curve.py); null: it stays.")
     vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words of the Zipf source.")
     words_per_line: int = Field(10, ge=1, le=1000, description="Words of one record.")
     payload_bytes: int = Field(100, ge=1, le=100_000, description="Size of the constant payload (benchmark only).")
+    iterations: int = Field(1000, ge=1, le=10_000_000, description="What the source `ids` asks for of each record.")
+    streams: tuple[Literal["STOCK", "TRANSACTION", "POSITION"], ...] = Field(
+        ("TRANSACTION",), min_length=1, description="The streams of the source `stock`; STOCK beside others is a fifth."
+    )
+    stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks.")
+    users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
+    watermark_s: float = Field(5.0, ge=0, le=3600, description="Disorder is at most half of it.")
+    disorder: float = Field(0.1, ge=0, le=1, description="Share of stock records out of order.")
+    late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are an hour too old.")
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
@@ -47,18 +70,65 @@ class GeneratorSpec(BaseModel):
             raise ValueError("seconds: with a rate, give `seconds` and leave `records` empty")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _stocks_are_uniform(cls, data: Any) -> Any:
+        """Stocks are all traded alike unless someone asks for skew."""
+        if isinstance(data, Mapping) and data.get("source") == "stock":
+            return {"skew": 0.0, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _source_fits(self) -> Self:
+        if self.source in ("ids", "stock") and self.state_mb > 0:
+            raise ValueError(f"state_mb: the records of {self.source} carry no filler words; use 0")
+        if self.source == "stock":
+            if self.rate is None:
+                raise ValueError("rate: the source stock takes its event times from the schedule; give a rate")
+            if len(set(self.streams)) < len(self.streams):
+                raise ValueError("streams: a stream is named twice; name each once")
+            if self.disorder + self.late > 1:
+                raise ValueError("disorder: no record is both late and out of order; let disorder + late be at most 1")
+        return self
+
+    @model_validator(mode="after")
+    def _curves_fit(self) -> Self:
+        if self.rate_curve is not None and self.rate is None:
+            raise ValueError("rate_curve: it moves around a rate; give `rate` and `seconds`")
+        if self.skew_curve is not None and (self.rate is None or self.source not in ("zipf", "stock")):
+            raise ValueError("skew_curve: only the sources zipf and stock have skew, on a schedule; leave it empty")
+        schedule = self.schedule  # parses the curve of the rate
+        if schedule is not None and schedule.count == 0:
+            raise ValueError(f"rate_curve: no record is due in {self.seconds:g} s; raise the curve or `seconds`")
+        _ = self.exponents
+        return self
+
+    @property
+    def exponents(self) -> Curve | None:
+        """How the exponent moves, or None when it stays."""
+        return _curve("skew_curve", self.skew_curve, self.skew, MAX_SKEW)
+
     @property
     def schedule(self) -> Schedule | None:
         """The schedule, or None when records go out as fast as possible."""
         if self.rate is None or self.seconds is None:
             return None
-        return Schedule.over(self.rate, self.seconds)
+        return Schedule.over(self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE))
 
     @property
     def total(self) -> int:
         """Records to send after the gate, over all processes."""
         schedule = self.schedule
         return schedule.count if schedule else self.records or 0
+
+
+def _curve(key: str, mapping: dict[str, Any] | None, base: float, high: float) -> Curve | None:
+    if mapping is None:
+        return None
+    try:
+        return parse_curve(mapping, base=base, low=0, high=high)
+    except InputError as error:
+        raise ValueError(f"{key}.{error}") from None
 
 
 def read_spec(path: Path) -> GeneratorSpec:
@@ -70,4 +140,4 @@ def read_spec(path: Path) -> GeneratorSpec:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))
-        raise InputError(f"{path}: {key + ': ' if key else ''}{problem['msg']}") from None
+        raise InputError(f"{path}: {key + ': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}") from None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from generators.errors import InputError
 from generators.pacing import Schedule, Stripe
+from generators.prices import Market, read_closes
+from generators.ranks import MovingExponent
+from generators.source import ConstantLines, Ids, Source
 from generators.spec import GeneratorSpec
 from generators.state import Fillers
+from generators.stock import StockStreams
 from generators.text import TextLines
 from generators.zipf import ZipfLines
 
@@ -21,31 +25,42 @@ _LARGEST_CHUNK = 4096
 _SMALLEST_CHUNK = 64
 
 
-class Source(Protocol):
-    """Payloads by record number; a pure function, so chunks and processes do not change the data."""
-
-    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
-        """The payloads of the given records (numbers in the schedule, shape (n,))."""
-
-
-@dataclass(frozen=True)
-class ConstantLines:
-    """A source that sends the same bytes for ever: the plainest load of a broker benchmark."""
-
-    payload: bytes
-
-    def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
-        """The same payload for each of the given records."""
-        return [self.payload] * len(records)
-
-
 def make_source(spec: GeneratorSpec) -> Source:
-    """The source that `spec` names. Raises InputError when its corpus is not usable."""
+    """The source that `spec` names. Raises InputError when its corpus or price file is not usable."""
     if spec.source == "zipf":
-        return ZipfLines(spec.skew, spec.vocabulary, spec.words_per_line, spec.seed, spec.repetition)
+        moving = _moving(spec)
+        return ZipfLines(spec.skew, spec.vocabulary, spec.words_per_line, spec.seed, spec.repetition, moving)
     if spec.source == "constant":
         return ConstantLines(b"x" * spec.payload_bytes)
+    if spec.source == "ids":
+        return Ids(spec.iterations)
+    if spec.source == "stock":
+        return _make_stock(spec)
     return TextLines.load(spec.corpus, spec.words_per_line, spec.seed, spec.repetition)
+
+
+def _make_stock(spec: GeneratorSpec) -> StockStreams:
+    schedule = spec.schedule
+    if schedule is None:
+        raise InputError("rate: the source stock takes its event times from the schedule; give a rate")
+    return StockStreams(
+        Market(spec.stocks, read_closes()),
+        schedule,
+        streams=spec.streams,
+        users=spec.users,
+        skew=spec.skew,
+        moving=_moving(spec),
+        watermark_s=spec.watermark_s,
+        disorder=spec.disorder,
+        late=spec.late,
+        seed=spec.seed,
+        repetition=spec.repetition,
+    )
+
+
+def _moving(spec: GeneratorSpec) -> MovingExponent | None:
+    curve, schedule = spec.exponents, spec.schedule
+    return MovingExponent(curve, schedule) if curve is not None and schedule is not None and curve.moves else None
 
 
 def make_fillers(spec: GeneratorSpec) -> Fillers:
@@ -84,7 +99,7 @@ class Stream:
         self._partitions = np.uint64(spec.partitions)
         self.total = stripe.share(spec.total)
         # Preparing a chunk delays the record behind it: small chunks for slow schedules.
-        per_second = spec.rate / stripe.of if spec.rate else float("inf")
+        per_second = spec.total / spec.seconds / stripe.of if spec.seconds else float("inf")
         self._size = int(min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, per_second / 20)))
         self._chunks: deque[Chunk] = deque()
         self._next = 0  # first local record that is not prepared

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import stream_key
+from generators.chance import blocks, stream_key
 from generators.errors import InputError
 
 MOBY_DICK = "moby-dick"
@@ -102,3 +102,8 @@ class TextLines:
         starts = np.where(lines > 0, self._ends[lines - 1], 0)
         block = self._block
         return [block[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def primer(self, n: int) -> Iterator[bytes]:
+        """The lines of the first n records."""
+        for records in blocks(n):
+            yield from self.payloads(records)

@@ -1,31 +1,26 @@
-"""Lines of a synthetic vocabulary whose word frequencies follow Zipf's law.
+"""Lines of a synthetic vocabulary whose word frequencies follow Zipf's law, and the exponent seen from such counts.
 
 The word of rank r (1 … n) has probability r^-s / sum over i of i^-s: exponent s = 0 is uniform, 1 is near to
-natural language. Draws invert the exact cumulative distribution, a float64 table of n entries.
+natural language. `ranks` draws from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from generators.chance import counters, draw_uniform, stream_key
+from generators.chance import blocks, counters, draw_uniform, stream_key
+from generators.ranks import MovingExponent, RankTables, cumulative
 
 # Nine letters and a space: a line of ten words has 99 bytes, the size that Kafka benchmarks use.
 WORD_LENGTH = 9
 _SPREAD = np.int64(611_953_012_337)
+# Two-sided 95 % of a normal distribution.
+_NORMAL_975 = 1.959963984540054
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)
-
-
-def cumulative(exponent: float, size: int) -> NDArray[np.float64]:
-    """P(rank ≤ i + 1) for i = 0 … size − 1; the last entry is exactly 1."""
-    # Small terms first: summing from the tail keeps the rounding error of the total least.
-    weights = np.arange(1, size + 1, dtype=np.float64) ** -exponent
-    tail = np.cumsum(weights[::-1])[::-1]
-    table = np.empty(size)
-    table[:-1] = 1.0 - tail[1:] / tail[0]
-    table[-1] = 1.0
-    return table
 
 
 def words_of(ranks: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -43,23 +38,94 @@ def words_of(ranks: NDArray[np.int64]) -> NDArray[np.uint8]:
 class ZipfLines:
     """A source whose record k holds `words_per_line` independent draws, the same for equal seeds."""
 
-    def __init__(self, exponent: float, size: int, words_per_line: int, seed: int, repetition: int) -> None:
-        """`exponent` ≥ 0, `size` ≥ 1 distinct words."""
-        self._table = cumulative(exponent, size)
+    def __init__(
+        self,
+        exponent: float,
+        size: int,
+        words_per_line: int,
+        seed: int,
+        repetition: int,
+        moving: MovingExponent | None = None,
+    ) -> None:
+        """`exponent` ≥ 0, `size` ≥ 1 distinct words; `moving` takes the place of `exponent`."""
+        self._table = cumulative(exponent, size if moving is None else 1)
+        self._moving, self._tables = moving, RankTables(size)
         self._words = words_of(np.arange(size, dtype=np.int64))
         self._per_line = words_per_line
         self._key = stream_key("zipf", seed, repetition)
 
     def ranks(self, records: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Ranks (from 0) of the words of the given records; shape (n, words_per_line)."""
+        return self._ranks(records, None if self._moving is None else self._moving.hundredths(records))
+
+    def _ranks(self, records: NDArray[np.uint64], hundredths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         draws = draw_uniform(self._key, counters(records, self._per_line))
+        if hundredths is not None:
+            return self._tables.ranks(draws, hundredths)
         ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
         return ranks
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
         """The lines of the given records (numbers in the schedule, shape (n,))."""
-        lines = np.full((len(records), self._per_line, WORD_LENGTH + 1), ord(" "), dtype=np.uint8)
-        lines[:, :, :WORD_LENGTH] = self._words[self.ranks(records)]
+        return self._lines(self.ranks(records))
+
+    def primer(self, n: int) -> Iterator[bytes]:
+        """The lines of the first n records, at the exponent of T0."""
+        for records in blocks(n):
+            hundredths = None if self._moving is None else self._moving.at_start(len(records))
+            yield from self._lines(self._ranks(records, hundredths))
+
+    def _lines(self, ranks: NDArray[np.int64]) -> list[bytes]:
+        lines = np.full((len(ranks), self._per_line, WORD_LENGTH + 1), ord(" "), dtype=np.uint8)
+        lines[:, :, :WORD_LENGTH] = self._words[ranks]
         width = self._per_line * (WORD_LENGTH + 1)
         block = lines.tobytes()
         return [block[start : start + width - 1] for start in range(0, len(block), width)]
+
+
+class Estimate(NamedTuple):
+    """An estimated exponent with its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def estimate_exponent(counts: Sequence[int] | NDArray[np.int64]) -> Estimate:
+    """The exponent of Zipf's law by maximum likelihood, with its 95 % interval from the Fisher information.
+
+    `counts`: draws by rank, the first that of rank 1, with a zero for each word of the vocabulary that was not drawn;
+    shape (n,), where n is the size of the vocabulary. Rank is the place in the law, not in the order of these counts:
+    counts sorted by size look steeper than their law. The estimate is not held above 0, since an interval around an
+    exponent of 0 must reach to both sides of it.
+
+    Raises ValueError when the counts hold no maximum: fewer than two ranks, no draw, or all of the first or last rank.
+    """
+    from scipy.optimize import brentq  # half a second to import, and a generator never estimates
+
+    numbers = np.asarray(counts, dtype=np.float64)
+    if numbers.ndim != 1 or len(numbers) < 2 or (numbers < 0).any() or numbers.sum() == 0:
+        raise ValueError("counts: an exponent needs the draws of at least two ranks; give one count for each rank")
+    if numbers[0] == numbers.sum() or numbers[-1] == numbers.sum():
+        raise ValueError("counts: all draws are of one end of the ranks, and no exponent is the likeliest; draw more")
+    logs = np.log(np.arange(1, len(numbers) + 1, dtype=np.float64))
+    total = float(numbers.sum())
+    mean = float(numbers @ logs) / total
+
+    def moments(exponent: float) -> tuple[float, float]:
+        # Shifted by the largest, so that no power overflows.
+        powers = -exponent * logs
+        weights = np.exp(powers - powers.max())
+        weights /= weights.sum()
+        expected = float(weights @ logs)
+        return expected, float(weights @ (logs - expected) ** 2)
+
+    low, high = -1.0, 2.0
+    while moments(low)[0] < mean:
+        low *= 2
+    while moments(high)[0] > mean:
+        high *= 2
+    estimate = float(brentq(lambda exponent: moments(exponent)[0] - mean, low, high, xtol=1e-9))
+    # The information of one draw is the variance of its log rank.
+    half = _NORMAL_975 / (total * moments(estimate)[1]) ** 0.5
+    return Estimate(estimate, estimate - half, estimate + half)

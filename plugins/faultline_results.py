@@ -1,15 +1,15 @@
-"""Airflow plugin: the results page, and its entry in the navigation."""
+"""Airflow plugin: the results page, its places in the UI, and the links to it."""
 
 from airflow.plugins_manager import AirflowPlugin
 
-from faultline.orchestration.results_page import PREFIX, results_app
+from faultline.orchestration.results_page import VIEWS, ResultsApp, ResultsLink
+from faultline.pages import PREFIX
 
 
 class FaultlineResults(AirflowPlugin):
-    """Serves the reports under /faultline."""
+    """Serves the results under /faultline, and links to them from every DAG, run and task."""
 
     name = "faultline_results"
-    fastapi_apps = [{"app": results_app(), "url_prefix": PREFIX, "name": "Faultline results"}]
-    external_views = [
-        {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": "faultline-results"}
-    ]
+    fastapi_apps = [{"app": ResultsApp(), "url_prefix": PREFIX, "name": "Faultline results"}]
+    external_views = list(VIEWS)
+    global_operator_extra_links = [ResultsLink()]

@@ -1,6 +1,6 @@
-"""Folds all records into the summary tables, and is the only program that writes them.
+"""Folds all records and samples into the summary tables, and is the only program that writes them.
 
-    spark-submit aggregate.py --records FOLDER --target FOLDER
+    spark-submit aggregate.py --records FOLDER --attempts FOLDER --target FOLDER
 
 Written into a new folder beside the target, under a lock, and swapped in at once: a reader sees the
 old tables or the new ones. Tables, each as Parquet and CSV:
@@ -8,6 +8,10 @@ old tables or the new ones. Tables, each as Parquet and CSV:
 - experiments: one row a record, with its configuration and metrics as columns named by their path
 - cells: per matrix, configuration, series and build: the main parameters, the number of valid records, and median,
   least and greatest of each metric
+- recoveries: one row a fault: its number in the plan, and the parts of the recovery from it
+- samples: one row an attempt and second after T0: latency of what was emitted in it, cores by role
+- latencies: per cell as above, percentiles over the tuples of all its valid records together (a median of medians
+  says less), by nearest rank
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import shutil
 import time
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StructType
 
@@ -29,6 +33,8 @@ LABELS = [
     f"config_{name}"
     for name in ("workload", "fault", "fault_action", "commit_mode", "checkpoint_interval_s", "state_mb")
 ]
+# Thousandths, as `faultline.latency` has them.
+PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
 
 
@@ -78,6 +84,63 @@ def _unless_censored(name: str, summary: Column) -> Column:
     return F.when(F.count_if(F.expr(CENSORED)) == 0, summary) if name.startswith("recovery_") else summary
 
 
+def recoveries(records: DataFrame) -> DataFrame:
+    """One row a planned fault of a record."""
+    one = F.posexplode("metrics.recoveries").alias("fault", "part")
+    return records.select("attempt", *KEYS, "status", one).select("attempt", *KEYS, "status", "fault", "part.*")
+
+
+def samples(courses: DataFrame) -> DataFrame:
+    """`series.json` of the attempts, by second after T0 (its end). `courses` has a column `attempt` beside them."""
+    second = F.col("one.t_s").cast("long").alias("second")
+    latency = courses.select("attempt", F.explode("latency").alias("one")).select(
+        "attempt", (second + 1).alias("second"), "one.p50_ms", "one.p99_ms", "one.max_ms", "one.n"
+    )
+    cpu = courses.select("attempt", F.explode("cpu").alias("one")).select("attempt", second, "one.*").drop("t_s")
+    return latency.join(cpu, ["attempt", "second"], "full_outer")
+
+
+def latencies(records: DataFrame, tuples: DataFrame) -> DataFrame:
+    """Pooled percentiles of each cell over the tuples that its valid records produced in their measured windows.
+
+    `tuples` has a column `attempt`. Summed by millisecond first, so a percentile costs a sort of distinct values.
+    """
+
+    def instant(name: str) -> Column:
+        event = F.filter("timeline", lambda one: one["name"] == name)
+        return (F.get(event, F.lit(0))["wall_ns"] / 1_000_000).alias(name)
+
+    measured = records.where("status = 'valid'").select(
+        "attempt", *KEYS, instant("measured_from"), instant("measured_until")
+    )
+    counted = (
+        tuples.where("not primer and emitted_ms is not null")
+        .join(F.broadcast(measured), "attempt")
+        .where("produced_ms >= measured_from and produced_ms < measured_until and emitted_ms >= produced_ms")
+        .groupBy(*KEYS, (F.col("emitted_ms") - F.col("produced_ms")).alias("latency_ms"))
+        .agg(F.sum("n").alias("n"))
+    )
+    cell = Window.partitionBy(*KEYS)
+    ranked = counted.select(
+        *KEYS, "latency_ms", "n", F.sum("n").over(cell).alias("total"),
+        F.sum("n").over(cell.orderBy("latency_ms")).alias("reached"),
+    )  # fmt: skip
+    return ranked.groupBy(*KEYS).agg(
+        F.sum("n").alias("tuples"),
+        (F.sum(F.col("latency_ms") * F.col("n")) / F.sum("n")).alias("mean_ms"),
+        F.max("latency_ms").alias("max_ms"),
+        *(
+            F.min(F.when(F.col("reached") * 1000 >= F.col("total") * permille, F.col("latency_ms"))).alias(f"{name}_ms")
+            for name, permille in PERMILLES.items()
+        ),
+    )
+
+
+def of_attempts(frame: DataFrame) -> DataFrame:
+    """Adds the attempt, which is the name of the folder under `attempts` that each file lies in."""
+    return frame.withColumn("attempt", F.regexp_extract("_metadata.file_path", "/attempts/([^/]+)/", 1))
+
+
 def write(table: DataFrame, folder: Path, name: str) -> None:
     """Writes `name`.parquet and `name`.csv as single files."""
     for form, writer in (("parquet", table.coalesce(1).write), ("csv", table.coalesce(1).write.option("header", True))):
@@ -101,6 +164,7 @@ def swap(new: Path, target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--attempts", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
     options, _ = parser.parse_known_args()
     options.target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +181,13 @@ def main() -> None:
         new.mkdir()
         write(table.orderBy("attempt"), new, "experiments")
         write(cells(table).orderBy(*KEYS), new, "cells")
+        write(recoveries(records).orderBy("attempt", "fault"), new, "recoveries")
+        if any(options.attempts.glob("*/series.json")):
+            courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
+            write(samples(of_attempts(courses)).orderBy("attempt", "second"), new, "samples")
+        if any(options.attempts.glob("*/harvest/tuples.parquet")):
+            tuples = spark.read.parquet(f"{options.attempts}/*/harvest/tuples.parquet")
+            write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
         swap(new, options.target)
     spark.stop()
 

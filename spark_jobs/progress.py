@@ -45,6 +45,8 @@ class ProgressLog(StreamingQueryListener):
             state={
                 "rows": sum(operator.get("numRowsTotal", 0) for operator in operators),
                 "rows_updated": sum(operator.get("numRowsUpdated", 0) for operator in operators),
+                # Rows, not records: a late record is one in each of its windows, and those of a key arrive as one.
+                "rows_dropped": sum(operator.get("numRowsDroppedByWatermark", 0) for operator in operators),
                 "memory_bytes": sum(operator.get("memoryUsedBytes", 0) for operator in operators),
                 "custom": operators[0].get("customMetrics", {}) if operators else {},
             },

@@ -64,6 +64,11 @@ class AirflowApi:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=1000"
         return list(self._call("GET", path)["task_instances"])
 
+    def set_note(self, dag_id: str, run_id: str, note: str) -> None:
+        """Replaces the note of a run, Markdown of at most 1,000 characters. Raises ConfigError when it is refused."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}?update_mask=note"
+        self._call("PATCH", path, {"note": note})
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         if method != "GET":
             return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})

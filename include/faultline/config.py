@@ -11,20 +11,19 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fault.errors import PlanError
-from fault.plan import LASTING, Fault, FaultPlan, PlannedFault, require_window
+from fault.plan import FaultPlan, PlannedFault, require_window
+from faultline.canonical import MAX_RATE, in_short_form, short_form, take_curves, take_object, take_plan
 from faultline.errors import ConfigError
 from faultline.known_truth.script import parse_script, require_fit
 from faultline.settings import WORKERS
+from faultline.workloads import TRAITS, require_commit_mode, require_own_parameters, require_possible_faults
 
-# One generator process of this kind of machine reaches some 600,000 records/s; a single local
-# broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
-MAX_RATE = 500_000.0
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25
 # What must be left after the fault, so that a recovery can be seen to hold.
@@ -34,15 +33,11 @@ BASELINE_MARGIN_S = 1.0
 
 BUILT_IN_CORPUS = "moby-dick"
 
-# What the short form of a fault says of acts that have a length; the full form sets them freely.
-SHORT_FORM_DURATION_S = 10.0
-SHORT_FORM_DELAY_MS = 200.0
-
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
 
-Workload = Literal["word_count", "word_count_python", "known_truth"]
-CommitMode = Literal["none", "aligned", "aligned-changelog"]
+Workload = Literal["word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "known_truth"]
+CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
 Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
 
@@ -50,6 +45,13 @@ Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
 def baseline_bins(interval_s: float) -> int:
     """Bins needed between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
     return 4 if interval_s >= 5 else 10
+
+
+# What configurations gained after the first records were written; never a field's removal.
+LATER_FIELDS = (
+    "iterations", "window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users", "rate_curve",
+    "skew_curve", "accept_overload",
+)  # fmt: skip
 
 
 class Configuration(BaseModel):
@@ -72,6 +74,27 @@ class Configuration(BaseModel):
         None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
     )
     vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words when `skew` is set.")
+    iterations: int = Field(
+        1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums for each record."
+    )
+    window_s: float = Field(10.0, ge=1, le=3600, description="Length of the stock queries' windows (the paper: Range).")
+    slide_s: float = Field(5.0, ge=1, le=3600, description="Time between windows (the paper: Slide), ≤ window_s.")
+    watermark_s: float = Field(5.0, ge=0, le=3600, description="How far event time may lag before a record is late.")
+    disorder: float = Field(
+        0.1, ge=0, le=1, description="Share of stock records out of order, by at most half of watermark_s."
+    )
+    late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
+    stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
+    users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
+    rate_curve: dict[str, Any] | None = Field(
+        None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
+    )
+    skew_curve: dict[str, Any] | None = Field(
+        None, description="How `skew` moves, in the words of rate_curve; empty: it stays."
+    )
+    accept_overload: bool = Field(
+        False, description="Take a rate that the engine cannot keep up with as a result, not as a failed measurement."
+    )
     state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before the gate, in MB.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
     checkpoint_interval_s: float = Field(
@@ -133,7 +156,7 @@ class Configuration(BaseModel):
             return FaultPlan.from_mapping(self.fault_plan)
         if self.fault == "none":
             return FaultPlan(seed=self.seed)
-        return FaultPlan((_short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
+        return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
         """Each occurrence of the plan, in order of time."""
@@ -162,8 +185,15 @@ class Configuration(BaseModel):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:12]
 
     def canonical_json(self) -> str:
-        """Keys sorted, no spaces, every default written out: equal configurations, equal text."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Keys sorted, no spaces, every default written out: equal configurations, equal text.
+
+        Fields that older records lack are left out at their defaults, so those records keep their identity.
+        """
+        values = self.model_dump(mode="json")
+        for name in LATER_FIELDS:
+            if values[name] == type(self).model_fields[name].default:
+                del values[name]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @model_validator(mode="before")
     @classmethod
@@ -172,15 +202,16 @@ class Configuration(BaseModel):
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
-        for key in ("fault_plan", "truth"):
-            values[key] = _object(key, values.get(key))
+        for key in ("fault_plan", "truth", "rate_curve", "skew_curve"):
+            values[key] = take_object(key, values.get(key))
         if values.get("workload") == "known_truth":
             values.setdefault("fault", "driver")  # the one process that it is
             values["truth"] = parse_script(values["truth"] or {}).as_mapping()
-        elif values["truth"] is not None:
-            raise ValueError("truth: only the workload known_truth plants something; leave it empty")
+        if not TRAITS.get(str(values.get("workload", "word_count")), TRAITS["word_count"]).words:
+            values.setdefault("state_mb", 0.0)
+        take_curves(values)
         if values["fault_plan"] is not None:
-            _take_plan(values)
+            take_plan(values)
         if values.get("fault", "executor") == "none":
             if values.get("fault_at_s") is not None:
                 raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
@@ -209,6 +240,8 @@ class Configuration(BaseModel):
                 f"state_mb: {self.state_mb:g} MB exceeds a quarter of the executors' memory "
                 f"({memory_mb:.0f} MB); lower state_mb or raise executor_memory_mb or executors"
             )
+        require_own_parameters(self)
+        require_commit_mode(self)
         if self.fault != "none":
             self._check_faults()
         if self.truth is not None:
@@ -235,7 +268,7 @@ class Configuration(BaseModel):
             planned = self.planned_faults()
             require_window(planned, low_s=low, high_s=high, end_s=self.measured_window[1])
         except PlanError as error:
-            raise ValueError(f"{where}{error}" if where else _in_short_form(str(error))) from None
+            raise ValueError(f"{where}{error}" if where else in_short_form(str(error))) from None
         for one in planned:
             there = self._victims_there(one.fault.victim)
             if one.fault.count > there:
@@ -248,17 +281,7 @@ class Configuration(BaseModel):
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
             )
-        if self.workload == "known_truth" and not _one_kill_of_the_driver(planned):
-            raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
-        if any(one.fault.victim == "python_worker" for one in planned) and self.workload != "word_count_python":
-            raise ValueError(
-                f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
-            )
-        if self.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
-            raise ValueError(
-                f"fault_plan: commit_mode {self.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
-                "or commit_mode aligned-changelog"
-            )
+        require_possible_faults(self, planned)
 
     def _victims_there(self, victim: str) -> int:
         """How many processes of a kind the run will have at least."""
@@ -269,72 +292,6 @@ class Configuration(BaseModel):
             "any": self.executors + hosts,
             "python_worker": self.executors * self.executor_cores,
         }.get(victim, 1)
-
-
-def _one_kill_of_the_driver(planned: Sequence[PlannedFault]) -> bool:
-    if len(planned) != 1:
-        return False
-    fault = planned[0].fault
-    return (fault.victim, fault.action, fault.cycle) == ("driver", "kill", None)
-
-
-def _object(key: str, value: Any) -> dict[str, Any] | None:
-    """An object, given as such or as JSON text (from a command line)."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ValueError(f"{key}: not JSON; give an object such as {{}}") from None
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{key}: not an object; give an object with named values")
-    return None if value is None else dict(value)
-
-
-def _take_plan(values: dict[str, Any]) -> None:
-    """Writes the plan in its canonical form, and its first fault into the short form.
-
-    Faults are put in order of time, and a plan that says no more than the short form can is written as that.
-    """
-    try:
-        seed, rate = int(values.get("seed", 1)), max(float(values.get("rate", 500.0)), 1e-9)
-    except (TypeError, ValueError):
-        return  # the field's own check names the key
-    try:
-        plan = FaultPlan.from_mapping({"seed": seed, **values["fault_plan"]})
-    except PlanError as error:
-        raise ValueError(f"fault_plan.{error}".replace("fault_plan.fault_plan", "fault_plan")) from None
-    if not plan.faults:
-        if values.get("fault") != "none":
-            raise ValueError("fault_plan.faults: empty; list a fault, leave fault_plan empty, or use fault=none")
-        values["fault_plan"] = None
-        return
-    faults = sorted(plan.faults, key=lambda fault: (fault.first_s(rate), FaultPlan((fault,)).to_json()))
-    first, at_s = faults[0], faults[0].first_s(rate)
-    short = _short_form(first.victim, first.action, at_s)
-    values |= {
-        "fault": first.victim,
-        "fault_action": first.action,
-        "fault_at_s": at_s,
-        "fault_plan": None if plan == FaultPlan((short,), seed) else FaultPlan(tuple(faults), plan.seed).as_mapping(),
-    }
-
-
-def _short_form(victim: str, action: str, at_s: float | None) -> Fault:
-    """The fault that the three short fields stand for."""
-    return Fault(
-        victim,
-        action,
-        at_s=at_s,
-        duration_s=SHORT_FORM_DURATION_S if action in LASTING else None,
-        delay_ms=SHORT_FORM_DELAY_MS if action == "delay" else None,
-    )
-
-
-def _in_short_form(message: str) -> str:
-    """A plan's complaint in the words of the short form's three fields."""
-    key, _, rest = message.partition(":")
-    name = {"victim": "fault", "action": "fault_action", "at_s": "fault_at_s"}.get(key.rpartition(".")[2], key)
-    return f"{name}:{rest}"
 
 
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:

@@ -13,6 +13,7 @@ from faultline.attempt import Attempt
 from faultline.environment import default_build
 from faultline.errors import InfrastructureError
 from faultline.java import find_java
+from faultline.matrices import MATRICES
 from faultline.matrix import Matrix, PlannedCell, sweep_id_of
 from faultline.operations import bring_up
 from faultline.progress import current_attempt, describe, phase_of, split_of
@@ -22,7 +23,7 @@ from faultline.store import Cell, Store
 from faultline.waiting import wait_until
 
 DAG_ID = "state_size_x_checkpoint_interval"
-MATRIX = Matrix(axes={"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0]}, fixed={}, controls=1)
+PRESET = "demo"
 EXPERIMENT_BUDGET_S = 130.0
 PARSE_TIMEOUT_S = 120.0
 POLL_S = 1.0
@@ -37,7 +38,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     started = time.monotonic()
     settings = bring_up(say)
     java = find_java(settings.home / "java.json")
-    cells = MATRIX.cells(default_build(settings, java.version))
+    cells = demo_matrix().cells(default_build(settings, java.version))
     api = AirflowApi(settings)
     sweep: str | None = None
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
@@ -148,8 +149,12 @@ def _running(api: AirflowApi) -> str | None:
 
 
 def _form(again: bool) -> dict[str, object]:
-    axes = {name: list(values) for name, values in MATRIX.axes.items()}
-    return {**axes, "controls": MATRIX.controls, "only_missing": not again}
+    return {"preset": PRESET, "only_missing": not again}
+
+
+def demo_matrix() -> Matrix:
+    """What the demo measures: the preset `demo` of its matrix, as the DAG expands it."""
+    return Matrix.under(MATRICES[DAG_ID].complete(PRESET), MATRICES[DAG_ID].axes)
 
 
 def _new_run_id() -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from faultline import checkpoint
 from faultline.attempt import Attempt, write_json
+from faultline.config import Configuration
 from faultline.errors import InfrastructureError
 from faultline.journal import read_journal
 from faultline.settings import Settings
+from faultline.spark_conf import JOBS
+from generators.stock import LATE_MS
 
 
 def gather(attempt: Attempt, settings: Settings) -> Path:
@@ -20,8 +24,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     """
     description = attempt.read()
     config = attempt.configuration()
-    method = "rank" if (config.truth or {}).get("style") == "record" else "batch"
-    batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=method)
+    batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=latency_method(config))
     if not batches["batches"]:
         raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
     write_json(attempt.folder / "batches.json", batches)
@@ -36,11 +39,25 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "input_topic": description["topics"]["input"],
             "output_topic": description["topics"]["output"],
             "batches": str(attempt.folder / "batches.json"),
-            "tuples": "id" if config.workload == "known_truth" else "words",
             "target": str(attempt.harvest),
+            **tuples(config),
         },
     )
     return configuration
+
+
+def latency_method(config: Configuration) -> str:
+    """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
+    return "rank" if (config.truth or {}).get("style") == "record" else JOBS[config.workload].method
+
+
+def tuples(config: Configuration) -> dict[str, Any]:
+    """What the harvest takes for a tuple, and what it must know of the workload for that."""
+    job = JOBS[config.workload]
+    if not job.event_time:
+        return {"tuples": job.tuples}
+    times = {"window_s": config.window_s, "slide_s": config.slide_s, "watermark_s": config.watermark_s}
+    return {"tuples": job.tuples, **times, "late_ms": LATE_MS}
 
 
 def application_ids(attempt: Attempt) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from faultline import cpu
 from faultline.attempt import write_json
@@ -24,18 +25,22 @@ from faultline.record import (
     ByRole,
     ClockOffset,
     Environment,
+    KeysPart,
     LatencyMs,
+    LatePart,
     Metrics,
     Record,
     RecoveryPart,
     ScheduleLagMs,
     StateBytes,
     TimelineEvent,
+    WorkPart,
 )
 from faultline.recoveries import Recovered, recoveries_of
 from faultline.series import series, write_series
 from faultline.validity import Findings, reasons
 from faultline.window import NS
+from faultline.work import is_real_time, non_compute_ms, source_rps, work_of
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -115,6 +120,7 @@ def artifacts(directory: Path) -> dict[str, str]:
 
 def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
+    config = raw.attempt.config
     done = events(raw.generator, "done")
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
@@ -133,7 +139,33 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
         audit=AuditPart.model_validate(measured.audit),
         recoveries=recoveries,
+        source_rps=source_rps(measured.schedule, window),
+        non_compute_ms=non_compute_ms(
+            measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
+        ),
+        cpu_nodes=_cpu_nodes(measured),
+        work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
+        keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
+        late=_late(raw.listener, raw.records),
+        realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
+
+
+def _cpu_nodes(measured: Measured) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host; the embedded system has one."""
+    raw, window = measured.raw, measured.window
+    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
+    parts = [value for role, value in used.items() if role != "generator" and value is not None]
+    return {str(raw.attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+
+
+def _late(listener: Sequence[Line], records: pd.DataFrame) -> LatePart | None:
+    """Late records, when the workload has event time: none otherwise."""
+    dropped = [line["state"].get("rows_dropped") for line in events(listener, "progress") if line.get("state")]
+    sent = int(records["late"].sum())
+    if not sent and not any(dropped):
+        return None
+    return LatePart(sent=sent, dropped_rows=sum(number or 0 for number in dropped))
 
 
 def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]:

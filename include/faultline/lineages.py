@@ -3,7 +3,7 @@
 Spark itself would retry from whatever checkpoint it has. A job without checkpoints loses its state
 with an executor or the driver, so the workload supervisor ends a lineage on such a loss: the query stops, its
 checkpoint is deleted, and a new lineage begins at the latest offsets. The program is told through a
-small file, and answers through another (see `Lineages` in spark_jobs/word_count.py).
+small file, and answers through another (see `Lineages` in spark_jobs/running.py).
 """
 
 from __future__ import annotations

@@ -42,6 +42,12 @@ class Matrix:
     repetitions: int = 1
     controls: int = 0
 
+    @classmethod
+    def under(cls, params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
+        """The matrix that the complete parameters of a form or a preset stand for."""
+        fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
+        return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
+
     def configurations(self) -> list[Configuration]:
         """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
         for name, values in self.axes.items():

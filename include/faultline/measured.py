@@ -10,6 +10,7 @@ import pandas as pd
 from faultline.audit import Audit, audit
 from faultline.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
 from faultline.injected import Injected, read_injected
+from faultline.keys import Keys, keys_of
 from faultline.latency import Tuples, fold_tuples
 from faultline.raw import Line, Raw, events
 from faultline.window import Window
@@ -33,6 +34,7 @@ class Measured:
     deaths: Mapping[str, str | None]
     audit: Audit
     offenders: list[Line]
+    keys: Keys | None
 
     @property
     def resolution_s(self) -> float:
@@ -60,12 +62,13 @@ def measured_of(raw: Raw) -> Measured:
     until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
     totals, offenders = audit(raw.counts_path, raw.generator)
+    keys = keys_of(raw.counts_path, configuration)
     deaths = {
         "generator": _died(raw.generator),
         "recorder": None if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }
-    return Measured(raw, window, schedule, tuples, bins, reference, injected, deaths, totals, offenders)
+    return Measured(raw, window, schedule, tuples, bins, reference, injected, deaths, totals, offenders, keys)
 
 
 def _died(lines: Sequence[Line]) -> str | None:

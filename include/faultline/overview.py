@@ -11,8 +11,8 @@ from faultline.plots import FAINT_COLOUR
 from faultline.record import Record, RecoveryPart
 from faultline.table import CONTROL, fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
 
-_SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 # Parts of a recovery in order; the last one ends at t7.
 PARTS = (
     ("detection_s", "detection", "#5B4B9A"),
@@ -117,8 +117,16 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
     for panel in range(len(_PANELS)):
         for index, group in enumerate(groups):
             members = [record for record in _by(kills, key) if other is None or _position(record, other[0]) == group]
-            colour = _SERIES[index % len(_SERIES)]
-            _panel(figure, panel, members, key, _group_name(other, group), colour, _SYMBOLS[index % len(_SYMBOLS)])
+            colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
+            _panel(
+                figure,
+                panel,
+                members,
+                key,
+                _group_name(other, group),
+                colour,
+                SERIES_SYMBOLS[index % len(SERIES_SYMBOLS)],
+            )
     _controls(figure, controls, key)
     layout: dict[str, Any] = {}
     for panel, title in enumerate(_PANELS):

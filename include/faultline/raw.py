@@ -23,7 +23,7 @@ from faultline.errors import InfrastructureError
 
 Line = dict[str, Any]
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
-EXECUTOR_COLUMNS = ["wall_ns", "app_id", "id", "gc_ms", "added_ns", "removed_ns", "reason"]
+EXECUTOR_COLUMNS = ["wall_ns", "app_id", "id", "gc_ms", "tasks", "task_ms", "added_ns", "removed_ns", "reason"]
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
 
@@ -207,8 +207,11 @@ def _json(path: Path) -> Line:
 def _records(path: Path) -> pd.DataFrame:
     _require(path)
     try:
-        frame: pd.DataFrame = pq.read_table(path, columns=RECORD_COLUMNS).to_pandas()
-    except (OSError, ValueError) as error:
+        table = pq.read_table(path)
+        frame: pd.DataFrame = table.select(RECORD_COLUMNS).to_pandas()
+        # Harvests from before there was event time know no late records.
+        frame["late"] = table["late"].to_pandas() if "late" in table.column_names else False
+    except (OSError, ValueError, KeyError) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
     return frame
 
@@ -245,7 +248,8 @@ def _recorder(lines: tuple[Line, ...]) -> tuple[pd.DataFrame, pd.DataFrame, bool
     frame = pd.DataFrame(processes, columns=PROCESS_COLUMNS)
     frame["final"] = frame["final"].eq(True)
     # From objects straight to Int64: a column with gaps would otherwise pass through float64 and lose nanoseconds.
-    kinds = {"wall_ns": "int64", "gc_ms": "float64", "added_ns": "Int64", "removed_ns": "Int64"}
+    figures = dict.fromkeys(("gc_ms", "tasks", "task_ms"), "float64")
+    kinds = {"wall_ns": "int64", **figures, "added_ns": "Int64", "removed_ns": "Int64"}
     samples = pd.DataFrame(executors, columns=EXECUTOR_COLUMNS, dtype=object).astype(kinds)
     return frame, samples, ended
 
@@ -257,6 +261,8 @@ def _executor_row(line: Line, executor: Line) -> list[Any]:
         line.get("app_id"),
         str(executor["id"]),
         float(executor.get("totalGCTime") or 0),
+        float(executor.get("completedTasks") or 0),
+        float(executor.get("totalDuration") or 0),
         spark_instant_ns(added) if added else None,
         spark_instant_ns(removed) if removed else None,
         executor.get("removeReason"),

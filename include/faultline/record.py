@@ -109,10 +109,38 @@ class AuditPart(_Part):
     unknown: int | None
 
 
+class WorkPart(_Part):
+    """What the engine did in the measured window: batches and tasks, and seconds spent in each kind."""
+
+    batches: int | None
+    tasks: int | None
+    batch_s: float | None
+    task_s: float | None
+
+
+class KeysPart(_Part):
+    """How unequal the keys were: Zipf exponents (asked for, estimated, 95 % interval), and the hottest key's share."""
+
+    requested: float | None
+    measured: float | None
+    low: float | None
+    high: float | None
+    hottest_share: float | None
+    distinct: int | None
+
+
+class LatePart(_Part):
+    """Records that came too late to count: sent as such, and rows that the engine says it left out."""
+
+    sent: int | None
+    dropped_rows: int | None
+
+
 class Metrics(_Part):
     """All figures of an attempt; defined in docs/metrics.md.
 
-    `recoveries`: one for each planned fault, in order; `recovery` is the first.
+    `recoveries`: one for each planned fault, in order; `recovery` is the first. What comes after it is null in
+    records from before it was measured.
     """
 
     latency_ms: LatencyMs
@@ -127,6 +155,13 @@ class Metrics(_Part):
     recovery: RecoveryPart
     audit: AuditPart
     recoveries: list[RecoveryPart] = []
+    source_rps: float | None = None
+    non_compute_ms: float | None = None
+    cpu_nodes: dict[str, float] | None = None
+    work: WorkPart | None = None
+    keys: KeysPart | None = None
+    late: LatePart | None = None
+    realtime: bool | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

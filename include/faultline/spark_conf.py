@@ -1,4 +1,4 @@
-"""Spark's settings for the workload and for the harvest.
+"""Spark's programs and settings for the workloads and for the harvest.
 
 `engine_settings` are part of the build's identity: records measured under other engine settings
 are never averaged with these.
@@ -10,6 +10,7 @@ import math
 import os
 import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.attempt import Attempt
@@ -20,6 +21,37 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 DRIVER_MEMORY_MB = 768
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
 EXTRA_BATCHES = 200
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Spark runs for a workload.
+
+    `program`: of spark_jobs/, without suffix; None: the workload is no Spark program. `tuples`: what the harvest takes
+    for a tuple. `method`: how a tuple's batch and first output are found (docs/metrics.md). `streams`: of the stock
+    exchange, which are its input. `stateful`: real-time mode has to be told to take it all the same.
+    """
+
+    program: str | None
+    tuples: str
+    method: str = "batch"
+    streams: tuple[str, ...] = ()
+    stateful: bool = True
+
+    @property
+    def event_time(self) -> bool:
+        """Whether records have an event time, and can be late."""
+        return bool(self.streams)
+
+
+JOBS: dict[str, Job] = {
+    "word_count": Job("word_count", "words"),
+    "word_count_python": Job("word_count", "words"),
+    "pi": Job("pi", "pi", method="id", stateful=False),
+    "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
+    "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
+    "known_truth": Job(None, "id"),
+}
 
 
 def engine_settings() -> dict[str, str]:
@@ -51,6 +83,9 @@ def configured_settings(config: Configuration) -> dict[str, str]:
         deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)
         settings["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{round(config.snapshot_interval_s * 1000)}ms"
+    if config.commit_mode == "unaligned" and JOBS[config.workload].stateful:
+        # Spark 4.2 lists no operator with state for real-time mode; it runs them, but their outputs wait for the batch.
+        settings["spark.sql.streaming.realTimeMode.allowlistCheck"] = "false"
     return settings
 
 
@@ -111,6 +146,13 @@ def spark_environment(settings: Settings) -> dict[str, str]:
 def kafka_jars(settings: Settings) -> str:
     """Comma-separated jars of Spark's Kafka connector, for --jars."""
     return ",".join(str(path) for path in sorted((settings.jars / "spark-kafka").glob("*.jar")))
+
+
+def workload_program(settings: Settings, config: Configuration) -> Path:
+    """The Spark program of the configuration's workload, which must have one."""
+    name = JOBS[config.workload].program
+    assert name is not None, config.workload
+    return program(settings, name)
 
 
 def program(settings: Settings, name: str) -> Path:

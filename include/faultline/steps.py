@@ -22,7 +22,9 @@ from faultline.journal import read_journal
 from faultline.lineages import lineage_files
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
-from faultline.spark_conf import spark_environment
+from faultline.sources import WARM_UP_BATCHES, primer_lines, source
+from faultline.sources import primer_records as primer_records
+from faultline.spark_conf import JOBS, spark_environment
 from faultline.waiting import wait_until
 
 RECORDER_START_S = 15.0
@@ -32,10 +34,6 @@ CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 DRAIN_LIMIT_S = 60.0
 STOP_S = 30.0
-# Lines that the primer holds, and the throw-away batches that the engine works through before the
-# gate: a JVM plans its first micro-batches ten times slower than later ones.
-PRIMER_LINES = 2000
-WARM_UP_BATCHES = 10
 
 
 def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
@@ -65,30 +63,16 @@ def generator_specification(attempt: Attempt) -> dict[str, Any]:
         "topic": description["topics"]["input"],
         "partitions": config.partitions,
         "rate": config.rate,
+        "rate_curve": config.rate_curve,
         "seconds": config.warmup_s + config.duration_s,
-        **_source(config),
+        **source(config),
+        "skew_curve": config.skew_curve,
         "state_mb": config.state_mb,
         "state_touch": config.state_touch,
         "primer_lines": primer_lines(config),
         "seed": config.seed,
         "repetition": description["repetition"],
     }
-
-
-def primer_lines(config: Configuration) -> int:
-    """Lines of the primer: what a JVM needs to get warm, and `known_truth` does not."""
-    return 0 if config.workload == "known_truth" else PRIMER_LINES
-
-
-def primer_records(config: Configuration) -> int:
-    """Records that the generator sends before the gate."""
-    return config.partitions + config.filler_words + primer_lines(config)
-
-
-def _source(config: Configuration) -> dict[str, Any]:
-    if config.skew is None:
-        return {"source": "text", "corpus": config.corpus}
-    return {"source": "zipf", "skew": config.skew, "vocabulary": config.vocabulary}
 
 
 def start_generator(attempt: Attempt, settings: Settings) -> Entry:
@@ -121,15 +105,19 @@ def workload_configuration(attempt: Attempt) -> Path:
         "trigger_s": config.checkpoint_interval_s,
         "stop_file": str(attempt.stop_file),
     }
-    special = _known_truth(attempt, config) if config.workload == "known_truth" else _word_count(attempt, config)
+    special = _known_truth(attempt, config) if config.workload == "known_truth" else _spark(attempt, config)
     write_json(path, {**common, **special})
     return path
 
 
-def _word_count(attempt: Attempt, config: Configuration) -> dict[str, Any]:
+def _spark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
     lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
     return {
         "python": config.workload == "word_count_python",
+        "window_s": config.window_s,
+        "slide_s": config.slide_s,
+        "watermark_s": config.watermark_s,
+        "real_time_s": config.checkpoint_interval_s if config.commit_mode == "unaligned" else None,
         "executors": config.executors,
         "lineages": lineages if config.commit_mode == "none" else None,
         # Made by the first incarnation: a restarted driver is measured as cold as it is.
@@ -177,7 +165,10 @@ def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
 
 
 def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
-    """Starts the workload supervisor with `command`; returns when all that was primed is committed."""
+    """Starts the workload supervisor with `command`; returns when all that was primed is committed.
+
+    For a query with event time, also when its watermark stands, so that late records of the schedule are left out.
+    """
     config = attempt.configuration()
     if any(planned.fault.on_connection for planned in config.planned_faults()):
         start_proxy(attempt, settings)
@@ -191,6 +182,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
             "throw_away": config.commit_mode == "none",
         },
     )
+    # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
+    batches = 2 if JOBS[config.workload].event_time else 1
     primed = wait_until(
         lambda: _seen(attempt.generator_journal, event="primed"),
         timeout_s=PRIMER_TIMEOUT_S,
@@ -205,12 +198,18 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         stdout=attempt.logs / "supervisor.out",
     )
     wait_until(
-        lambda: checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), primed["end_offsets"]),
+        lambda: _batches_with(attempt, primed["end_offsets"]) >= batches,
         timeout_s=PRIMER_TIMEOUT_S,
         what=lambda: f"workload: the commit of the primer; see {attempt.spark_logs / 'driver-0.log'}",
         alive=lambda: _workload_trouble(attempt, entry),
     )
     return entry
+
+
+def _batches_with(attempt: Attempt, offsets: dict[str, int]) -> int:
+    """Committed batches at whose end all records below `offsets` were taken."""
+    found = checkpoint.committed_batches(attempt.checkpoint)
+    return sum(checkpoint.covers(batch.end_offsets, offsets) for batch in found)
 
 
 def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:

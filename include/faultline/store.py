@@ -81,10 +81,10 @@ class Store:
             raise _explained(path, error) from error
         return path
 
-    def read(self) -> Contents:
-        """Reads all records; corrupt files and foreign schemas are listed, never fatal."""
+    def read(self, config_id: str | None = None) -> Contents:
+        """Reads all records, or one configuration's; corrupt files and foreign schemas are listed, never fatal."""
         records, problems = [], []
-        for path in sorted(self.directory.glob("*/*.json")):
+        for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
             if path.name.startswith("."):
                 continue
             try:
@@ -99,11 +99,15 @@ class Store:
 
     def newest(self, cell: Cell) -> Record | None:
         """The record of the cell's latest attempt, whatever its status."""
-        return _last(record for record in self.read().records if Cell.of(record) == cell)
+        return _last(self._of(cell))
 
     def valid(self, cell: Cell) -> Record | None:
         """The latest valid record of the cell."""
-        return _last(record for record in self.query(status="valid") if Cell.of(record) == cell)
+        return _last(record for record in self._of(cell) if record.status == "valid")
+
+    def _of(self, cell: Cell) -> Iterable[Record]:
+        # A configuration has a folder of its own, so that the others need not be read.
+        return (record for record in self.read(cell.config_id).records if Cell.of(record) == cell)
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""

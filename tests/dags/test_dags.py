@@ -9,11 +9,11 @@ import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
 from faultline.config import Configuration, parse_configuration
-from faultline.matrix import plan
+from faultline.matrices import MATRICES
+from faultline.matrix import Matrix, plan
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy
-from faultline.orchestration.sweep import matrix_of
 from faultline.settings import ROOT
 
 STEPS = [
@@ -28,7 +28,6 @@ STEPS = [
     "judge",
     "teardown",
 ]
-MATRICES = ["recovery", "state_size_x_checkpoint_interval"]
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
@@ -107,7 +106,11 @@ def test_a_wrong_value_in_the_form_is_refused(bag: Any, name: str, value: object
 def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
     dag = bag.dags[dag_id]
     assert dag.get_task("plan").downstream_task_ids == {"run_experiment"}
-    assert dag.get_task("run_experiment").downstream_task_ids == {"aggregate"}
+    after = "search" if MATRICES[dag_id].search else "aggregate"
+    assert dag.get_task("run_experiment").downstream_task_ids == {after}
+    if after == "search":
+        assert dag.get_task("search").downstream_task_ids == {"aggregate"}
+        assert dag.get_task("search").trigger_rule == "all_done", "a sweep that finds nothing missing may still search"
     assert dag.get_task("aggregate").trigger_rule == "all_done"
     mapped = dag.get_task("run_experiment")
     assert mapped.is_mapped
@@ -118,13 +121,24 @@ def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
 @pytest.mark.parametrize("dag_id", MATRICES)
 @pytest.mark.parametrize("bad", [[], ["x"], [-1], [1, 1]])
 def test_a_wrong_axis_is_refused(bag: Any, dag_id: str, bad: list[object]) -> None:
+    for axis in MATRICES[dag_id].axes:
+        with pytest.raises(ParamValidationError):
+            bag.dags[dag_id].params.get_param(axis).resolve(bad)
+
+
+@pytest.mark.parametrize("dag_id", MATRICES)
+def test_the_form_shows_the_default_preset_and_refuses_an_unknown_one(bag: Any, dag_id: str) -> None:
+    params = bag.dags[dag_id].params
+    shown = params.dump()
+    assert MATRICES[dag_id].resolve(shown, shown["preset"]) == shown
+    assert {name: shown[name] for name in MATRICES[dag_id].values("default")} == MATRICES[dag_id].values("default")
     with pytest.raises(ParamValidationError):
-        bag.dags[dag_id].params.get_param("checkpoint_interval_s").resolve(bad)
+        params.get_param("preset").resolve("papers")
 
 
 def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any) -> None:
     params = bag.dags["recovery"].params.dump()
-    cells = matrix_of(params, ["fault", "checkpoint_interval_s"]).cells("s")
+    cells = Matrix.under(params, ["fault", "checkpoint_interval_s"]).cells("s")
     points = [(cell.config.fault, cell.config.checkpoint_interval_s) for cell in cells]
     victims = ["executor", "worker", "driver", "python_worker", "kafka"]
     assert sorted(points) == sorted((victim, interval) for victim in [*victims, "none"] for interval in (2.0, 5.0))

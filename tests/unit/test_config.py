@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.config import Configuration, baseline_bins, parse_configuration
+from faultline.config import LATER_FIELDS, Configuration, baseline_bins, parse_configuration
 from faultline.errors import ConfigError
 from faultline.matrix import control_of
 
@@ -163,3 +163,58 @@ def test_all_faults_have_one_control() -> None:
 def test_the_state_is_counted_in_words_of_1024_bytes() -> None:
     assert parse_configuration({"state_mb": 1}).filler_words == math.ceil(1e6 / 1024)
     assert parse_configuration({"state_mb": 0}).filler_words == 0
+
+
+@pytest.mark.parametrize("name", LATER_FIELDS)
+def test_a_field_that_came_later_leaves_older_identities_alone(name: str) -> None:
+    assert name not in json.loads(parse_configuration({}).canonical_json())
+
+
+def test_identities_of_the_first_records_still_hold() -> None:
+    """As stored with records before `iterations` and the fields after it existed."""
+    assert parse_configuration({}).config_id == "c6f4a5a9ad98"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"iterations": 5}, "iterations: only pi has it; leave it at 1000"),
+        ({"workload": "pi", "state_mb": 1}, "state_mb: pi keeps no words that could be preloaded; set it to 0"),
+        ({"workload": "pi", "skew": 1}, "skew: pi draws no keys; leave it empty"),
+        ({"users": 5}, "users: only stock_group_by and stock_join has it"),
+        ({"workload": "stock_join", "slide_s": 20}, "slide_s: 20 s leaves gaps"),
+        ({"workload": "stock_join", "window_s": 600}, "slide_s: a record would lie in 120 windows"),
+        ({"workload": "stock_join", "late": 0.6, "disorder": 0.6}, "late: disorder and late are shares"),
+        (
+            {"workload": "stock_join", "commit_mode": "unaligned"},
+            "commit_mode: stock_join cannot run in real-time mode",
+        ),
+        ({"workload": "pi", "commit_mode": "unaligned"}, "checkpoint_interval_s: real-time mode"),
+        (
+            {"workload": "pi", "commit_mode": "unaligned", "checkpoint_interval_s": 5, "partitions": 3},
+            "partitions: in real-time mode",
+        ),
+        ({"skew_curve": {"kind": "step", "at_s": 5, "to": 1}}, "skew: skew_curve needs an exponent"),
+        ({"rate_curve": {"kind": "wave"}}, "rate_curve.kind:"),
+        (
+            {
+                "rate_curve": {"kind": "step", "at_s": 5, "to": 600},
+                "fault_plan": {"faults": [{"victim": "executor", "action": "kill", "at_record": 20500}]},
+            },
+            "fault_plan: at_record counts at a constant rate",
+        ),
+    ],
+)
+def test_a_workload_refuses_what_it_would_ignore(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_configuration({"duration_s": 100, **values})
+    assert str(refused.value).startswith(words), refused.value
+
+
+def test_workloads_without_words_have_no_preloaded_state() -> None:
+    assert parse_configuration({"workload": "pi"}).state_mb == 0
+
+
+def test_a_constant_curve_is_none() -> None:
+    plain = parse_configuration({})
+    assert parse_configuration({"rate_curve": {"kind": "constant"}}).config_id == plain.config_id

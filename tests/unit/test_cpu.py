@@ -71,13 +71,13 @@ def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
 
 def test_gc_counts_dead_executors_and_leaves_the_driver_out() -> None:
     rows = [
-        [990 * NS, "a", "0", 100.0, None, None, None],
-        [990 * NS, "a", "1", 50.0, None, None, None],
-        [990 * NS, "a", "driver", 1.0, None, None, None],
-        [1_005 * NS, "a", "0", 400.0, None, None, None],
-        [1_030 * NS, "a", "1", 250.0, None, None, None],
-        [1_030 * NS, "a", "2", 70.0, None, None, None],
-        [1_030 * NS, "a", "driver", 9_000.0, None, None, None],
+        [990 * NS, "a", "0", 100.0, 0.0, 0.0, None, None, None],
+        [990 * NS, "a", "1", 50.0, 0.0, 0.0, None, None, None],
+        [990 * NS, "a", "driver", 1.0, 0.0, 0.0, None, None, None],
+        [1_005 * NS, "a", "0", 400.0, 0.0, 0.0, None, None, None],
+        [1_030 * NS, "a", "1", 250.0, 0.0, 0.0, None, None, None],
+        [1_030 * NS, "a", "2", 70.0, 0.0, 0.0, None, None, None],
+        [1_030 * NS, "a", "driver", 9_000.0, 0.0, 0.0, None, None, None],
     ]
     frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS)
     assert gc_s(frame, START) == pytest.approx((300 + 200 + 70) / 1000)

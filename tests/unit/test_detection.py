@@ -23,7 +23,7 @@ def _evidence(victims: list[dict[str, Any]], removed: list[tuple[str, str, float
     rows = []
     for turn, (application, identity, at) in enumerate(removed):
         instant = None if at is None else T0 + round(at * NS)
-        rows.append((T0 - NS if turn == 0 else T0 + 9 * NS, application, identity, 0.0, None, instant, None))
+        rows.append((T0 - NS if turn == 0 else T0 + 9 * NS, application, identity, 0.0, 0.0, 0.0, None, instant, None))
     frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS, dtype=object)
     frame = frame.astype({"wall_ns": "int64", "gc_ms": "float64", "added_ns": "Int64", "removed_ns": "Int64"})
     return dataclasses.replace(MADE.evidence(), victims=victims, executors=frame, **more)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.pacing import BURST, NANOSECONDS, Schedule, Stripe, pace
+from generators.pacing import BURST, Schedule, Stripe, pace
+from generators.piecewise import NANOSECONDS
 
 RATES = st.one_of(
     st.integers(1, 500_000).map(float), st.floats(0.01, 500_000, allow_nan=False), st.sampled_from([0.1, 333.33, 1e-3])

@@ -94,11 +94,16 @@ def test_every_record_has_its_intended_time_and_partition() -> None:
     assert percentiles_ms(outcome.lateness)["max"] < 1
 
 
-@given(st.integers(1, 4), st.integers(0, 5), st.sampled_from(["zipf", "constant"]))
-@settings(max_examples=15, deadline=None)
-def test_stripes_send_together_what_one_sends_alone(of: int, seed: int, source: str) -> None:
+@given(st.integers(1, 4), st.integers(0, 5), st.sampled_from(["zipf", "constant", "ids", "stock"]), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_stripes_send_together_what_one_sends_alone(of: int, seed: int, source: str, moves: bool) -> None:
     whole = FakeProducer()
-    wanted = spec(seed=seed, source=source, state_mb=0.01, state_touch=0.1)
+    more: dict[str, Any] = {"state_mb": 0.01, "state_touch": 0.1} if source in ("zipf", "constant") else {}
+    if moves:
+        more["rate_curve"] = {"kind": "burst", "at_s": 0.5, "length_s": 0.25, "to": 2000, "every_s": 1}
+        if source in ("zipf", "stock"):
+            more["skew_curve"] = {"kind": "ramp", "from_s": 0, "until_s": 2, "to": 2}
+    wanted = spec(seed=seed, source=source, **more)
     run(wanted, whole)
     parts = []
     for index in range(of):
@@ -110,6 +115,7 @@ def test_stripes_send_together_what_one_sends_alone(of: int, seed: int, source: 
         return m["ts"], m["p"], m["value"]
 
     assert sorted(parts, key=order) == sorted(whole.messages, key=order)
+    assert len(parts) == (1750 if moves else 1000)
 
 
 def test_failures_and_the_undelivered_are_unknown() -> None:
@@ -133,6 +139,15 @@ def test_as_fast_as_possible_sends_the_asked_number() -> None:
     producer = FakeProducer()
     assert run(spec(rate=None, seconds=None, records=10_001), producer).acked == 10_001
     assert {m["ts"] for m in producer.messages} == {T0.wall_ns // 10**6}
+
+
+def test_timestamps_follow_a_moving_rate() -> None:
+    producer = FakeProducer()
+    outcome = run(spec(rate_curve={"kind": "step", "at_s": 1, "to": 1000}), producer)
+    assert outcome.records == outcome.acked == 1500
+    after_ms = [k * 2 for k in range(500)] + [1000 + k for k in range(1000)]
+    assert [m["ts"] for m in producer.messages] == [(T0.wall_ns + ms * 10**6) // 10**6 for ms in after_ms]
+    assert percentiles_ms(outcome.lateness)["max"] < 1
 
 
 def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:

@@ -82,9 +82,23 @@ def _known_truth(say: Say, quick: bool) -> Figures:
     return run(say, quick)
 
 
+def _workloads(say: Say, quick: bool) -> Figures:
+    from faultline.bench.workloads import run
+
+    return run(say, quick)
+
+
+def _page(say: Say, quick: bool) -> Figures:
+    from faultline.bench.page import run
+
+    return run(say, quick)
+
+
 BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
     "overhead": _overhead,
     "fault_timing": _fault_timing,
     "known_truth": _known_truth,
+    "workloads": _workloads,
+    "page": _page,
 }

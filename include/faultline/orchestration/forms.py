@@ -10,7 +10,11 @@ from faultline.config import Configuration
 from faultline.reference import limits
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Workload": ("workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "truth"),
+    "Workload": (
+        "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "iterations", "truth",
+    ),
+    "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
+    "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users"),
     "State and checkpoints": (
         "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),

@@ -1,86 +1,101 @@
-"""The results inside the Airflow UI: a list of sweeps, and the report of each; for logged-in users only."""
+"""The results inside the Airflow UI, for logged-in users only, and the links from Airflow to them.
+
+Every process of Airflow loads its plugins, and only the API server serves pages: so nothing heavy is imported before
+the first request.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from airflow.api_fastapi.core_api.security import requires_authenticated
-from fastapi import Depends, FastAPI, HTTPException
-from fastapi.responses import HTMLResponse
+from airflow.sdk import BaseOperatorLink
 
-from faultline.settings import load_settings
+from faultline.pages import PREFIX, UI_PAGE, UI_ROUTE
 
 if TYPE_CHECKING:
-    from faultline.record import Record
+    from fastapi import FastAPI, Request
 
-PREFIX = "/faultline"
+    from faultline.index import Index
+    from faultline.pages.site import Site
 
-INDEX = """\
-<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Faultline results</title>
-<style>
-  :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
-  body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-  table { border-collapse: collapse; width: 100% }
-  th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid #8884 }
-  td.n { text-align: right; font-variant-numeric: tabular-nums }
-</style>
-<h1>Faultline results</h1>
-{% if sweeps %}
-<table>
-  <thead><tr><th>Sweep</th><th>Matrix</th><th>Last measured</th><th>Valid</th><th>Other</th></tr></thead>
-  <tbody>
-  {% for sweep in sweeps %}
-    <tr><td><a href="{{ prefix }}/sweeps/{{ sweep.id | urlencode }}">{{ sweep.id }}</a></td>
-    <td>{{ sweep.matrix or "—" }}</td>
-    <td>{{ sweep.last }}</td><td class="n">{{ sweep.valid }}</td><td class="n">{{ sweep.other }}</td></tr>
-  {% endfor %}
-  </tbody>
-</table>
-{% else %}
-<p>No records yet. Trigger <code>experiment</code> or a matrix, or run <code>./faultline demo</code>.</p>
-{% endif %}
-</html>
-"""
+# What the UI shows in a frame: the entry of the navigation, and a tab of each DAG and of each run.
+VIEWS = (
+    {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": UI_ROUTE},
+    {
+        "name": "Results",
+        "href": f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}",
+        "destination": "dag_run",
+        "url_route": "faultline-run",
+    },
+    {"name": "Results", "href": f"{PREFIX}/dags/{{DAG_ID}}", "destination": "dag", "url_route": "faultline-dag"},
+)
+
+
+class ResultsApp:
+    """The sub-application, made at its first request."""
+
+    def __init__(self) -> None:
+        self._made = asyncio.Lock()
+        self._app: FastAPI | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._made:
+            if self._app is None:
+                self._app = await asyncio.to_thread(results_app)
+        await self._app(scope, receive, send)
+
+
+class ResultsLink(BaseOperatorLink):
+    """From a task of any of the DAGs to what its run has measured."""
+
+    name = "Results"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The address of the run's page in the UI."""
+        return f"{UI_PAGE}/runs/{quote(ti_key.dag_id, safe='')}/{quote(ti_key.run_id, safe='')}"
 
 
 def results_app() -> FastAPI:
-    """The sub-application. Airflow does not authenticate sub-applications, so it does so itself."""
-    app = FastAPI(title="Faultline results", dependencies=[Depends(requires_authenticated())], openapi_url=None)
+    """The app. Airflow does not authenticate sub-applications, so it does so itself."""
+    from airflow.api_fastapi.core_api.security import requires_authenticated
 
-    @app.get("/", response_class=HTMLResponse)
-    def index() -> str:
-        from jinja2 import Environment
+    from faultline.pages.app import build_app
 
-        page = Environment(autoescape=True).from_string(INDEX)
-        return page.render(sweeps=sweeps(_records()), prefix=PREFIX)
-
-    @app.get("/sweeps/{sweep_id}", response_class=HTMLResponse)
-    def sweep(sweep_id: str) -> str:
-        from faultline.report import render
-
-        chosen = [record for record in _records() if record.sweep_id == sweep_id]
-        if not chosen:
-            raise HTTPException(404, "no sweep of that name has a record")
-        return render(chosen, load_settings().results, title=chosen[-1].matrix or "One experiment")
-
-    return app
+    return build_app(_site, requires_authenticated())
 
 
-def sweeps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """One row a sweep, newest first."""
-    rows: dict[str, dict[str, Any]] = {}
-    for record in records:
-        row = rows.setdefault(record.sweep_id or "", {"id": record.sweep_id, "valid": 0, "other": 0})
-        row["matrix"], row["last"] = record.matrix, record.measured_at[:16].replace("T", " ")
-        row["valid" if record.status == "valid" else "other"] += 1
-    rows.pop("", None)
-    return sorted(rows.values(), key=lambda row: str(row["last"]), reverse=True)
+def _site(request: Request) -> Site:
+    from faultline.pages.site import Site
+    from faultline.settings import load_settings
+
+    # Where the app is mounted, which is below Airflow's own path when its base URL has one.
+    prefix = str(request.scope.get("root_path", "")).rstrip("/")
+    return Site(_index(), load_settings().results, prefix, prefix.removesuffix(PREFIX), _known_runs)
 
 
-def _records() -> tuple[Record, ...]:
-    from faultline.store import Store
+@cache
+def _index() -> Index:
+    from faultline.index import Index
+    from faultline.settings import load_settings
 
-    return Store(load_settings().results).read().records
+    return Index(load_settings().results)
+
+
+def _known_runs(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> Sequence[str]:
+    """The run of a DAG that is in Airflow's database under one of the ids, or whose id begins so; the newest one."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import or_, select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    alike = [DagRun.run_id.startswith(beginning, autoescape=True) for beginning in beginnings]
+    query = select(DagRun.run_id).where(DagRun.dag_id == dag_id, or_(DagRun.run_id.in_(run_ids), *alike))
+    try:
+        with create_session() as session:
+            return list(session.scalars(query.order_by(DagRun.run_after.desc()).limit(1)))
+    except SQLAlchemyError:
+        return ()  # a link less, and no reason to withhold the page

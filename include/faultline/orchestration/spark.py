@@ -36,7 +36,7 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     back to YARN without a word.
     """
     from faultline.processes import run_token
-    from faultline.spark_conf import kafka_jars, program, workload_settings
+    from faultline.spark_conf import kafka_jars, workload_program, workload_settings
     from faultline.steps import workload_configuration
 
     description = attempt.read()
@@ -50,5 +50,5 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     )
     if not hook._connection["master"].startswith("spark://"):
         raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
-    command: list[str] = hook._build_spark_submit_command(str(program(settings, "word_count")))
+    command: list[str] = hook._build_spark_submit_command(str(workload_program(settings, config)))
     return command

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
 
 from faultline.config import Configuration
 from faultline.errors import ConfigError
+from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
+from faultline.orchestration.search import SEARCH_PARAMS, search, search_params
 from faultline.settings import load_settings
 
-if TYPE_CHECKING:
-    from faultline.matrix import Matrix
-
-SWEEP_PARAMS = ("repetitions", "controls", "only_missing", "max_measurements", "series", "build")
+SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
 ### {title}
 
 {text}
+
+{presets}
 
 Each value on each axis gives one experiment a repetition; they run one at a time, in an order shuffled by
 `seed`. Cells that already have a valid record are left out (`only_missing`), so triggering the same form again
@@ -30,46 +30,49 @@ Each value on each axis gives one experiment a repetition; they run one at a tim
 """
 
 
-def matrix_dag(
-    dag_id: str,
-    *,
-    title: str,
-    text: str,
-    axes: Mapping[str, Sequence[Any]],
-    fixed: Mapping[str, Any] | None = None,
-    controls: int = 1,
-) -> DAG:
-    """A DAG over `axes`, whose form shows the axes first and every other parameter after them."""
+def matrix_dag(name: str) -> DAG:
+    """The DAG of one matrix, whose form shows the axes first and every other parameter after them."""
+    spec = MATRICES[name]
     with DAG(
-        dag_id,
+        name,
         schedule=None,
         is_paused_upon_creation=False,
         catchup=False,
-        params=matrix_params(axes, fixed or {}, controls),
-        doc_md=DOC.format(title=title, text=text),
-        description=title,
+        params=matrix_params(spec),
+        doc_md=DOC.format(title=spec.title, text=spec.text, presets=_presets_text(spec)),
+        description=spec.title,
         tags=["faultline", "matrix"],
         render_template_as_native_obj=True,
     ) as dag:
-        cells = plan.override(task_id="plan")(list(axes))
         runs = RunExperiment.partial(
             task_id="run_experiment",
             max_active_tis_per_dagrun=1,
             retries=RETRIES,
             retry_policy=retry_policy(),
             retry_delay=timedelta(seconds=10),
-        ).expand_kwargs(cells)
-        runs >> aggregate()
+        ).expand_kwargs(plan())
+        if spec.search:
+            runs >> search() >> aggregate()
+        else:
+            runs >> aggregate()
     return dag
 
 
-def matrix_params(axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], controls: int) -> dict[str, Param]:
-    """The form of a matrix: axes, sweep, then the configuration's other fields."""
-    others = {name: param for name, param in configuration_params(**fixed).items() if name not in axes}
+def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
+    """The form of a matrix: preset, axes, sweep, then the configuration's other fields."""
+    start = spec.values(DEFAULT)
+    fields = {name: value for name, value in start.items() if name in Configuration.model_fields}
+    others = {name: param for name, param in configuration_params(**fields).items() if name not in spec.axes}
     return {
-        **{name: axis_param(name, list(values)) for name, values in axes.items()},
-        "repetitions": _integer("repetitions", 1, 1, 100, "Measurements of each configuration."),
-        "controls": _integer("controls", controls, 0, 100, "Runs of the first configuration without fault."),
+        "preset": Param(
+            DEFAULT, type="string", enum=list(spec.presets), title="preset", section="Axes",
+            description="Values to begin with. The form shows those of `default`; what you change here wins over any.",
+        ),
+        **{name: axis_param(name, list(start[name])) for name in spec.axes},
+        "repetitions": _integer("repetitions", start["repetitions"], 1, 100, "Measurements of each configuration."),
+        "controls": _integer(
+            "controls", start["controls"], 0, 100, "Runs of the first configuration without fault."
+        ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
             description="Leave out cells that already have a valid record. Off: measure all of them again.",
@@ -77,28 +80,41 @@ def matrix_params(axes: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], c
         "max_measurements": _integer("max_measurements", 3, 1, 10, "Measurements of a cell before it is given up."),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
+        **(search_params() if spec.search else {}),
         **others,
     }  # fmt: skip
 
 
+def _presets_text(spec: MatrixSpec) -> str:
+    """The presets as a table: what each puts on the axes."""
+    head = ["| preset | " + " | ".join(spec.axes) + " | repetitions |", "| --- " * (len(spec.axes) + 2) + "|"]
+    rows = []
+    for preset in spec.presets:
+        values = spec.values(preset)
+        shown = [", ".join(map(str, values[axis])) for axis in spec.axes]
+        rows.append(f"| `{preset}` | " + " | ".join(shown) + f" | {values['repetitions']} |")
+    return "\n".join([*head, *rows])
+
+
 @task
-def plan(axes: list[str]) -> list[dict[str, Any]]:
+def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.environment import default_build
+    from faultline.matrix import Matrix, sweep_id_of
     from faultline.matrix import plan as plan_cells
-    from faultline.matrix import sweep_id_of
     from faultline.orchestration.experiment import java_version, refuse_unknown
     from faultline.store import Cell, Store
 
     context = get_current_context()
-    params, settings = dict(context["params"]), load_settings()
+    spec, settings = MATRICES[context["dag"].dag_id], load_settings()
     sweep_id = sweep_id_of(context["run_id"])
-    build = params["build"] or default_build(settings, java_version())
     try:
-        refuse_unknown(params, [*Configuration.model_fields, *SWEEP_PARAMS])
-        cells = matrix_of(params, axes).cells(params["series"] or build)
+        refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
+        params = spec.resolve(context["params"], context["params"]["preset"])
+        build = params["build"] or default_build(settings, java_version())
+        cells = Matrix.under(params, spec.axes).cells(params["series"] or build)
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     valid = [Cell.of(record) for record in Store(settings.results).query(status="valid")]
@@ -111,7 +127,7 @@ def plan(axes: list[str]) -> list[dict[str, Any]]:
                 "repetition": planned.repetition,
                 "series": planned.series,
                 "build": build,
-                "matrix": context["dag"].dag_id,
+                "matrix": spec.name,
                 "sweep_id": sweep_id,
                 "parent_run_id": context["run_id"],
             },
@@ -121,21 +137,17 @@ def plan(axes: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def matrix_of(params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
-    """The matrix that a form stands for."""
-    from faultline.matrix import Matrix
-
-    fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
-    return Matrix({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
-
-
 def aggregate() -> LocalSparkJob:
     """Rebuilds the summary tables over all records; also when some experiments failed."""
     settings = load_settings()
     return LocalSparkJob(
         program="aggregate",
         task_id="aggregate",
-        application_args=["--records", str(settings.records), "--target", str(settings.results / "summary")],
+        application_args=[
+            *("--records", str(settings.records)),
+            *("--attempts", str(settings.attempts)),
+            *("--target", str(settings.results / "summary")),
+        ],
         name="aggregate",
         retries=2,
         retry_delay=timedelta(seconds=5),

@@ -15,7 +15,9 @@
   let printing = false;
 
   function colours() {
-    return dark.matches && !printing
+    // A page inside another one may have been told which theme that one has.
+    const told = document.documentElement.dataset.theme;
+    return (told ? told === "dark" : dark.matches) && !printing
       ? { text: "#b9c2ca", grid: "#2b3137", line: "#454d55", box: "#1d2226" }
       : { text: "#434c55", grid: "#e6e8ea", line: "#b9bfc5", box: "#ffffff" };
   }
@@ -90,6 +92,7 @@
   );
   places.forEach((place) => watcher.observe(place));
   dark.addEventListener("change", () => repaint());
+  document.addEventListener("themechange", () => repaint());
   window.addEventListener("beforeprint", function () {
     printing = true;
     places.forEach(draw);

@@ -1,0 +1,5 @@
+"""Compute × checkpoint interval: whether checkpoints disturb heavy work more than light work."""
+
+from faultline.orchestration.sweep import matrix_dag
+
+dag = matrix_dag("compute_x_checkpoint_interval")

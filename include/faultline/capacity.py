@@ -1,0 +1,117 @@
+"""The highest input rate that an engine sustains, by bisection on a logarithmic scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from faultline.config import Configuration, parse_configuration
+from faultline.errors import InfrastructureError
+from faultline.record import Record
+from faultline.validity import INTERVAL_EXCESS
+
+# Two rates are told apart when they differ by this factor: repeated runs do not agree much better.
+PRECISION = 1.1
+# Rates are rounded to this many digits, so that a search that is repeated asks for the very same ones.
+DIGITS = 3
+# Reasons that say that the engine was too slow; any other leaves the question open.
+OVERLOADED = frozenset({"interval-not-held", "drain-incomplete", "backlog-at-t0"})
+MOST_MEASUREMENTS = 3
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """`sustained`: the highest rate that held, None when none did. `exceeded`: the lowest that did not, None when all
+    held. `tried`: every rate that was measured, in order, with its verdict."""
+
+    sustained: float | None
+    exceeded: float | None
+    tried: tuple[tuple[float, bool], ...]
+
+
+def highest_sustained(
+    holds: Callable[[float], bool], low: float, high: float, precision: float = PRECISION
+) -> Capacity:
+    """Measures by `holds(rate)` until the answer is known to the factor `precision`, between `low` and `high`.
+
+    The search begins at both ends, so ends that were chosen too close are seen at once: they come back as None.
+    Repeating it asks for the same rates in the same order, as long as the verdicts are the same.
+    Raises ValueError unless 0 < low < high and precision > 1.
+    """
+    if not 0 < low < high:
+        raise ValueError(f"rates from {low:g} to {high:g}: give 0 < low < high")
+    if precision <= 1:
+        raise ValueError(f"precision {precision:g}: give a factor above 1")
+    tried: list[tuple[float, bool]] = []
+
+    def ask(rate: float) -> bool:
+        verdict = holds(rate)
+        tried.append((rate, verdict))
+        return verdict
+
+    if not ask(low):
+        return Capacity(None, low, tuple(tried))
+    if ask(high):
+        return Capacity(high, None, tuple(tried))
+    while high / low > precision:
+        middle = _rounded(math.sqrt(low * high))
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if ask(middle) else (low, middle)
+    return Capacity(low, high, tuple(tried))
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.{DIGITS}g}")
+
+
+def holds(record: Record) -> bool | None:
+    """Whether the engine kept up with the rate of this record; None when the record cannot tell.
+
+    It does when the lag did not grow (`sustained`) and the commits kept their interval. An invalid record answers
+    only when all that is wrong with it is that the engine was too slow.
+    """
+    if record.status == "valid":
+        nominal = float(record.config["checkpoint_interval_s"])
+        effective = record.metrics.effective_interval_s
+        return bool(record.metrics.sustained) and effective is not None and effective <= INTERVAL_EXCESS * nominal
+    codes = {reason.partition(":")[0] for reason in record.reasons}
+    return False if record.status == "invalid" and codes <= OVERLOADED else None
+
+
+def at_rate(config: Configuration, rate: float) -> Configuration:
+    """The same experiment without a fault at another rate, where being too slow is a result."""
+    changes = {"rate": rate, "fault": "none", "fault_at_s": None, "fault_plan": None, "accept_overload": True}
+    return parse_configuration({**config.model_dump(), **changes})
+
+
+def search_capacity(
+    config: Configuration,
+    low: float,
+    high: float,
+    known: Callable[[Configuration], Record | None],
+    measure: Callable[[Configuration], Record],
+) -> tuple[Capacity, dict[float, Record]]:
+    """Searches the highest rate that `config` sustains; returns it with the record of each rate that was tried.
+
+    `known(config)`: a record that already answers, so a search that was interrupted goes on where it was.
+    Raises InfrastructureError when a rate gives no answer in MOST_MEASUREMENTS measurements.
+    """
+    records: dict[float, Record] = {}
+
+    def ask(rate: float) -> bool:
+        there = at_rate(config, rate)
+        record = known(there)
+        for _ in range(MOST_MEASUREMENTS):
+            if record is not None and (verdict := holds(record)) is not None:
+                records[rate] = record
+                return verdict
+            record = measure(there)
+        if record is not None and (verdict := holds(record)) is not None:
+            records[rate] = record
+            return verdict
+        why = "; ".join(record.reasons) if record else "no record"
+        raise InfrastructureError(f"rate {rate:g}: no answer in {MOST_MEASUREMENTS} measurements; the last: {why}")
+
+    return highest_sustained(ask, low, high), records

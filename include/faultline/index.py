@@ -1,0 +1,335 @@
+"""An index of the records, so that a page need not parse thousands of files at each look.
+
+The files stay the truth. `refresh` compares them with the index by path, modification time and size in one scan of
+the folders, and parses what is new or changed. The index is a SQLite file beside the records, made again whenever it
+is missing, damaged or of another layout; where it cannot be written, it lives in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from faultline.record import SCHEMA_PATH, Record
+from faultline.table import fault_of
+
+FILE = ".index.sqlite3"
+# Another process may be writing what it has just parsed.
+TIMEOUT_S = 20.0
+_LAYOUT = """
+CREATE TABLE entries (
+  path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
+  attempt TEXT, matrix TEXT, sweep_id TEXT, status TEXT, measured_at TEXT
+);
+-- Apart, so that counting need not read past it.
+CREATE TABLE contents (path TEXT PRIMARY KEY, config TEXT NOT NULL, content TEXT NOT NULL);
+CREATE INDEX by_attempt ON entries (attempt);
+CREATE INDEX by_sweep ON entries (sweep_id);
+CREATE INDEX by_matrix ON entries (matrix);
+"""
+_COUNTED = """
+SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'invalid'), SUM(status = 'failed'),
+  SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
+FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the pages show of one record without opening its file.
+
+    `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
+    with dots, such as `latency_ms.p50`, in the record's units.
+    """
+
+    path: str
+    attempt: str
+    matrix: str | None
+    sweep_id: str | None
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    status: str
+    measured_at: str
+    logical_date: str | None
+    config: Mapping[str, Any]
+    metrics: Mapping[str, float | bool]
+    reasons: tuple[str, ...]
+    cores: int | None
+
+    @property
+    def group(self) -> str:
+        """What may be averaged together: one build, and of that one series."""
+        return self.build if self.series == self.build else f"{self.build} · {self.series}"
+
+    @cached_property
+    def fault(self) -> str:
+        """The fault in a few words."""
+        return fault_of(self.config)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many records a sweep or a matrix has, by status; `name` is None for records that belong to none."""
+
+    name: str | None
+    matrix: str | None
+    total: int
+    valid: int
+    invalid: int
+    failed: int
+    cancelled: int
+    first: str
+    last: str
+
+
+class Index:
+    """The index of the records under `root`/records. All methods may be called from several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "records"
+        self._file = root / FILE
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def refresh(self) -> None:
+        """Takes in what has changed since the last look. A file that cannot be read becomes a problem."""
+        found = _scan(self.directory)
+        with self._lock:
+            try:
+                self._take_in(found)
+            except sqlite3.Error:
+                self._begin_anew(found)
+
+    def sweeps(self, limit: int, offset: int = 0) -> list[Tally]:
+        """Sweeps, newest first."""
+        return self._tallies("sweep_id", "", limit, offset)
+
+    def count_sweeps(self) -> int:
+        """How many rows `sweeps` has in all."""
+        rows = self._rows("SELECT COUNT(DISTINCT COALESCE(sweep_id, '')) FROM entries WHERE problem IS NULL")
+        return int(rows[0][0])
+
+    def matrices(self) -> list[Tally]:
+        """Matrices, the one that was measured last first."""
+        return self._tallies("matrix", "AND matrix IS NOT NULL", -1, 0)
+
+    def sweeps_of(self, matrix: str | None, limit: int) -> list[str]:
+        """Ids of the newest sweeps of a matrix."""
+        query = (
+            "SELECT sweep_id FROM entries WHERE problem IS NULL AND sweep_id IS NOT NULL AND matrix IS ? "
+            "GROUP BY sweep_id ORDER BY MAX(measured_at) DESC LIMIT ?"
+        )
+        return [str(name) for (name,) in self._rows(query, matrix, limit)]
+
+    def of_sweep(self, sweep_id: str | None) -> list[Entry]:
+        """Entries of a sweep in order of attempt; of None: those that belong to no sweep."""
+        return self._entries("sweep_id IS ?", sweep_id)
+
+    def of_matrix(self, matrix: str) -> list[Entry]:
+        """Entries of a matrix in order of attempt."""
+        return self._entries("matrix = ?", matrix)
+
+    def all(self) -> list[Entry]:
+        """Every entry in order of attempt."""
+        return self._entries("1")
+
+    def of_attempt(self, attempt: str) -> Entry | None:
+        """The entry of one attempt."""
+        found = self._entries("attempt = ?", attempt)
+        return found[0] if found else None
+
+    def has_sweep(self, sweep_id: str) -> bool:
+        """Whether a record belongs to this sweep."""
+        return bool(self._rows("SELECT 1 FROM entries WHERE problem IS NULL AND sweep_id = ? LIMIT 1", sweep_id))
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Files that could not be read: path under the folder of records, and why."""
+        rows = self._rows("SELECT path, problem FROM entries WHERE problem IS NOT NULL ORDER BY path")
+        return [(str(path), str(problem)) for path, problem in rows]
+
+    def problem_of(self, attempt: str) -> str | None:
+        """Why the record of an attempt cannot be read; None when it can, or when there is none."""
+        return next((problem for path, problem in self.problems() if Path(path).stem == attempt), None)
+
+    def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[Tally]:
+        return [Tally(*row) for row in self._rows(_COUNTED.format(key=key, where=where), limit, offset)]
+
+    def _entries(self, where: str, *values: object) -> list[Entry]:
+        query = (
+            "SELECT path, config, content FROM entries JOIN contents USING (path) "
+            f"WHERE problem IS NULL AND {where} ORDER BY attempt, path"
+        )
+        # Many records have one configuration, which is parsed once and shared.
+        configs: dict[str, Mapping[str, Any]] = {}
+        found = []
+        for path, config, content in self._rows(query, *values):
+            if config not in configs:
+                configs[config] = from_json(config)
+            values_of = from_json(content)
+            values_of["reasons"] = tuple(values_of["reasons"])
+            found.append(Entry(path=path, config=configs[config], **values_of))
+        return found
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            if self._connection is None:
+                self.refresh()
+            assert self._connection is not None
+            return self._connection.execute(query, values).fetchall()
+
+    def _take_in(self, found: Mapping[str, tuple[int, int]]) -> None:
+        if self._connection is None:
+            self._connection = _connect(str(self._file))
+        known = {
+            path: (mtime_ns, size)
+            for path, mtime_ns, size in self._connection.execute("SELECT path, mtime_ns, size FROM entries")
+        }
+        changed = [path for path, state in found.items() if known.get(path) != state]
+        gone = [path for path in known if path not in found]
+        if not changed and not gone:
+            return
+        rows = [_row(self.directory, path, *found[path]) for path in changed]
+        with self._connection:
+            for table in ("entries", "contents"):
+                self._connection.executemany(
+                    f"DELETE FROM {table} WHERE path = ?", [(path,) for path in [*gone, *changed]]
+                )
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO entries VALUES ({', '.join('?' * 9)})", [row for row, _ in rows]
+            )
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO contents VALUES (?, ?, ?)",
+                [(row[0], *content) for row, content in rows if content is not None],
+            )
+
+    def _begin_anew(self, found: Mapping[str, tuple[int, int]]) -> None:
+        """After an error: with a new file or, where none can be written, in memory."""
+        self._close()
+        try:
+            self._file.unlink(missing_ok=True)
+            self._take_in(found)
+        except (sqlite3.Error, OSError):
+            self._close()
+            self._connection = _connect(":memory:")
+            self._take_in(found)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(name, timeout=TIMEOUT_S, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")  # made again when lost
+        if connection.execute("PRAGMA user_version").fetchone()[0] != _version():
+            with closing(connection.cursor()) as cursor:
+                cursor.executescript(
+                    f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS entries; DROP TABLE IF EXISTS contents; {_LAYOUT}"
+                    f"PRAGMA user_version = {_version()}; COMMIT;"
+                )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _version() -> int:
+    """Changes with the layout and with what a record is, so that an old index is not taken for a true one."""
+    return zlib.crc32(_LAYOUT.encode() + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
+
+
+def _scan(directory: Path) -> dict[str, tuple[int, int]]:
+    """(modification time in ns, size in bytes) of each record file, by its path under `directory`."""
+    found: dict[str, tuple[int, int]] = {}
+    for folder in _listed(directory):
+        if not folder.is_dir():
+            continue
+        for file in _listed(Path(folder.path)):
+            if not file.name.endswith(".json") or file.name.startswith("."):
+                continue
+            try:
+                state = file.stat()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                found[f"{folder.name}/{file.name}"] = (0, 0)
+                continue
+            found[f"{folder.name}/{file.name}"] = (state.st_mtime_ns, state.st_size)
+    return found
+
+
+def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return ()
+
+
+def _row(directory: Path, path: str, mtime_ns: int, size: int) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
+    """The row of one file, and its configuration and what else the pages show of it; None when it cannot be read."""
+    name = path.encode("utf-8", "replace").decode()
+    try:
+        record = Record.model_validate_json(_read(f"{directory}/{path}"))
+        if record.attempt != path.rpartition("/")[2].removesuffix(".json"):
+            raise ValueError(f"attempt: {record.attempt!r} is not the name of its file")
+        content = (to_json(record.config).decode(), to_json(_content(record)).decode())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "file"
+        problem = f"{key}: {first['msg']}"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+    else:
+        known = (record.attempt, record.matrix or None, record.sweep_id or None, record.status, record.measured_at)
+        return (name, mtime_ns, size, None, *known), content
+    return (name, mtime_ns, size, problem, *[None] * 5), None
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _content(record: Record) -> dict[str, Any]:
+    return {
+        "attempt": record.attempt,
+        "matrix": record.matrix,
+        "sweep_id": record.sweep_id,
+        "config_id": record.config_id,
+        "repetition": record.repetition,
+        "series": record.series,
+        "build": record.build,
+        "status": record.status,
+        "measured_at": record.measured_at,
+        "logical_date": record.logical_date,
+        "metrics": dict(_numbers(record.metrics.model_dump(exclude_none=True))),
+        "reasons": record.reasons,
+        "cores": record.environment.cores,
+    }
+
+
+def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
+    """Every single number and truth value by its path; what is null, a list or a text is left out."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name}", value

@@ -1,0 +1,49 @@
+"""Where the records of a workload come from, in the generator's words, and how many of them warm the engine up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.config import Configuration
+from faultline.spark_conf import JOBS
+
+# Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.
+PRIMER_LINES = 2000
+# Throw-away batches in which the engine works through the primer before the gate.
+WARM_UP_BATCHES = 10
+# Terms of the series that the primer of `pi` asks for at most; it is worked through twice, some seconds of one core.
+PRIMER_TERMS = 10_000_000
+
+
+def source(config: Configuration) -> dict[str, Any]:
+    """The part of the generator's specification that names its source and the source's parameters."""
+    if config.workload == "pi":
+        return {"source": "ids", "iterations": config.iterations}
+    if streams := JOBS[config.workload].streams:
+        return {
+            "source": "stock",
+            "streams": list(streams),
+            "stocks": config.stocks,
+            "users": config.users,
+            "watermark_s": config.watermark_s,
+            "disorder": config.disorder,
+            "late": config.late,
+            "skew": config.skew or 0.0,
+        }
+    if config.skew is None:
+        return {"source": "text", "corpus": config.corpus}
+    return {"source": "zipf", "skew": config.skew, "vocabulary": config.vocabulary}
+
+
+def primer_lines(config: Configuration) -> int:
+    """Lines of the primer: what a JVM needs to get warm, and `known_truth` does not."""
+    if config.workload == "known_truth":
+        return 0
+    if config.workload == "pi":
+        return max(WARM_UP_BATCHES, min(PRIMER_LINES, PRIMER_TERMS // config.iterations))
+    return PRIMER_LINES
+
+
+def primer_records(config: Configuration) -> int:
+    """Records that the generator sends before the gate: one to each partition, filler words and lines."""
+    return config.partitions + config.filler_words + primer_lines(config)

@@ -1,0 +1,56 @@
+"""Harvest of `pi`: outputs carry the id of their record, so each tuple is looked up by itself.
+
+The sums are computed again in another way than the workload does it: as rows, term by term.
+"""
+
+from __future__ import annotations
+
+from counts import number_alike
+from pi import work
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from running import Config
+
+# Two ways of adding up to 10^7 terms differ by rounding in the 13th decimal place.
+TOLERANCE = 1e-12
+# Terms that are rows at once, so that a long series takes no more memory than a short one.
+CHUNK = 65_536
+
+
+def harvest_pi(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """tuples.parquet and counts.parquet; a tuple is reflected by its id's first output."""
+    identity, terms = work(F.col("value"))
+    asked = records.select("lineage", "batch", "primer", "timestamp_ms", identity.alias("key"), terms.alias("terms"))
+    asked = asked.where("terms > 0")
+    first = outputs.groupBy("key").agg(F.min("emitted_ms").alias("emitted_ms"))
+    tuples = asked.join(first, "key", "left").withColumnRenamed("timestamp_ms", "produced_ms")
+    return number_alike(tuples), _counts(asked, outputs)
+
+
+def _counts(asked: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Per id: expected and final are 1, every output beyond the first is a repetition."""
+    expected = asked.groupBy("key").agg(F.first("terms").alias("terms"))
+    expected = expected.join(F.broadcast(sums(asked.select("terms").distinct())), "terms", "left")
+    off = F.abs(F.col("value").try_cast("double") - F.col("sum"))
+    final = (
+        outputs.join(expected.select("key", "sum"), "key", "left")
+        .groupBy("key")
+        .agg(
+            F.lit(1).cast("long").alias("final"),
+            F.count("*").alias("outputs"),
+            (F.count("*") - 1).alias("reemitted"),
+            # An id that the input does not hold is wrong as it is: no sum, no comparison.
+            F.count_if(F.col("value").try_cast("double").isNull() | ~(off <= TOLERANCE)).alias("unreadable"),
+        )
+    )
+    known = expected.select("key", F.lit(1).cast("long").alias("expected"))
+    return known.join(final, "key", "full_outer").fillna(0, ["outputs", "reemitted", "unreadable"])
+
+
+def sums(terms: DataFrame) -> DataFrame:
+    """terms, sum: the first `terms` terms of 4 - 4/3 + 4/5 - ..., each added as a row of its own."""
+    chunks = terms.select("terms", F.explode(F.sequence(F.lit(0), F.col("terms") - 1, F.lit(CHUNK))).alias("begin"))
+    end = F.least(F.col("begin") + (CHUNK - 1), F.col("terms") - 1)
+    rows = chunks.select("terms", F.explode(F.sequence("begin", end)).alias("k"))
+    term = F.when(F.col("k") % 2 == 0, 4.0).otherwise(-4.0) / (2.0 * F.col("k") + 1.0)
+    return rows.groupBy("terms").agg(F.sum(term).alias("sum"))

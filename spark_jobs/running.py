@@ -1,0 +1,152 @@
+"""What every Spark workload shares: how it is told what to do, reads Kafka, writes Kafka, warms up, and stops.
+
+A workload is a query: Kafka's records in, the columns `key` and `value` out (text). Output records carry the header
+`lineage`, in update mode; the Kafka sink is at-least-once, so a batch that is tried again emits its results again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from progress import ProgressLog  # beside this file, which spark-submit puts on the path
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+POLL_S = 0.2
+
+Config = dict[str, Any]
+# Records of the input topic (`value` is binary) and the program's configuration -> key, value.
+Query = Callable[[DataFrame, Config], DataFrame]
+
+
+class Workload:
+    """One query between the input topic and an output topic."""
+
+    def __init__(self, spark: SparkSession, query: Query, config: Config) -> None:
+        self._spark, self._query, self._config = spark, query, config
+
+    def start(self, lineage: int) -> StreamingQuery:
+        """The measured query on its trigger: micro-batches, or a real-time batch of `real_time_s`."""
+        config = self._config
+        checkpoint = f"{config['checkpoint']}/lineage-{lineage}" if config["lineages"] else config["checkpoint"]
+        writer = self._writer(config["output_topic"], checkpoint, {}, lineage)
+        if config.get("real_time_s"):
+            return writer.trigger(realTime=milliseconds(config["real_time_s"])).start()
+        return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
+
+    def warm_up(self) -> None:
+        """Works through the primer in small batches, with a throw-away topic and checkpoint.
+
+        The same plan on the same executors, so that the measured query starts with compiled code. Only
+        the first incarnation does it: a restarted driver is measured as cold as it is.
+        """
+        plan = self._config["warm_up"]
+        options = {"maxOffsetsPerTrigger": str(plan["records_per_batch"])}
+        writer = self._writer(plan["topic"], plan["checkpoint"], options).trigger(availableNow=True)
+        # Planning took as long as the executors' start; now all of them are to be warmed.
+        self.await_executors()
+        writer.start().awaitTermination()
+
+    def await_executors(self) -> None:
+        """Returns when all executors have registered: a state that settled on fewer would move later."""
+        context = self._spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
+        while context.getExecutorMemoryStatus().size() <= self._config["executors"]:  # the driver is counted too
+            time.sleep(0.05)
+
+    def _writer(
+        self, topic: str, checkpoint: str, source_options: dict[str, str], lineage: int = 0
+    ) -> DataStreamWriter:
+        """The whole query, from the input topic to `topic`; the caller sets the trigger.
+
+        Only lineage 0 begins at the start of the topic: a later one stands for a job that lost everything.
+        """
+        config = self._config
+        records = (
+            self._spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", config["bootstrap"])
+            .option("subscribe", config["input_topic"])
+            .option("startingOffsets", "latest" if lineage else "earliest")
+            .options(**source_options)
+            .load()
+        )
+        mark = F.struct(F.lit("lineage").alias("key"), F.lit(str(lineage)).cast("binary").alias("value"))
+        return (
+            self._query(records, config)
+            .withColumn("headers", F.array(mark))
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", config["bootstrap"])
+            .option("topic", topic)
+            .option("checkpointLocation", checkpoint)
+            .outputMode("update")
+        )
+
+
+class Lineages:
+    """The state lineage that the workload supervisor asks for (commit mode `none`); otherwise always 0.
+
+    The supervisor writes {"lineage": n, "stop": bool} to `control`; this program answers that lineage n
+    has stopped by writing n to `stopped`, and starts the next one once it is told its number.
+    """
+
+    def __init__(self, paths: dict[str, str] | None) -> None:
+        """`paths`: {"control", "stopped"}, or None for the other commit modes."""
+        self._control = Path(paths["control"]) if paths else None
+        self._stopped = Path(paths["stopped"]) if paths else None
+
+    def wanted(self) -> tuple[int, bool]:
+        """Number of the lineage, and whether it is to stop."""
+        if self._control is None:
+            return 0, False
+        word = json.loads(self._control.read_text())
+        return int(word["lineage"]), bool(word["stop"])
+
+    def confirm(self, lineage: int) -> None:
+        """Says that `lineage` has stopped."""
+        if self._stopped is not None:
+            self._stopped.write_text(str(lineage))
+
+
+def milliseconds(seconds: float) -> str:
+    """An interval in the words that Spark takes for triggers, watermarks and windows."""
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def run(query: Query, description: str | None) -> None:
+    """The life of a workload's program: warm-up, the measured query, its lineages, the stop file."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
+    options, _ = parser.parse_known_args()
+    config: Config = json.loads(options.config.read_text())
+
+    spark = SparkSession.builder.getOrCreate()
+    workload = Workload(spark, query, config)
+    if config["first"] and not Path(config["first"]).exists():
+        Path(config["first"]).touch()
+        workload.warm_up()
+    workload.await_executors()
+    spark.streams.addListener(ProgressLog(Path(config["listener_log"])))
+    lineages = Lineages(config["lineages"])
+    lineage, _ = lineages.wanted()
+    running = workload.start(lineage)
+    end = Path(config["stop_file"])
+    # awaitTermination raises the query's own error, which ends this program with status 1.
+    while not running.awaitTermination(POLL_S):
+        if end.exists():
+            running.stop()
+            continue
+        wanted, stop = lineages.wanted()
+        if stop and wanted == lineage:
+            running.stop()
+            lineages.confirm(lineage)
+            while (wanted := lineages.wanted()[0]) == lineage and not end.exists():
+                time.sleep(POLL_S / 10)
+            lineage = wanted
+            running = workload.start(lineage)
+    spark.stop()

@@ -1,0 +1,26 @@
+"""Harvest of counted keys: a record holds many words, or is one, known by its partition and offset."""
+
+from __future__ import annotations
+
+from counts import batch_counts, count_keys, group_tuples, reflected
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from running import Config
+
+
+def harvest_words(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """tuples.parquet and counts.parquet of texts whose words are counted."""
+    return _harvest(records, outputs, F.explode(F.split("value", " ")))
+
+
+def harvest_ids(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """The same where a record is one tuple under the key `<partition>:<offset>`."""
+    return _harvest(records, outputs, F.concat_ws(":", "partition", "offset"))
+
+
+def _harvest(records: DataFrame, outputs: DataFrame, key: Column) -> tuple[DataFrame, DataFrame]:
+    counted = outputs.withColumn("count", F.col("value").try_cast("bigint"))
+    words = records.select("lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), key.alias("key"))
+    expected = words.groupBy("key").agg(F.count("*").alias("expected"))
+    tuples = group_tuples(words, reflected(batch_counts(words), counted))
+    return tuples, count_keys(expected, counted)

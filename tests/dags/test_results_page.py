@@ -1,0 +1,99 @@
+"""The results page as Airflow 3.3 takes it: behind its login, in its navigation, linked from its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from faultline.settings import ROOT
+
+
+def plugin() -> Any:
+    import importlib.util
+
+    path = ROOT / "plugins" / "faultline_results.py"
+    spec = importlib.util.spec_from_file_location("faultline_results_under_test", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FaultlineResults
+
+
+def status(app: Any, path: str, **headers: str) -> int:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+# Airflow's own imports bring it up.
+@pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+def test_airflow_s_own_login_guards_every_address() -> None:
+    from airflow.api_fastapi.app import create_auth_manager
+
+    create_auth_manager()
+    app = plugin().fastapi_apps[0]["app"]
+    for path in ("/", "/sweeps/x", "/experiments.csv", "/static/plotly.min.js", "/runs/m/x", "/nothing"):
+        assert status(app, path) == 401, path
+        assert status(app, path, cookie="_token=forged") in (401, 403), path
+
+
+def test_its_places_in_the_ui_are_of_a_kind_that_airflow_knows() -> None:
+    from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+    views = [ExternalViewResponse.model_validate(view) for view in plugin().external_views]
+    assert [view.destination for view in views] == ["nav", "dag_run", "dag"]
+    assert len({view.url_route for view in views}) == 3
+    assert views[1].href == "/faultline/runs/{DAG_ID}/{RUN_ID}"
+
+
+def test_every_task_links_to_the_results_of_its_run() -> None:
+    (link,) = plugin().global_operator_extra_links
+    key = SimpleNamespace(dag_id="experiment", run_id="manual__2026-11-21T06:15:00+00:00")
+    assert link.get_link(None, ti_key=key) == (
+        "/plugin/faultline-results/faultline/runs/experiment/manual__2026-11-21T06%3A15%3A00%2B00%3A00"
+    )
+
+
+def test_loading_the_plugin_loads_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; before = set(sys.modules); import faultline.orchestration.results_page; "
+        "print(sorted({'plotly', 'pyarrow', 'rich', 'fastapi'} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import airflow.sdk, airflow.plugins_manager; " + program],
+        capture_output=True, text=True, check=True, env=_environment(),
+    )  # fmt: skip
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"}

@@ -1,0 +1,46 @@
+"""One local Spark for all tests of the Spark programs, and the programs themselves, which lie beside each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from faultline.java import find_java
+from faultline.settings import ROOT
+from faultline.spark_conf import engine_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# As spark-submit puts the program's folder on the path.
+PROGRAMS = ROOT / "spark_jobs"
+if str(PROGRAMS) not in sys.path:
+    sys.path.append(str(PROGRAMS))
+
+
+def local_session(folder: Path) -> SparkSession:
+    """A local Spark on two cores with the engine's settings; what it writes goes to `folder`."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("JAVA_HOME", str(find_java(folder / "java.json").home))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        **engine_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        # Small data: compiling them well takes longer than working through them.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,163 @@
+"""A results folder for tests of the pages, and a way to ask the app for an address exactly as given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import plotly.graph_objects as go
+from fastapi import FastAPI, HTTPException, Request
+
+from faultline.index import Index
+from faultline.pages.app import build_app
+from faultline.pages.site import Site
+from faultline.record import Record
+from tests.unit.sample_records import sample
+
+LOGIN = {"authorization": "Bearer known"}
+
+
+def record(
+    attempt: str,
+    *,
+    sweep: str | None = "s1",
+    matrix: str | None = "m",
+    build: str = "b1",
+    series: str | None = None,
+    measured_at: str = "2026-11-21T06:15:00.250+00:00",
+    **named: Any,
+) -> Record:
+    """A sample record of a sweep; other arguments as for `sample`."""
+    return sample(attempt=attempt, **named).model_copy(
+        update={
+            "sweep_id": sweep,
+            "matrix": matrix,
+            "build": build,
+            "series": series or build,
+            "measured_at": measured_at,
+        }
+    )
+
+
+def put(results: Path, *records: Record) -> Path:
+    """Writes records where the store keeps them; returns the last one's file."""
+    path = results
+    for one in records:
+        path = results / "records" / one.config_id / f"{one.attempt}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(one.as_json(), encoding="utf-8")
+    return path
+
+
+def site(results: Path, **named: Any) -> Site:
+    """The pages over a results folder."""
+    return Site(Index(results), results, **named)
+
+
+def figures(html: str) -> dict[str, Any]:
+    """The data of the figures in a page."""
+    start = '<script type="application/json" id="figures">'
+    if start not in html:
+        return {}
+    content: dict[str, Any] = json.loads(html.split(start)[1].split("</script>")[0])
+    return content
+
+
+def figure(html: str) -> go.Figure:
+    """The figure of a sweep's page, checked by plotly."""
+    return go.Figure(figures(html)["metric"])
+
+
+class _Rows(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def rows(html: str) -> list[list[str]]:
+    """The texts of all table rows."""
+    parser = _Rows()
+    parser.feed(html)
+    return [[" ".join(cell.split()) for cell in row] for row in parser.rows]
+
+
+def guard(request: Request) -> None:
+    """Stands for Airflow's login."""
+    if request.headers.get("authorization") != LOGIN["authorization"]:
+        raise HTTPException(401, "Not authenticated")
+
+
+def app(results: Path) -> FastAPI:
+    """The app over a results folder."""
+    one = site(results, prefix="")
+    return build_app(lambda request: one, guard)
+
+
+@dataclass
+class Answer:
+    """What the app sent back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8")
+
+    @property
+    def line(self) -> str:
+        """The one line of a page that says what is missing."""
+        return unescape(self.text.split('<p class="missing">')[1].split("</p>")[0])
+
+
+def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
+    """One request. The address is sent as it stands: no client tidies `..` away, as an attacker's would not."""
+    path, _, query = address.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in (LOGIN if headers is None else headers).items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    start = next(message for message in sent if message["type"] == "http.response.start")
+    body = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
+    return Answer(start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body)

@@ -1,0 +1,309 @@
+"""The stock streams keep schemas, shares and the prices of one market, and are the same however they are cut."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import generators
+from generators.errors import InputError
+from generators.prices import Market, read_closes
+from generators.spec import GeneratorSpec
+from generators.stock import LATE_MS, ROUND_MS, SPREAD, STREAMS, StockStreams
+from generators.stream import make_source
+from generators.zipf import estimate_exponent
+
+OPEN = datetime(2013, 3, 1, 14, 30, tzinfo=UTC)
+SCHEMAS = {
+    name: json.loads((Path(generators.__file__).parent / "schemas" / f"{name.lower()}.json").read_text())
+    for name in STREAMS
+}
+FORMS = {
+    "STOCK": r'\{"stream":"STOCK","szcode":"[^"]+","eventTime":"[^"]+","lastPrice":\d+\.\d\d\}',
+    "TRANSACTION": r'\{"stream":"TRANSACTION","szcode":"[^"]+","userID":\d+,"eventTime":"[^"]+",'
+    r'"Turnover":\d+,"Price":\d+\.\d\d\}',
+    "POSITION": r'\{"stream":"POSITION","userID":\d+,"szcode":"[^"]+","eventTime":"[^"]+",'
+    r'"lastPrice":\d+\.\d\d,"openInterest":\d+\}',
+}
+N = 20_000
+
+
+def spec(**values: Any) -> GeneratorSpec:
+    base = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 500, "seconds": 60, "source": "stock"}
+    return GeneratorSpec.model_validate({**base, **values})
+
+
+def source(**values: Any) -> StockStreams:
+    made = make_source(spec(**values))
+    assert isinstance(made, StockStreams)
+    return made
+
+
+def numbers(n: int, first: int = 0) -> Any:
+    return np.arange(first, first + n, dtype=np.uint64)
+
+
+def read(payloads: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(payload, parse_float=Decimal) for payload in payloads]
+
+
+@cache
+def records(*streams: str) -> list[dict[str, Any]]:
+    return read(source(streams=streams).payloads(numbers(N)))
+
+
+def event_ms(record: dict[str, Any]) -> int:
+    since = datetime.strptime(record["eventTime"], "%Y-%m-%dT%H:%M:%S.%f%z") - OPEN
+    return round(since.total_seconds() * 1000)
+
+
+@cache
+def market(stocks: int = 100) -> Market:
+    return Market(stocks, read_closes())
+
+
+def price(szcode: str, *moments_ms: int, stocks: int = 100) -> list[Decimal]:
+    listing = np.full(len(moments_ms), market(stocks).szcodes.index(szcode.encode()), dtype=np.int64)
+    return [Decimal(c) / 100 for c in market(stocks).cents(listing, np.array(moments_ms, dtype=np.int64)).tolist()]
+
+
+@pytest.mark.parametrize("streams", [("STOCK",), ("TRANSACTION",), ("POSITION",), ("STOCK", "POSITION"), STREAMS])
+def test_every_payload_keeps_its_schema(streams: tuple[str, ...]) -> None:
+    made = source(streams=streams, stocks=7000, users=10**7, rate=90_000, seconds=10_000, late=0.1)
+    validators = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
+    payloads = made.payloads(numbers(2000, 8 * 10**8)) + list(made.primer(300))
+    for payload in payloads:
+        value = json.loads(payload)
+        validators[value["stream"]].validate(value)
+        # Two decimals, no spaces and the order of keys are beyond a schema.
+        assert re.fullmatch(FORMS[value["stream"]], payload.decode()), payload
+    assert {json.loads(payload)["stream"] for payload in payloads} == set(streams)
+
+
+def test_the_schemas_are_schemas_and_refuse() -> None:
+    for name, schema in SCHEMAS.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        good = json.loads(source(streams=[name]).payloads(numbers(1))[0])
+        for key in good:
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({k: v for k, v in good.items() if k != key}, schema)
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**good, key: None}, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**good, "more": 1}, schema)
+
+
+def test_a_record_byte_for_byte() -> None:
+    """What was written once is written for ever: records of older runs are compared with those of newer ones."""
+    made = source(streams=STREAMS, seed=1)
+    by_stream = {}
+    for payload in made.payloads(numbers(50)):
+        by_stream.setdefault(json.loads(payload)["stream"], payload)
+    assert by_stream == PINNED
+
+
+@pytest.mark.parametrize("streams", [("STOCK", "POSITION"), STREAMS, ("TRANSACTION", "POSITION")])
+def test_stream_shares(streams: tuple[str, ...]) -> None:
+    seen = Counter(record["stream"] for record in records(*streams))
+    others = len(streams) - ("STOCK" in streams)
+    for name in streams:
+        share = (0.2 if name == "STOCK" else 0.8 / others) if "STOCK" in streams else 1 / others
+        assert abs(seen[name] - share * N) <= 4 * (N * share * (1 - share)) ** 0.5
+
+
+def test_a_stream_reaches_each_partition_alike() -> None:
+    quotes = [k for k, record in enumerate(records("STOCK", "POSITION")) if record["stream"] == "STOCK"]
+    for partitions in (2, 5, 10):
+        seen = np.bincount(np.array(quotes) % partitions, minlength=partitions)
+        assert abs(seen - len(quotes) / partitions).max() < 5 * (len(quotes) / partitions) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("watermark_s", "disorder", "late"), [(5.0, 0.1, 0.01), (0.5, 0.5, 0.5), (5.0, 0, 0), (0, 0.3, 0.2), (7.0, 1, 0)]
+)
+def test_shares_and_bounds_of_disorder_and_lateness(watermark_s: float, disorder: float, late: float) -> None:
+    made = source(watermark_s=watermark_s, disorder=disorder, late=late)
+    due_ms = [k * 2 for k in range(N)]  # 500 records/s
+    early = np.array(due_ms) - [event_ms(record) for record in read(made.payloads(numbers(N)))]
+    most = int(watermark_s * 500)
+    assert set(np.unique(early[early > most])) <= {LATE_MS}
+    assert early.min() == (0 if disorder + late < 1 else 1)
+    lates, shifted = (early == LATE_MS).sum(), ((early > 0) & (early <= most)).sum()
+    assert abs(lates - late * N) <= 4 * (N * late * (1 - late)) ** 0.5
+    if most == 0:
+        assert shifted == 0
+    else:
+        assert abs(shifted - disorder * N) <= 4 * (N * disorder * (1 - disorder)) ** 0.5
+        if disorder:  # uniform over 1 … most
+            some = early[(early > 0) & (early <= most)]
+            assert abs(some.mean() - (most + 1) / 2) < 4 * most / (12 * len(some)) ** 0.5
+            assert some.max() > 0.99 * most
+
+
+def test_event_times_are_due_times_along_a_curve() -> None:
+    wanted = spec(disorder=0, late=0, rate_curve={"kind": "ramp", "from_s": 0, "until_s": 20, "to": 900})
+    schedule = wanted.schedule
+    assert schedule is not None and schedule.count == 50_000
+    found = [event_ms(record) for record in read(make_source(wanted).payloads(numbers(N)))]
+    assert found == [schedule.due_ns(k) // 1_000_000 for k in range(N)]
+
+
+def test_a_quote_is_the_price_of_its_moment() -> None:
+    for record in records("STOCK", "POSITION")[:5000]:
+        if record["stream"] == "STOCK":
+            assert [record["lastPrice"]] == price(record["szcode"], event_ms(record))
+
+
+def test_trades_lie_around_the_price_of_their_moment() -> None:
+    aside = []
+    for record in records("TRANSACTION")[:5000]:
+        [fair] = price(record["szcode"], event_ms(record))
+        aside.append(float((record["Price"] - fair) / fair))
+        assert abs(record["Price"] - fair) <= fair * Decimal(SPREAD) + Decimal("0.005")
+    assert abs(np.mean(aside)) < SPREAD / 10 and np.std(aside) > SPREAD / 3  # to both sides
+    assert {record["Turnover"] for record in records("TRANSACTION")} == set(range(100, 5001, 100))
+
+
+def test_positions_are_valued_at_a_trade_of_their_user() -> None:
+    """One trade a round at most, so at one instant of the round before each event; holdings change only there."""
+    seen: dict[tuple[int, str], list[tuple[int, Decimal, int]]] = {}
+    made = source(streams=["POSITION"], users=3, stocks=2, seconds=200)
+    for record in read(made.payloads(numbers(N))):
+        seen.setdefault((record["userID"], record["szcode"]), []).append(
+            (event_ms(record), record["lastPrice"], record["openInterest"])
+        )
+    assert len(seen) == 6
+    for (_, szcode), events in seen.items():
+        events = sorted(event for event in events if event[0] >= 0)
+        changes = [b[0] for a, b in zip(events, events[1:], strict=False) if a[1:] != b[1:]]
+        assert len(changes) >= 1
+        # The changes of one user and stock are whole rounds apart, but for the time between two of its records.
+        phases = np.array(changes) % ROUND_MS
+        assert min(np.ptp(phases), np.ptp((phases + ROUND_MS // 2) % ROUND_MS)) < 500
+        every = np.array([int(p * 100) for p in price(szcode, *range(-ROUND_MS, events[-1][0] + 1), stocks=2)])
+        for at, last, shares in events:
+            assert shares > 0 and (every[at + 1 : at + ROUND_MS + 1] == int(last * 100)).any()
+
+
+def test_users_and_stocks_are_all_there_and_alike() -> None:
+    some = records(*STREAMS)
+    users = Counter(record["userID"] for record in some if "userID" in record)
+    assert set(users) == set(range(1, 1001)) and max(users.values()) < 5 * min(users.values()) + 20
+    stocks = Counter(record["szcode"] for record in some)
+    assert {code.encode() for code in stocks} == set(market().szcodes)
+    assert max(stocks.values()) < 1.5 * min(stocks.values())
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.7, 1.3])
+def test_skew_chooses_the_stocks_by_the_law(skew: float) -> None:
+    stocks = Counter(record["szcode"] for record in read(source(skew=skew).payloads(numbers(N))))
+    estimate, low, high = estimate_exponent([stocks[code.decode()] for code in market().szcodes])
+    assert low <= skew <= high and high - low < 0.1 and abs(estimate - skew) < 0.05
+
+
+def test_skew_that_moves_is_that_of_the_due_time() -> None:
+    curve = {"kind": "step", "at_s": 20, "to": 2}
+    made = source(skew=0.5, skew_curve=curve)
+    for first, exponent in ((0, 0.5), (10_000, 2.0)):
+        counts = Counter(record["szcode"] for record in read(made.payloads(numbers(10_000, first))))
+        _, low, high = estimate_exponent([counts[code.decode()] for code in market().szcodes])
+        assert low <= exponent <= high
+    plain = source(skew=0.5)
+    assert made.payloads(numbers(10_000)) == plain.payloads(numbers(10_000))
+    assert list(made.primer(100)) == list(plain.primer(100))
+
+
+@given(
+    st.integers(0, 2**31),
+    st.integers(0, 9),
+    st.integers(1, 199),
+    st.integers(1, 40),
+    st.sampled_from([None, {"kind": "sine", "period_s": 7, "amplitude": 90}]),
+    st.sampled_from([None, {"kind": "ramp", "from_s": 0, "until_s": 2, "to": 2}]),
+)
+@settings(max_examples=15)
+def test_any_cut_gives_the_same_records(
+    seed: int, repetition: int, cut: int, step: int, rate_curve: Any, skew_curve: Any
+) -> None:
+    values = {"seed": seed, "repetition": repetition, "streams": STREAMS, "rate": 100}
+    values |= {"rate_curve": rate_curve, "skew_curve": skew_curve}
+    whole = source(**values).payloads(numbers(200))
+    again = source(**values)
+    assert again.payloads(numbers(cut)) + again.payloads(numbers(200 - cut, cut)) == whole
+    assert again.payloads(numbers(200)[::step]) == whole[::step]
+    assert again.payloads(numbers(0)) == []
+
+
+def test_seed_and_repetition_change_the_records() -> None:
+    variants = [source(seed=s, repetition=r).payloads(numbers(50)) for s, r in [(1, 0), (2, 0), (1, 1)]]
+    assert len({tuple(payloads) for payloads in variants}) == 3
+
+
+@pytest.mark.parametrize(("rate", "n"), [(500, 2000), (5, 2000), (0.1, 3), (500, 0), (40_000, 5000)])
+def test_the_primer_happened_in_the_minute_before_the_opening(rate: float, n: int) -> None:
+    found = [event_ms(record) for record in read(list(source(rate=rate, streams=STREAMS).primer(n)))]
+    assert len(found) == n and found == sorted(found)
+    if n:
+        assert found[0] == -60_000 and found[-1] < 0
+        if rate == 500:  # as dense as the schedule where that fits the minute
+            assert found == [2 * k - 60_000 for k in range(n)]
+
+
+def test_the_primer_leaves_no_measured_record_behind_its_watermark() -> None:
+    wanted: dict[str, Any] = {"rate": 5, "watermark_s": 4.0, "disorder": 0.9, "late": 0.05}
+    made = source(**wanted)
+    watermark = max(event_ms(record) for record in read(list(made.primer(2000)))) - 4000
+    for record in read(made.payloads(numbers(200))):
+        late = event_ms(record) < -LATE_MS // 2
+        assert late == (event_ms(record) < watermark)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": None, "seconds": None, "records": 5}, "rate: the source stock takes its event times"),
+        ({"streams": []}, "streams"),
+        ({"streams": ["STOCK", "STOCK"]}, "streams: a stream is named twice"),
+        ({"streams": ["QUOTE"]}, "streams"),
+        ({"disorder": 0.6, "late": 0.5}, "disorder: no record is both"),
+        ({"state_mb": 1}, "state_mb: the records of stock carry no filler words"),
+        ({"stocks": 0}, "stocks"),
+        ({"users": 0}, "users"),
+        ({"watermark_s": -1}, "watermark_s"),
+        ({"late": 1.1}, "late"),
+    ],
+)
+def test_bad_parameters_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec(**values)
+
+
+def test_stocks_are_uniform_unless_asked_otherwise() -> None:
+    assert spec().skew == 0 and spec(skew=1.5).skew == 1.5 and spec(source="zipf").skew == 1.0
+
+
+def test_a_damaged_price_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("generators.stream.read_closes", lambda: read_closes(tmp_path / "daily.csv"))
+    with pytest.raises(InputError, match=r"prices: .*daily\.csv cannot be read"):
+        source()
+
+
+PINNED = {
+    "STOCK": b'{"stream":"STOCK","szcode":"IBM-013","eventTime":"2013-03-01T14:29:59.800Z","lastPrice":125.69}',
+    "TRANSACTION": b'{"stream":"TRANSACTION","szcode":"GOOG-001","userID":400,'
+    b'"eventTime":"2013-03-01T14:30:00.000Z","Turnover":900,"Price":185.78}',
+    "POSITION": b'{"stream":"POSITION","userID":801,"szcode":"AAPL-001",'
+    b'"eventTime":"2013-03-01T14:29:57.763Z","lastPrice":21.62,"openInterest":4200}',
+}

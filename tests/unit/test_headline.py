@@ -1,0 +1,63 @@
+"""Notes of runs: what matters first, whole links, and texts that stay texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.airflow_api import AirflowApi
+from faultline.errors import InfrastructureError
+from faultline.headline import MAX_NOTE, headline, sweep_headline, write_note
+from faultline.settings import Settings
+from tests.unit.sample_records import CENSORED, RECOVERED, sample
+
+
+def test_an_experiment_in_a_line() -> None:
+    note = headline(sample(recovery=RECOVERED))
+    assert note == (
+        "**valid** · word\\_count, state 1 MB, interval 2 s, executor kill · latency p50 1,607 ms, p99 8,046 ms · "
+        "501 records/s, sustained · reload 6.25 s, replay 1.59 s, macro 13.8 s · 0 lost, 12,345 overcounted · "
+        "[Results](/plugin/faultline-results/faultline/experiments/20261121T061500Z-3fa9c1)"
+    )
+    assert "macro \\> 33.9 s" in headline(sample(recovery=CENSORED))
+    assert "macro" not in headline(sample(fault="none"))
+
+
+def test_what_failed_says_why_and_markup_stays_text() -> None:
+    note = headline(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
+    assert note.startswith("**failed** · ")
+    assert "\\[x\\]\\(javascript:alert\\) \\<b\\>\\*now\\*\\</b\\> \\# big" in note
+    assert "latency" not in note
+    long = headline(sample(status="failed", reasons=["*" * 5000]))
+    assert len(long) <= MAX_NOTE and long.endswith("experiments/20261121T061500Z-3fa9c1)")
+
+
+def test_a_sweep_in_a_line() -> None:
+    records = [sample(recovery=RECOVERED), sample(recovery=CENSORED, latency={"p99": 900.0}), sample(status="failed")]
+    note = sweep_headline(records, "s 1/x")
+    assert note == (
+        "**3 experiments**: 2 valid, 1 failed · latency p99 4,473 ms (900 to 8,046) · macro 13.8 s · "
+        "1 not recovered while watched · 0 tuples lost · "
+        "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
+    )
+    assert "No experiment was measured" in sweep_headline([], "s1")
+
+
+def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(tmp_path, tmp_path, tmp_path)
+    said = write_note(settings, "experiment", "r 1", "text")
+    assert said is not None and "no note for the run r 1 of experiment" in said, "no password, no server"
+    calls: list[Any] = []
+    monkeypatch.setattr(AirflowApi, "_call", lambda self, *given: calls.append(given))
+    assert write_note(settings, "experiment", "r/1+2", "x" * 2000) is None
+    assert calls == [
+        ("PATCH", "/api/v2/dags/experiment/dagRuns/r%2F1%2B2?update_mask=note", {"note": "x" * MAX_NOTE}),
+    ]
+
+    def broken(self: AirflowApi, *given: Any) -> None:
+        raise InfrastructureError("airflow: does not answer")
+
+    monkeypatch.setattr(AirflowApi, "_call", broken)
+    assert "does not answer" in str(write_note(settings, "experiment", "r", "text"))

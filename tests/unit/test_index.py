@@ -1,0 +1,162 @@
+"""The index of the records stays true to the files, whatever happens to either."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from faultline import index as module
+from faultline.index import FILE, Index, Tally
+from faultline.record import Record
+from tests.unit.pages_store import put, record
+
+
+def fresh(results: Path) -> Index:
+    made = Index(results)
+    made.refresh()
+    return made
+
+
+def test_sweeps_and_matrices_are_counted_by_status_newest_first(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        record("a1"),
+        record("a2", status="invalid", measured_at="2026-11-21T07:00:00+00:00"),
+        record("b1", sweep="s2", status="failed", measured_at="2026-11-22T06:00:00+00:00"),
+        record("c1", sweep=None, matrix=None, status="cancelled", measured_at="2026-11-20T06:00:00+00:00"),
+    )
+    index = fresh(tmp_path)
+    assert index.sweeps(10) == [
+        Tally("s2", "m", 1, 0, 0, 1, 0, "2026-11-22T06:00:00+00:00", "2026-11-22T06:00:00+00:00"),
+        Tally("s1", "m", 2, 1, 1, 0, 0, "2026-11-21T06:15:00.250+00:00", "2026-11-21T07:00:00+00:00"),
+        Tally(None, None, 1, 0, 0, 0, 1, "2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00+00:00"),
+    ]
+    assert [(one.name, one.total) for one in index.matrices()] == [("m", 3)]
+    assert (index.count_sweeps(), [one.name for one in index.sweeps(1, 1)]) == (3, ["s1"])
+    assert index.sweeps_of("m", 10) == ["s2", "s1"]
+    assert [one.attempt for one in index.of_sweep(None)] == ["c1"]
+    assert [one.attempt for one in index.of_matrix("m")] == ["a1", "a2", "b1"]
+
+
+def test_an_entry_holds_what_its_record_says(tmp_path: Path) -> None:
+    one = record("a1", state_mb=8.0, recovery={"recovered": False, "censored_at_s": 33.94}, reasons=["x: y"])
+    put(tmp_path, one)
+    entry = fresh(tmp_path).of_attempt("a1")
+    assert entry is not None
+    assert (entry.config_id, entry.repetition, entry.build, entry.group) == (one.config_id, 0, "b1", "b1")
+    assert entry.config["state_mb"] == 8.0
+    assert entry.metrics["latency_ms.p99"] == 8046.4
+    assert entry.metrics["recovery.censored_at_s"] == 33.94
+    assert entry.metrics["recovery.recovered"] is False
+    assert "latency_ms.method" not in entry.metrics, "a text is no figure"
+    assert entry.reasons == ("x: y",)
+    assert entry.fault == "executor kill"
+
+
+def test_it_follows_the_files(tmp_path: Path) -> None:
+    path = put(tmp_path, record("a1", status="failed"))
+    index = fresh(tmp_path)
+    assert [one.failed for one in index.sweeps(1)] == [1]
+    put(tmp_path, record("a1"), record("a2"))
+    os.utime(path, ns=(1, 1))
+    index.refresh()
+    assert [(one.valid, one.failed) for one in index.sweeps(1)] == [(2, 0)]
+    path.unlink()
+    index.refresh()
+    assert index.of_attempt("a1") is None
+    assert [one.attempt for one in index.all()] == ["a2"]
+
+
+def test_what_is_known_is_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, record("a1"), record("a2"))
+    fresh(tmp_path)
+    parsed = []
+    parse = Record.model_validate_json
+    monkeypatch.setattr(Record, "model_validate_json", lambda text: parsed.append(1) or parse(text))
+    assert len(fresh(tmp_path).all()) == 2, "another process"
+    assert parsed == []
+    put(tmp_path, record("a3"))
+    assert len(fresh(tmp_path).all()) == 3
+    assert parsed == [1]
+
+
+def test_broken_files_are_listed_by_name_and_hide_no_other(tmp_path: Path) -> None:
+    path = put(tmp_path, record("good"))
+    whole = path.read_text()
+    path.with_name("half.json").write_text(whole[:300])
+    path.with_name("later.json").write_text(whole.replace('"schema": 1', '"schema": 2'))
+    path.with_name("other-name.json").write_text(whole)
+    path.with_name("deep.json").write_text("[" * 100_000)
+    path.with_name("gone.json").symlink_to(tmp_path / "nowhere")
+    path.with_name(".good.json.1.tmp").write_text("{")
+    (path.parent / "folder.json").mkdir()
+    index = fresh(tmp_path)
+    assert [one.attempt for one in index.all()] == ["good"]
+    problems = dict(index.problems())
+    assert {Path(name).stem for name in problems} == {"half", "later", "other-name", "deep", "folder"}
+    folder = path.parent.name
+    assert problems[f"{folder}/later.json"].startswith("schema: ")
+    assert "not the name of its file" in problems[f"{folder}/other-name.json"]
+    assert index.problem_of("later") and index.problem_of("good") is None
+    path.with_name("half.json").write_text(whole.replace('"good"', '"half"'))
+    index.refresh()
+    assert "half" in [one.attempt for one in index.all()], "mended"
+
+
+def test_a_record_of_before_later_keys_is_read_with_their_defaults(tmp_path: Path) -> None:
+    old = record("old").as_dict()
+    for name in ("recoveries", "source_rps", "work", "keys", "late"):
+        old["metrics"].pop(name, None)
+    for name in ("dip_depth", "silence_s", "lag_area_record_s"):
+        old["metrics"]["recovery"].pop(name)
+    old["environment"].pop("clock_offsets")
+    path = put(tmp_path, record("new"))
+    path.with_name("old.json").write_text(json.dumps(old))
+    index = fresh(tmp_path)
+    assert index.problems() == []
+    entry = index.of_attempt("old")
+    assert entry is not None and "recovery.dip_depth" not in entry.metrics
+
+
+@pytest.mark.parametrize("damage", ["text", "cut", "layout"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
+    put(tmp_path, record("a1"))
+    fresh(tmp_path)
+    file = tmp_path / FILE
+    if damage == "text":
+        file.write_text("this is no database" * 1000)
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:5000])
+    else:
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA user_version = 7")
+            connection.execute("DELETE FROM contents")
+        connection.close()
+    assert [one.attempt for one in fresh(tmp_path).all()] == ["a1"]
+    assert [one.attempt for one in fresh(tmp_path).all()] == ["a1"], "and lasts"
+
+
+def test_where_no_file_can_be_written_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, record("a1"))
+    connect = module._connect
+
+    def refuse(name: str) -> sqlite3.Connection:
+        if name != ":memory:":
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(name)
+
+    monkeypatch.setattr(module, "_connect", refuse)
+    index = fresh(tmp_path)
+    index.refresh()
+    assert [one.attempt for one in index.all()] == ["a1"]
+    assert not (tmp_path / FILE).exists()
+
+
+def test_no_results_at_all(tmp_path: Path) -> None:
+    index = fresh(tmp_path / "nowhere")
+    assert (index.all(), index.sweeps(10), index.problems()) == ([], [], [])
+    assert not (tmp_path / "nowhere").exists(), "looking leaves nothing behind"

@@ -1,0 +1,73 @@
+"""What the steps tell Spark, the generator and the harvest about each workload."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from faultline.config import Configuration, Workload, parse_configuration
+from faultline.harvesting import latency_method, tuples
+from faultline.settings import ROOT
+from faultline.sources import PRIMER_TERMS, WARM_UP_BATCHES, primer_lines, primer_records, source
+from faultline.spark_conf import JOBS, configured_settings
+from generators.spec import GeneratorSpec
+
+ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
+
+
+def configuration(**values: Any) -> Configuration:
+    return parse_configuration({"fault": "none", **values})
+
+
+@pytest.mark.parametrize("workload", get_args(Workload))
+def test_every_workload_has_a_job_whose_program_exists(workload: str) -> None:
+    program = JOBS[workload].program
+    assert program is None or (ROOT / "spark_jobs" / f"{program}.py").is_file()
+
+
+@pytest.mark.parametrize("workload", sorted(set(get_args(Workload)) - {"known_truth"}))
+def test_the_generator_understands_the_source_of_every_workload(workload: str) -> None:
+    config = configuration(workload=workload)
+    given = {"rate": config.rate, "seconds": 10, "rate_curve": config.rate_curve, "skew_curve": config.skew_curve}
+    spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, state_mb=config.state_mb, **given, **source(config))
+    assert spec.source == source(config)["source"]
+    assert tuple(source(config).get("streams", ())) == JOBS[workload].streams
+
+
+def test_stocks_are_traded_alike_unless_skew_is_asked_for() -> None:
+    assert source(configuration(workload="stock_group_by"))["skew"] == 0
+    assert source(configuration(workload="stock_join", skew=1.5))["skew"] == 1.5
+
+
+def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
+    assert primer_lines(configuration(workload="word_count")) == primer_lines(configuration(workload="pi")) == 2000
+    long = configuration(workload="pi", iterations=100_000)
+    assert primer_lines(long) * 100_000 == PRIMER_TERMS
+    assert primer_lines(configuration(workload="pi", iterations=10_000_000)) == WARM_UP_BATCHES
+    assert primer_records(long) == long.partitions + primer_lines(long)
+
+
+def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
+    common = {"commit_mode": "unaligned", "checkpoint_interval_s": 5}
+    assert configured_settings(configuration(workload="word_count", **common))[ALLOWLIST] == "false"
+    assert ALLOWLIST not in configured_settings(configuration(workload="pi", **common))
+    assert ALLOWLIST not in configured_settings(configuration(workload="word_count"))
+
+
+def test_the_harvest_is_told_of_windows_where_there_are_any() -> None:
+    assert tuples(configuration(workload="word_count_python")) == {"tuples": "words"}
+    assert tuples(configuration(workload="pi")) == {"tuples": "pi"}
+    assert tuples(configuration(workload="stock_join", window_s=20, slide_s=4, watermark_s=3)) == {
+        "tuples": "join",
+        "window_s": 20,
+        "slide_s": 4,
+        "watermark_s": 3,
+        "late_ms": 3_600_000,
+    }
+
+
+def test_latency_is_read_by_ids_batches_or_ranks() -> None:
+    assert latency_method(configuration(workload="pi")) == "id"
+    assert latency_method(configuration(workload="stock_group_by")) == "batch"
+    assert latency_method(configuration(workload="known_truth", truth={"style": "record"})) == "rank"

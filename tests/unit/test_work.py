@@ -1,0 +1,112 @@
+"""Batches, tasks and waiting in the measured window, from hand-made samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from faultline.bins import Schedule
+from faultline.latency import fold
+from faultline.raw import EXECUTOR_COLUMNS
+from faultline.window import NS, Window
+from faultline.work import is_real_time, non_compute_ms, source_rps, work_of
+
+T0 = 1_000 * NS
+WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)
+
+
+def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> dict[str, Any]:
+    durations = {"triggerExecution": trigger_ms, "addBatch": add_ms}
+    return {
+        "event": "progress",
+        "batch": batch,
+        "wall_ns": T0 + round(at_s * NS),
+        "duration_ms": durations,
+        "state": {},
+    }
+
+
+def samples(*rows: tuple[float, str, str, float, float]) -> pd.DataFrame:
+    """(seconds after T0, application, executor, completed tasks, task ms) as the recorder has them."""
+    whole = [
+        [T0 + round(at_s * NS), app, name, 0.0, tasks, ms, None, None, None] for at_s, app, name, tasks, ms in rows
+    ]
+    return pd.DataFrame(whole, columns=EXECUTOR_COLUMNS)
+
+
+def test_only_what_ended_in_the_window_counts() -> None:
+    listener = [
+        progress(0, 9.9, 999, 500),
+        progress(1, 12, 300, 200),
+        progress(2, 20, 500, 400),
+        progress(3, 20.1, 7, 5),
+    ]
+    executors = samples(
+        (5, "a", "driver", 50, 5000),
+        (19, "a", "driver", 80, 9000),
+        (9, "a", "0", 10, 1000),
+        (19, "a", "0", 30, 4000),
+        (25, "a", "0", 90, 9000),
+        # one that came up inside the window, and died there
+        (15, "a", "1", 4, 400),
+    )
+    work = work_of(listener, executors, WINDOW)
+    assert (work.batches, work.batch_s) == (2, 0.8)
+    assert (work.tasks, work.task_s) == (24, 3.4)
+
+
+def test_an_engine_that_reports_nothing_has_no_figures() -> None:
+    work = work_of([], samples(), WINDOW)
+    assert (work.batches, work.tasks, work.batch_s, work.task_s) == (None, None, None, None)
+
+
+def tuples_of(*rows: tuple[int, float, float, int]) -> Any:
+    """(batch, produced and emitted in seconds after T0, n)."""
+    frame = pd.DataFrame(
+        [
+            {
+                "lineage": 0,
+                "batch": batch,
+                "produced_ms": (T0 + round(made * NS)) // 1_000_000,
+                "emitted_ms": (T0 + round(out * NS)) // 1_000_000,
+                "primer": False,
+                "n": n,
+            }
+            for batch, made, out, n in rows
+        ]
+    )
+    return fold([frame], WINDOW)
+
+
+def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
+    tuples = tuples_of((1, 11, 12, 3), (1, 11.9, 12, 1), (2, 18, 20, 2), (9, 5, 6, 100))
+    listener = [progress(1, 12, 300, 200), progress(2, 20, 500, 400), progress(9, 6, 1, 1)]
+    ends = {1: T0 + 12 * NS, 2: T0 + 20 * NS, 9: T0 + 6 * NS}
+    # 3 tuples wait 800 ms, 1 waits none, 2 wait 1,600 ms; batch 9 lies before the window
+    assert non_compute_ms(tuples, listener, ends, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
+    assert non_compute_ms(tuples, [], ends, WINDOW) is None
+
+
+def test_the_source_is_what_was_due_in_the_window() -> None:
+    due = [(T0 + round(second * NS)) // 1_000_000 for second in (9.999, 10, 15, 19.999, 20)]
+    records = pd.DataFrame({"partition": 0, "offset": range(5), "timestamp_ms": due, "primer": False})
+    assert source_rps(Schedule(records), WINDOW) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("spacing_ms", "expected"), [(50, True), (1000, True), (1001, False), (2000, False)])
+def test_real_time_means_outputs_closer_than_half_a_batch(spacing_ms: int, expected: bool) -> None:
+    start = (T0 + 10 * NS) // 1_000_000
+    assert is_real_time(np.arange(start, start + 9_000, spacing_ms, dtype=np.int64), WINDOW) is expected
+
+
+def test_bursts_at_the_ends_of_batches_are_not_real_time() -> None:
+    start = (T0 + 10 * NS) // 1_000_000
+    bursts = [start + batch * 2000 + ms for batch in range(5) for ms in range(50)]
+    assert is_real_time(np.array(bursts, dtype=np.int64), WINDOW) is False
+
+
+def test_without_outputs_nobody_can_tell() -> None:
+    assert is_real_time(np.array([], dtype=np.int64), WINDOW) is None
