@@ -29,7 +29,7 @@ from faultline.waiting import wait_until
 
 RECORDER_START_S = 15.0
 PROXY_START_S = 10.0
-PRIMER_TIMEOUT_S = 120.0
+PRIMER_TIMEOUT_S = 300.0
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
