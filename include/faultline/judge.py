@@ -121,6 +121,7 @@ def artifacts(directory: Path) -> dict[str, str]:
 def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
     config = raw.attempt.config
+    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
     done = events(raw.generator, "done")
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
@@ -129,7 +130,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
         throughput_rps=throughput_rps(measured.bins, window),
         sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)),
         effective_interval_s=median_span_s(reference),
-        cpu_cores=_by_role(cpu.cores(raw.processes, window.start_ns, window.end_ns)),
+        cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
         gc_s=cpu.gc_s(raw.executors, window.start_ns),
         state_bytes=StateBytes(
@@ -143,7 +144,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
         non_compute_ms=non_compute_ms(
             measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
         ),
-        cpu_nodes=_cpu_nodes(measured),
+        cpu_nodes=_cpu_nodes(raw.attempt, used),
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),
@@ -151,12 +152,10 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
     )
 
 
-def _cpu_nodes(measured: Measured) -> dict[str, float] | None:
-    """Cores used by the engine and its broker on each host; the embedded system has one."""
-    raw, window = measured.raw, measured.window
-    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
+def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host, from those `used` by role; the embedded system has one."""
     parts = [value for role, value in used.items() if role != "generator" and value is not None]
-    return {str(raw.attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+    return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
 
 
 def _late(listener: Sequence[Line], records: pd.DataFrame) -> LatePart | None:

@@ -22,8 +22,7 @@ from faultline.journal import read_journal
 from faultline.lineages import lineage_files
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
-from faultline.sources import WARM_UP_BATCHES, primer_lines, source
-from faultline.sources import primer_records as primer_records
+from faultline.sources import WARM_UP_BATCHES, primer_lines, primer_records, source
 from faultline.spark_conf import JOBS, spark_environment
 from faultline.waiting import wait_until
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -43,4 +44,6 @@ def local_session(folder: Path) -> SparkSession:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # At the interpreter's end its connections say that they close, when nothing is left to say it to.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     return session

@@ -23,7 +23,7 @@ from faultline.operations import bring_up
 from faultline.record import Record
 from faultline.settings import Settings
 from faultline.single import run_single
-from faultline.steps import primer_records
+from faultline.sources import primer_records
 
 # An experiment whose record is invalid is measured again, as in a sweep.
 MOST_MEASUREMENTS = 3

@@ -64,7 +64,7 @@ def tuples_per_s_per_core(record: Record) -> float | None:
 
 def _known(settings: Settings, config: Configuration) -> Record | None:
     """The newest record of this very configuration outside of sweeps."""
-    found = [one for one in Store(settings.results).query() if one.config_id == config.config_id and one.matrix is None]
+    found = [one for one in Store(settings.results).read(config.config_id).records if one.matrix is None]
     return found[-1] if found else None
 
 
