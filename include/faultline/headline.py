@@ -26,7 +26,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 
 def headline(record: Record) -> str:
     """What one experiment came to, with a link to its page."""
-    link = f"[Results]({UI_PAGE}/experiments/{quote(record.attempt, safe='')})"
+    link = f"[Results]({experiment_page(record)})"
     parts = [f"**{record.status}**", _plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
     if record.status in ("valid", "invalid"):
         parts += _figures(record)
@@ -34,6 +34,11 @@ def headline(record: Record) -> str:
         reason = record.reasons[0]
         parts.append(_plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
     return _fitting(parts, link)
+
+
+def experiment_page(record: Record) -> str:
+    """Path of the record's page in the Airflow UI."""
+    return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str) -> str:

@@ -139,6 +139,7 @@ def test_a_sweep_through_the_scheduler_measures_what_is_missing_and_nothing_twic
     values = PLANTED.configuration.model_dump(mode="json")
     form = {**values, **{axis: [values[axis]] for axis in ("fault", "checkpoint_interval_s")}, "controls": 0}
     form["max_measurements"] = 10
+    notes: dict[str, str] = {}
     for name, runs in (("first", 1), ("second", 0)):
         run_id = api.trigger(dag_id, form, run_id=f"test_{name}")
         wait_until(
@@ -152,7 +153,12 @@ def test_a_sweep_through_the_scheduler_measures_what_is_missing_and_nothing_twic
         found = Store(installation.results).query(sweep=f"test_{name}")
         assert [record.status for record in found][-1:] == ["valid"] * runs, [record.reasons for record in found]
         assert states["run_experiment"] == ("success" if runs else "skipped")
+        notes[name] = str(api.runs(dag_id)[0]["note"])
+    assert "1 valid" in notes["first"] and "/sweeps/test_first" in notes["first"], notes
+    assert "No experiment was measured" in notes["second"], notes
     record = Store(installation.results).query(sweep="test_first", status="valid")[0]
+    measured_in = [run["note"] for run in api.runs("experiment") if record.attempt in str(run["note"])]
+    assert len(measured_in) == 1 and measured_in[0].startswith("**valid**")
     assert record.matrix == dag_id
     lag = record.metrics.schedule_lag_ms.p99
     quiet = lag is not None and lag < QUIET_MS

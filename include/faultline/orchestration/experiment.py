@@ -25,6 +25,7 @@ from faultline.waiting import seldom
 if TYPE_CHECKING:
     from faultline.attempt import Attempt
     from faultline.preparing import Order
+    from faultline.record import Record
 
 DAG_ID = "experiment"
 # Above it, a harvest gains more from Spark's optimisations than they cost.
@@ -169,6 +170,16 @@ def parent_stopped() -> bool:
     return str(state) == "failed"
 
 
+def tell(record: Record) -> None:
+    """Puts the headline of a record into the note of its run, and where to look at it into the log."""
+    from faultline.headline import experiment_page, headline, write_note
+
+    settings, context = load_settings(), get_current_context()
+    print(f"results: {settings.airflow_url}{experiment_page(record)}")
+    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], headline(record)):
+        print(problem)
+
+
 def java_version() -> str:
     from faultline.java import find_java
 
@@ -199,7 +210,7 @@ def prepare() -> str:
     except FaultlineError as error:
         from faultline.orchestration.refusal import record_refusal
 
-        record_refusal(order, settings, java_version(), error)
+        tell(record_refusal(order, settings, java_version(), error))
         raise AirflowFailException(str(error)) from None
 
 
@@ -291,6 +302,7 @@ def judge(attempt_id: str) -> str:
     settings, attempt = load_settings(), attempt_of(attempt_id)
     try:
         record = judge_attempt(attempt, settings)
+        tell(record)
         require_valid(record)
     except InvalidMeasurement as error:
         raise AirflowFailException(str(error)) from None

@@ -137,21 +137,42 @@ def plan() -> list[dict[str, Any]]:
     ]
 
 
-def aggregate() -> LocalSparkJob:
-    """Rebuilds the summary tables over all records; also when some experiments failed."""
-    settings = load_settings()
-    return LocalSparkJob(
-        program="aggregate",
-        task_id="aggregate",
-        application_args=[
-            *("--records", str(settings.records)),
-            *("--attempts", str(settings.attempts)),
-            *("--target", str(settings.results / "summary")),
-        ],
-        name="aggregate",
-        retries=2,
-        retry_delay=timedelta(seconds=5),
-        trigger_rule=TriggerRule.ALL_DONE,
+class Aggregate(LocalSparkJob):
+    """Rebuilds the summary tables over all records, then puts what the sweep came to into the note of its run."""
+
+    def __init__(self, **arguments: Any) -> None:
+        settings = load_settings()
+        super().__init__(
+            program="aggregate",
+            application_args=[
+                *("--records", str(settings.records)),
+                *("--attempts", str(settings.attempts)),
+                *("--target", str(settings.results / "summary")),
+            ],
+            name="aggregate",
+            **arguments,
+        )
+
+    def execute(self, context: Any, *, large: bool = False) -> None:
+        from faultline.headline import sweep_headline, write_note
+        from faultline.index import Index
+        from faultline.matrix import sweep_id_of
+        from faultline.store import Store
+
+        super().execute(context, large=large)
+        settings, run_id = load_settings(), context["run_id"]
+        # So that the first look at the results need not parse what the sweep has added.
+        Index(settings.results).refresh()
+        sweep_id = sweep_id_of(run_id)
+        note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id)
+        if problem := write_note(settings, context["dag"].dag_id, run_id, note):
+            print(problem)
+
+
+def aggregate() -> Aggregate:
+    """The last task; also when some experiments failed."""
+    return Aggregate(
+        task_id="aggregate", retries=2, retry_delay=timedelta(seconds=5), trigger_rule=TriggerRule.ALL_DONE
     )
 
 
