@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from generators.errors import InputError
 
 DAILY = Path(__file__).parent / "data" / "stocks" / "daily.csv"
+# What a specification calls them; anything else is the path of a file of the same form.
+BUILT_IN = "five-companies"
 DAY_MS = 5_000
 HEADER = "szcode,date,close"
 _SYMBOL = re.compile(r"[A-Z][A-Z0-9.]{0,9}")
@@ -84,6 +86,11 @@ def _row(path: Path, number: int, line: str) -> tuple[str, str, int]:
     _require(units == int(units), path, number, f"{close!r} has more than four decimals")
     _require(units >= _UNITS_PER_CENT, path, number, f"{close!r} is less than a cent")
     return symbol, day, int(units)
+
+
+def closes_of(prices: str) -> dict[str, NDArray[np.int64]]:
+    """The closes that a specification names: BUILT_IN, or a file. Raises InputError as `read_closes` does."""
+    return read_closes(DAILY if prices == BUILT_IN else Path(prices))
 
 
 class Market:

@@ -48,6 +48,11 @@ class GeneratorSpec(BaseModel):
     streams: tuple[Literal["STOCK", "TRANSACTION", "POSITION"], ...] = Field(
         ("TRANSACTION",), min_length=1, description="The streams of the source `stock`; STOCK beside others is a fifth."
     )
+    prices: str = Field(
+        "five-companies",
+        min_length=1,
+        description="`five-companies`, or a CSV file (szcode,date,close).",
+    )
     stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks.")
     users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
     watermark_s: float = Field(5.0, ge=0, le=3600, description="Disorder is at most half of it.")

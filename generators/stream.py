@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from generators.errors import InputError
 from generators.pacing import Schedule, Stripe
-from generators.prices import Market, read_closes
+from generators.prices import Market, closes_of
 from generators.ranks import MovingExponent
 from generators.source import ConstantLines, Ids, Source
 from generators.spec import GeneratorSpec
@@ -44,7 +44,7 @@ def _make_stock(spec: GeneratorSpec) -> StockStreams:
     if schedule is None:
         raise InputError("rate: the source stock takes its event times from the schedule; give a rate")
     return StockStreams(
-        Market(spec.stocks, read_closes()),
+        Market(spec.stocks, closes_of(spec.prices)),
         schedule,
         streams=spec.streams,
         users=spec.users,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fault.errors import PlanError
 from fault.plan import FaultPlan, PlannedFault, require_window
@@ -32,6 +32,9 @@ SECONDS_AFTER_FAULT = 30.0
 BASELINE_MARGIN_S = 1.0
 
 BUILT_IN_CORPUS = "moby-dick"
+BUILT_IN_PRICES = "five-companies"
+# Fields that name a file or a folder, each with the name of what Faultline brings along.
+BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "prices": BUILT_IN_PRICES}
 
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
@@ -50,7 +53,7 @@ def baseline_bins(interval_s: float) -> int:
 # What configurations gained after the first records were written; never a field's removal.
 LATER_FIELDS = (
     "iterations", "window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users", "rate_curve",
-    "skew_curve", "accept_overload",
+    "skew_curve", "accept_overload", "prices",
 )  # fmt: skip
 
 
@@ -84,6 +87,9 @@ class Configuration(BaseModel):
         0.1, ge=0, le=1, description="Share of stock records out of order, by at most half of watermark_s."
     )
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
+    prices: str = Field(
+        BUILT_IN_PRICES, description="`five-companies`, or a CSV file of daily closes (szcode,date,close) to follow."
+    )
     stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
     users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
     rate_curve: dict[str, Any] | None = Field(
@@ -225,12 +231,13 @@ class Configuration(BaseModel):
             values["fault_at_s"] = warmup + baseline_bins(interval) * interval + BASELINE_MARGIN_S
         return values
 
-    @field_validator("corpus")
+    @field_validator(*BUILT_IN_PATHS)
     @classmethod
-    def _same_corpus_everywhere(cls, corpus: str) -> str:
-        if corpus != BUILT_IN_CORPUS and not corpus.startswith("/"):
-            raise ValueError(f"give `{BUILT_IN_CORPUS}` or an absolute path, which means the same for every process")
-        return corpus
+    def _same_path_everywhere(cls, path: str, info: ValidationInfo) -> str:
+        built_in = BUILT_IN_PATHS[str(info.field_name)]
+        if path != built_in and not path.startswith("/"):
+            raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
+        return path
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

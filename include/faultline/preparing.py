@@ -15,6 +15,7 @@ from faultline.errors import Cancelled, ConfigError
 from faultline.recorder import lock_holder
 from faultline.services import kafka_ready, master_state, worker_memory_mb
 from faultline.settings import HOST, WORKERS, Settings, check_folders, instance
+from faultline.sources import source
 from faultline.spark_conf import free_port
 from faultline.waiting import wait_until
 
@@ -64,7 +65,7 @@ def prepare(
     """
     check_folders(settings)
     check_capacity(order.config)
-    check_corpus(order.config)
+    check_source(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
     attempt = Attempt(settings.attempts / new_attempt_id())
@@ -136,16 +137,20 @@ def check_capacity(config: Configuration) -> None:
         )
 
 
-def check_corpus(config: Configuration) -> None:
-    """Refuses a corpus that cannot be read, naming file and line."""
+def check_source(config: Configuration) -> None:
+    """Refuses a corpus or a price file that cannot be used, naming file and line."""
     from generators.errors import InputError
+    from generators.prices import closes_of
     from generators.text import TextLines
 
-    if config.skew is None:
-        try:
-            TextLines.load(config.corpus, 1, 0, 0)
-        except InputError as error:
-            raise ConfigError(str(error)) from None
+    named = source(config)
+    try:
+        if "corpus" in named:
+            TextLines.load(named["corpus"], 1, 0, 0)
+        if "prices" in named:
+            closes_of(named["prices"])
+    except InputError as error:
+        raise ConfigError(str(error)) from None
 
 
 def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_s: float = MACHINE_TIMEOUT_S) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 
 from faultline.airflow_api import FINISHED, AirflowApi
 from faultline.airflow_home import installation_environment
-from faultline.config import BUILT_IN_CORPUS, Configuration, parse_configuration, suggest
+from faultline.config import BUILT_IN_PATHS, Configuration, parse_configuration, suggest
 from faultline.demo import await_dags
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.operations import bring_up, require
-from faultline.preparing import Order, check_capacity, check_corpus
+from faultline.preparing import Order, check_capacity, check_source
 from faultline.processes import clean_environment
 from faultline.progress import current_attempt, describe, phase_of
 from faultline.record import Record
@@ -46,8 +46,9 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
         if key in values and key != "workload":
             raise ConfigError(f"{key}: given twice; keep one")
-        # A relative folder is meant from here, wherever the experiment will run.
-        values[key] = str(Path(text).absolute()) if key == "corpus" and text != BUILT_IN_CORPUS else text
+        # A relative path is meant from here, wherever the experiment will run.
+        foreign = key in BUILT_IN_PATHS and text != BUILT_IN_PATHS[key]
+        values[key] = str(Path(text).absolute()) if foreign else text
     bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
     config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
     if "repetition" in bookkeeping:
@@ -55,7 +56,7 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
         bookkeeping["repetition"] = int(bookkeeping["repetition"])
     check_capacity(config)
-    check_corpus(config)
+    check_source(config)
     Order(config, **bookkeeping)
     return {**config.model_dump(mode="json"), **bookkeeping}
 

@@ -23,6 +23,7 @@ def source(config: Configuration) -> dict[str, Any]:
         return {
             "source": "stock",
             "streams": list(streams),
+            "prices": config.prices,
             "stocks": config.stocks,
             "users": config.users,
             "watermark_s": config.watermark_s,

@@ -34,7 +34,7 @@ class Traits:
     skewed: bool = False
 
 
-_STOCK = ("window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users")
+_STOCK = ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users")
 TRAITS: dict[str, Traits] = {
     "word_count": Traits(words=True, real_time=True, skewed=True),
     "word_count_python": Traits(words=True, python_workers=True, skewed=True),
@@ -52,9 +52,8 @@ def require_own_parameters(config: Configuration) -> None:
         default = type(config).model_fields[key].default
         if getattr(config, key) != default:
             owners = " and ".join(other for other in TRAITS if key in TRAITS[other].own)
-            raise ValueError(
-                f"{key}: only {owners} has it; leave it {'empty' if default is None else f'at {default:g}'}"
-            )
+            stays = f"at {default:g}" if isinstance(default, int | float) else f"at {default}" if default else "empty"
+            raise ValueError(f"{key}: only {owners} has it; leave it {stays}")
     if config.state_mb and not traits.words:
         raise ValueError(f"state_mb: {name} keeps no words that could be preloaded; set it to 0")
     for key in ("skew", "skew_curve"):

@@ -39,6 +39,7 @@ def refused(installation: Installation, *arguments: str) -> str:
         (("word_count", "rate"), "rate: give KEY=VALUE"),
         (("word_count", "seed=1", "seed=2"), "seed: given twice"),
         (("word_count", "repetition=x"), "repetition"),
+        (("stock_join", "prices=/none.csv"), "prices: /none.csv cannot be read"),
         (("word_count", "build=two words"), "build: 'two words' is not a label"),
     ],
 )

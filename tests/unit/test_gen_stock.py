@@ -294,10 +294,13 @@ def test_stocks_are_uniform_unless_asked_otherwise() -> None:
     assert spec().skew == 0 and spec(skew=1.5).skew == 1.5 and spec(source="zipf").skew == 1.0
 
 
-def test_a_damaged_price_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("generators.stream.read_closes", lambda: read_closes(tmp_path / "daily.csv"))
-    with pytest.raises(InputError, match=r"prices: .*daily\.csv cannot be read"):
-        source()
+def test_a_price_file_of_ones_own_is_followed_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    with pytest.raises(InputError, match=r"prices: .*own\.csv cannot be read"):
+        source(prices=str(path))
+    path.write_text("szcode,date,close\nTIN,2013-02-28,7\nTIN,2013-03-01,7\n")
+    records = source(prices=str(path), streams=("STOCK",), stocks=3).payloads(np.arange(3, dtype=np.uint64))
+    assert all(b'"szcode":"TIN-00' in one and b'"lastPrice":7.00' in one for one in records)
 
 
 PINNED = {

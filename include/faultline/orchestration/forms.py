@@ -14,7 +14,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "iterations", "truth",
     ),
     "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
-    "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users"),
+    "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users"),
     "State and checkpoints": (
         "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
