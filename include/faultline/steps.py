@@ -75,6 +75,13 @@ def generator_specification(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def scheduled_records(attempt: Attempt) -> int:
+    """Records that are due between the gate and the end of the measured window, however the rate moves."""
+    from generators.spec import GeneratorSpec
+
+    return GeneratorSpec.model_validate(generator_specification(attempt)).total
+
+
 def start_generator(attempt: Attempt, settings: Settings) -> Entry:
     """Starts the generator, which prepares its data, sends the primer, and waits at the gate."""
     specification = attempt.folder / "generator_config.json"

@@ -278,14 +278,13 @@ class HarvestOperator(LocalSparkJob):
     def execute(self, context: Any, *, large: bool = False) -> None:
         from faultline.closing import note_failure
         from faultline.harvesting import gather
+        from faultline.steps import scheduled_records
 
         attempt = attempt_of(self.attempt_id)
         try:
-            config = attempt.configuration()
             self.application_args = ["--config", str(gather(attempt, load_settings()))]
             self.name = f"harvest {attempt.id}"
-            records = config.rate * (config.warmup_s + config.duration_s)
-            super().execute(context, large=large or records > LARGE_RECORDS)
+            super().execute(context, large=large or scheduled_records(attempt) > LARGE_RECORDS)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)
             raise
