@@ -87,7 +87,10 @@ def _unless_censored(name: str, summary: Column) -> Column:
 def recoveries(records: DataFrame) -> DataFrame:
     """One row a planned fault of a record."""
     one = F.posexplode("metrics.recoveries").alias("fault", "part")
-    return records.select("attempt", *KEYS, "status", one).select("attempt", *KEYS, "status", "fault", "part.*")
+    rows = records.select("attempt", *KEYS, "status", one)
+    # Among controls only, Spark has seen nothing but empty lists, and takes their elements for text.
+    parts = ["part.*"] if isinstance(rows.schema["part"].dataType, StructType) else []
+    return rows.select("attempt", *KEYS, "status", "fault", *parts)
 
 
 def samples(courses: DataFrame) -> DataFrame:

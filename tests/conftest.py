@@ -1,9 +1,13 @@
-"""Settings that hold for all tests, and how thorough they are."""
+"""Settings that hold for all tests, how thorough they are, and the installation that many of them share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+
+from tests.integration.installation import Installation, make_installation
 
 # No test is timed: a busy machine makes an example slow, not wrong.
 settings.register_profile("faultline", deadline=None)
@@ -20,3 +24,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def share(pytestconfig: pytest.Config) -> int:
     """Divides the size of the largest random tests: 1 with --thorough, else 5."""
     return 1 if pytestconfig.getoption("--thorough") else 5
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at Airflow comes last: other users of the shared installation begin while Airflow is down."""
+    items.sort(key=lambda item: "airflow" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session")
+def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One installation for all tests that need no fresh one, since its start costs a minute; ended at the end."""
+    made = make_installation(tmp_path_factory.mktemp("installation"))
+    yield made
+    made.run("down")

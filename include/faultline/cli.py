@@ -118,17 +118,21 @@ def run(
 def results(
     as_json: Annotated[bool, typer.Option("--json", help="An array of records.")] = False,
     matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
-    sweep: Annotated[str | None, typer.Option(help="Only records of this sweep.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Only records of this sweep. Repeatable: a resumed sweep has two.")
+    ] = None,
     status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Write a recovery sweep, with the papers' findings, as Markdown.")
+        Path | None, typer.Option(help="Write a matrix, with plots and the papers' findings, as Markdown to this file.")
     ] = None,
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
     from faultline.operations import select_records
 
-    records, problems = select_records(matrix, sweep, status)
+    sweeps: list[str | None] = [*dict.fromkeys(sweep or ())] or [None]
+    selected = [select_records(matrix, one, status) for one in sweeps]
+    records, problems = [record for found, _ in selected for record in found], selected[0][1]
     for problem in problems:
         say(problem)
     if report:
@@ -137,9 +141,9 @@ def results(
 
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
-        from faultline.document import recovery_page
+        from faultline.document.page import write_page
 
-        page.write_text(recovery_page(records, title="Recovery: victim × checkpoint interval"), encoding="utf-8")
+        write_page(records, page, matrix=matrix)
         say(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))

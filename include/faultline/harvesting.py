@@ -16,6 +16,9 @@ from faultline.settings import Settings
 from faultline.spark_conf import JOBS
 from generators.stock import LATE_MS
 
+# Above it, a harvest gains more from Spark's optimisations than they cost.
+LARGE_RECORDS = 500_000
+
 
 def gather(attempt: Attempt, settings: Settings) -> Path:
     """Writes batches.json and checkpoint.json, copies the executors' logs; returns the harvest's configuration.
@@ -49,6 +52,11 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
 def latency_method(config: Configuration) -> str:
     """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
     return "rank" if (config.truth or {}).get("style") == "record" else JOBS[config.workload].method
+
+
+def is_large(records: float) -> bool:
+    """Whether a harvest of so many records is to have Spark's optimisations."""
+    return records > LARGE_RECORDS
 
 
 def tuples(config: Configuration) -> dict[str, Any]:

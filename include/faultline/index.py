@@ -69,6 +69,12 @@ class Entry:
     reasons: tuple[str, ...]
     cores: int | None
 
+    @classmethod
+    def of(cls, record: Record, path: str = "") -> Entry:
+        """What the pages show of `record`."""
+        kept = {**_content(record), "reasons": tuple(record.reasons)}
+        return cls(path=path, config=record.config, **kept)
+
     @property
     def group(self) -> str:
         """What may be averaged together: one build, and of that one series."""

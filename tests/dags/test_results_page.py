@@ -42,9 +42,9 @@ def test_its_places_in_the_ui_are_of_a_kind_that_airflow_knows() -> None:
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
     views = [ExternalViewResponse.model_validate(view) for view in plugin().external_views]
-    assert [view.destination for view in views] == ["nav", "dag_run", "dag"]
-    assert len({view.url_route for view in views}) == 3
-    assert views[1].href == "/faultline/runs/{DAG_ID}/{RUN_ID}"
+    assert [view.destination for view in views] == ["nav", "dag_run", "task_instance", "dag"]
+    assert len({view.url_route for view in views}) == len(views)
+    assert views[1].href == views[2].href == "/faultline/runs/{DAG_ID}/{RUN_ID}"
 
 
 def test_every_task_links_to_the_results_of_its_run() -> None:

@@ -16,11 +16,3 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     made = make_installation(tmp_path)
     yield made
     made.run("down")
-
-
-@pytest.fixture(scope="session")
-def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One installation for all tests that need no fresh one, since its start costs a minute; ended at the end."""
-    made = make_installation(tmp_path_factory.mktemp("installation"))
-    yield made
-    made.run("down")

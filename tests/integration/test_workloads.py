@@ -24,7 +24,8 @@ from faultline.config import Workload
 from faultline.spark_conf import JOBS
 from tests.integration.spark_session import PROGRAMS, local_session
 
-from counts import count_keys  # isort: skip  # a program's neighbour, like the next ones
+from aggregate import recoveries  # isort: skip  # a program's neighbour, like the next ones
+from counts import count_keys  # isort: skip
 from harvest import KINDS, harvest  # isort: skip
 from pi import pi, series  # isort: skip
 from pi_tuples import CHUNK, sums  # isort: skip
@@ -492,3 +493,19 @@ def test_sums_that_agree_in_two_lineages_are_no_repetition(spark: SparkSession) 
     outputs = spark.createDataFrame([("a", 0, 0, 1), ("a", 1, 1, 1)], "key string, lineage int, offset int, count int")
     expected = spark.createDataFrame([("a", 2)], "key string, expected int")
     assert [row["reemitted"] for row in count_keys(expected, outputs).collect()] == [0]
+
+
+# The summary tables.
+
+
+@pytest.mark.parametrize("parts", [[], [{"recovered": True, "macro_s": 4.5}]])
+def test_recoveries_are_a_table_also_where_no_record_has_one(
+    spark: SparkSession, tmp_path: Path, parts: list[dict[str, Any]]
+) -> None:
+    keys = {"matrix": "m", "config_id": "c", "series": "s", "build": "b", "attempt": "a", "status": "valid"}
+    (tmp_path / "record.json").write_text(json.dumps({**keys, "metrics": {"recoveries": parts}}))
+    found = recoveries(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
+    assert set(found.columns) == {*keys, "fault", *(name for part in parts for name in part)}
+    assert [(row["attempt"], row["fault"], row["macro_s"]) for row in found.collect()] == [
+        ("a", number, part["macro_s"]) for number, part in enumerate(parts)
+    ]

@@ -1,16 +1,63 @@
-"""The papers' findings against made-up records: each verdict can be reached, and the page says what it rests on."""
+"""The papers' findings against made-up records: each verdict can be reached, and says what it rests on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from faultline.document import recovery_page
-from faultline.errors import ConfigError
-from faultline.findings import CLAIMS, Verdict, findings
-from faultline.record import Record
+from faultline.findings.catalogue import CLAIMS, PAPERS, findings
+from faultline.findings.finding import Finding, Verdict
+from faultline.matrices import MATRICES
+from faultline.record import ByRole, Record, WorkPart
 from tests.unit.sample_records import sample
+
+AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
+# Three repetitions, closer to each other than to anything else.
+NOISE = (0.99, 1.0, 1.01)
+
+
+def run(repetition: int = 0, *, status: str = "valid", oversubscribed: bool = False, **named: Any) -> Record:
+    """A record; `latency`, `cpu` (executors, cores), `tasks`, `task_s` and METRICS by name, the rest is config."""
+    latency = named.pop("latency", 1000.0)
+    cpu, tasks, task_s = named.pop("cpu", 0.5), named.pop("tasks", 100), named.pop("task_s", 10.0)
+    metrics = {name: named.pop(name) for name in list(named) if name in METRICS}
+    record = sample(status=status, repetition=repetition, latency={"mean": latency}, **{"fault": "none", **named})
+    update = {
+        "cpu_cores": ByRole(driver=0.1, executors=cpu, python_workers=0.0, kafka=0.1, generator=0.1),
+        "work": WorkPart(batches=10, tasks=tasks, batch_s=10.0, task_s=task_s),
+        "effective_interval_s": record.config["checkpoint_interval_s"],
+        **metrics,
+    }
+    environment = record.environment.model_copy(update={"oversubscribed": oversubscribed})
+    return record.model_copy(update={"metrics": record.metrics.model_copy(update=update), "environment": environment})
+
+
+METRICS = ("gc_s", "non_compute_ms", "throughput_rps", "sustained", "effective_interval_s", "realtime")
+
+
+def repeated(times: Iterable[float] = NOISE, **named: Any) -> list[Record]:
+    """Repetitions whose `scaled` figures are multiplied by the noise."""
+    figures = named.pop("scaled")
+    return [
+        run(number, **named, **{name: type(value)(value * noise) for name, value in figures.items()})
+        for number, noise in enumerate(times)
+    ]
+
+
+def grid(points: Iterable[tuple[dict[str, Any], dict[str, float]]], **named: Any) -> list[Record]:
+    return [record for config, figures in points for record in repeated(**named, **config, scaled=figures)]
+
+
+def of(matrix: str, records: Iterable[Record]) -> dict[str, Finding]:
+    return {one.claim.text.split(": ", 1)[1]: one for one in findings(matrix, list(records))}
+
+
+def verdict(matrix: str, begins: str, records: Iterable[Record]) -> Verdict:
+    (found,) = [one for text, one in of(matrix, records).items() if text.startswith(begins)]
+    assert found.evidence and "\n" not in found.evidence
+    return found.verdict
 
 
 def kill(victim: str = "executor", interval_s: float = 2.0, state_mb: float = 1.0, **parts: Any) -> Record:
@@ -19,74 +66,323 @@ def kill(victim: str = "executor", interval_s: float = 2.0, state_mb: float = 1.
     return sample(recovery={**recovery, **parts}, duration_s=100, **config)
 
 
-def verdicts(*records: Record) -> dict[str, Verdict]:
-    return {
-        claim.split(": ", 1)[1].split(",")[0]: one.verdict for claim, one in zip(CLAIMS, findings(records), strict=True)
-    }
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_every_matrix_has_claims_and_without_records_none_can_be_told(matrix: str) -> None:
+    assert CLAIMS[matrix] and PAPERS[matrix]
+    assert len({claim.text for claim in CLAIMS[matrix]}) == len(CLAIMS[matrix])
+    invalid = [run(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], state_mb=state) for state in (1, 8)]
+    for records in ([], invalid):
+        assert {one.verdict for one in findings(matrix, records)} == {CANNOT_TELL}
+        assert all(one.evidence for one in findings(matrix, records))
 
 
+STATE = "state_size_x_checkpoint_interval"
+
+
+def states(*figures: tuple[float, float, float, float], **named: Any) -> list[Record]:
+    """Runs at (state MB, interval s) with latency (ms) and CPU (cores)."""
+    points = [
+        ({"state_mb": state, "checkpoint_interval_s": interval}, {"latency": latency, "cpu": cpu})
+        for state, interval, latency, cpu in figures
+    ]
+    return grid(points, **named)
+
+
+def test_state_and_interval_move_latency_and_cpu() -> None:
+    as_flink = states((1, 1, 3000, 0.9), (1, 5, 1500, 0.5), (8, 1, 4000, 1.2), (8, 5, 2000, 0.7))
+    for begins in (
+        "the shorter the checkpoint interval, the larger", "the shorter the checkpoint interval, the more",
+        "the larger the state, the larger", "the larger the state, the more",
+    ):  # fmt: skip
+        assert verdict(STATE, begins, as_flink) is AGREES
+    otherwise = states((1, 1, 1000, 0.5), (1, 5, 3000, 0.9), (8, 1, 500, 0.2), (8, 5, 2000, 0.4))
+    assert verdict(STATE, "the shorter the checkpoint interval, the larger", otherwise) is DISAGREES
+    assert verdict(STATE, "the larger the state, the more", otherwise) is DISAGREES
+
+
+def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
+    kills = [record for state in (1, 8) for record in [kill(state_mb=state)] * 3]
+    found = of(STATE, kills)["the larger the state, the larger the latency"]
+    assert found.verdict is CANNOT_TELL and "fault=none" in found.evidence
+
+
+def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it() -> None:
+    begins = "checkpoints every 1 s"
+    held = [run(number, checkpoint_interval_s=1, state_mb=8) for number in range(2)]
+    late = ["interval-not-held: 1.9 s between commits > 1.20 s"]
+    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="invalid", reasons=late) for number in range(2)]
+    other = run(checkpoint_interval_s=1, state_mb=8, status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+    small = run(checkpoint_interval_s=1, state_mb=1)
+    assert verdict(STATE, begins, [*held, small]) is DISAGREES
+    assert verdict(STATE, begins, [*failed, small, other]) is AGREES
+    assert verdict(STATE, begins, [*held, *failed]) is verdict(STATE, begins, failed[:1]) is CANNOT_TELL
+    assert verdict(STATE, begins, [small, other]) is CANNOT_TELL
+
+
+def test_which_axis_moves_the_latency_more() -> None:
+    small, large = "up to 5 MB the interval moves the latency", "from 5 to 15 MB the state moves the latency"
+    records = states(
+        (0, 5, 1000, 1), (0, 30, 3000, 1), (5, 5, 1100, 1), (5, 30, 3100, 1), (15, 5, 9100, 1), (15, 30, 11_000, 1)
+    )
+    assert verdict(STATE, small, records) is verdict(STATE, large, records) is AGREES
+    turned = states(
+        (0, 5, 1000, 1), (0, 30, 1100, 1), (5, 5, 3000, 1), (5, 30, 3100, 1), (15, 5, 3100, 1), (15, 30, 9100, 1)
+    )
+    assert verdict(STATE, small, turned) is DISAGREES
+    assert verdict(STATE, large, turned) is CANNOT_TELL, "at one of the two intervals the state moved a lot as well"
+    assert verdict(STATE, small, records[::3]) is CANNOT_TELL, "a single run has no spread"
+    assert verdict(STATE, "up to 10 MB the interval moves the CPU", records) is CANNOT_TELL, "nothing moves it"
+
+
+def test_a_straight_line_takes_three_states() -> None:
+    begins = "latency is linear in the state"
+    assert verdict(STATE, begins, states((1, 5, 1000, 1), (8, 5, 8000, 1))) is CANNOT_TELL
+    assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 2000, 1), (10, 5, 3000, 1))) is AGREES
+    assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 1050, 1), (10, 5, 9000, 1))) is DISAGREES
+    assert verdict(STATE, begins, states((0, 5, 3000, 1), (5, 5, 2000, 1), (10, 5, 1000, 1))) is DISAGREES
+
+
+SKEW = "skew_x_alignment_mode"
+
+
+def modes(**latencies: tuple[float, float]) -> list[Record]:
+    """Runs of each mode at skew 0 and 1.5, with these latencies in ms."""
+    points = [
+        ({"skew": skew, "commit_mode": mode}, {"latency": value})
+        for mode, pair in latencies.items()
+        for skew, value in zip((0.0, 1.5), pair, strict=True)
+    ]
+    return grid(points, checkpoint_interval_s=5, realtime=True)
+
+
+def test_aligning_is_compared_with_real_time_mode_only_where_that_was_real() -> None:
+    much, little = "with much skew, aligning", "with even data, aligning"
+    as_flink = modes(aligned=(1000, 3000), unaligned=(1000, 1000))
+    assert verdict(SKEW, much, as_flink) is verdict(SKEW, little, as_flink) is AGREES
+    otherwise = modes(aligned=(3000, 1000), unaligned=(1000, 1000))
+    assert verdict(SKEW, much, otherwise) is verdict(SKEW, little, otherwise) is DISAGREES
+    without = modes(aligned=(1000, 3000), none=(1000, 1000))
+    assert verdict(SKEW, much, without) is verdict(SKEW, little, without) is CANNOT_TELL
+    waited = [
+        record.model_copy(update={"metrics": record.metrics.model_copy(update={"realtime": False})})
+        for record in as_flink
+    ]
+    assert verdict(SKEW, much, waited) is CANNOT_TELL
+    assert "real time" in next(iter(of(SKEW, waited).values())).evidence
+
+
+def test_alignment_under_skew_against_no_checkpoints() -> None:
+    grows = "what checkpoints with alignment add"
+    assert verdict(SKEW, grows, modes(aligned=(1100, 3000), none=(1000, 1000))) is AGREES
+    assert verdict(SKEW, grows, modes(aligned=(3000, 1100), none=(1000, 1000))) is DISAGREES
+    assert verdict(SKEW, grows, modes(aligned=(1100, 1102), none=(1000, 1000))) is CANNOT_TELL
+    rises = "with alignment (CP+A), the more skew"
+    assert verdict(SKEW, rises, modes(aligned=(1100, 3000))) is AGREES
+    assert verdict(SKEW, rises, modes(**{"aligned-changelog": (3000, 1100)})) is DISAGREES
+
+
+def test_heavy_computing_is_disturbed_more() -> None:
+    matrix, more = "compute_x_checkpoint_interval", "the heavier the computing"
+
+    def records(light: tuple[float, float], heavy: tuple[float, float]) -> list[Record]:
+        points = [
+            ({"iterations": count, "checkpoint_interval_s": interval}, {"latency": value})
+            for count, pair in ((100, light), (10_000, heavy))
+            for interval, value in zip((1, 5), pair, strict=True)
+        ]
+        return grid(points, workload="pi")
+
+    disturbed = records((1100, 1000), (5000, 2000))
+    assert verdict(matrix, more, disturbed) is AGREES
+    assert verdict(matrix, "the shorter the checkpoint interval", disturbed) is AGREES
+    assert verdict(matrix, more, records((5000, 2000), (1100, 1000))) is DISAGREES
+    waiting = records((600, 3000), (700, 3200))
+    assert verdict(matrix, "the shorter the checkpoint interval", waiting) is DISAGREES
+    assert verdict(matrix, more, disturbed[:3]) is CANNOT_TELL
+
+
+RATE = "input_rate"
+
+
+def rates(*rows: tuple[float, dict[str, Any]], **named: Any) -> list[Record]:
+    return grid([({"rate": rate}, figures) for rate, figures in rows], workload="stock_group_by", **named)
+
+
+def test_the_last_step_of_the_rate_is_the_steep_one() -> None:
+    def records(*latencies: float) -> list[Record]:
+        pairs = zip((100, 500, 2500, 12_500), latencies, strict=False)
+        return rates(*((rate, {"non_compute_ms": ms, "task_s": ms / 100, "gc_s": ms / 1000}) for rate, ms in pairs))
+
+    steep = records(500, 520, 560, 4000)
+    for begins in (
+        "the higher the rate, the larger the latency", "latency rises little", "execution time grows little",
+        "the higher the rate, the more GC",
+    ):  # fmt: skip
+        assert verdict(RATE, begins, steep) is AGREES
+    assert verdict(RATE, "latency rises little", records(500, 3000, 3900, 4000)) is DISAGREES
+    assert verdict(RATE, "latency rises little", records(500, 505, 510, 516)) is CANNOT_TELL
+    assert verdict(RATE, "latency rises little", records(500, 4000)) is CANNOT_TELL
+    assert verdict(RATE, "the higher the rate, the more GC", records(4000, 600, 550, 500)) is DISAGREES
+    searched = run(rate=50_000, workload="stock_group_by", non_compute_ms=1.0)
+    assert verdict(RATE, "latency rises little", [*steep, searched]) is AGREES, "a single run ends no axis"
+
+
+def test_tasks_find_their_ceiling() -> None:
+    middle, last = "tasks hardly change", "tasks become fewer"
+
+    def records(*tasks: int) -> list[Record]:
+        return rates(*((rate, {"tasks": count}) for rate, count in zip((100, 500, 2500, 12_500), tasks, strict=False)))
+
+    as_paper = records(1000, 5000, 5050, 3000)
+    assert verdict(RATE, middle, as_paper) is verdict(RATE, last, as_paper) is AGREES
+    otherwise = records(1000, 2000, 4000, 8000)
+    assert verdict(RATE, middle, otherwise) is verdict(RATE, last, otherwise) is DISAGREES
+    assert verdict(RATE, middle, records(1000, 2000)) is CANNOT_TELL
+
+
+def test_a_threshold_has_both_sides() -> None:
+    begins = "performance is stable up to a threshold"
+
+    def records(*held: bool | None) -> list[Record]:
+        return [
+            run(number, rate=rate, workload="stock_group_by", sustained=one if one is not None else number == 0)
+            for rate, one in zip((100, 500, 2500), held, strict=False)
+            for number in range(2)
+        ]
+
+    assert verdict(RATE, begins, records(True, True, False)) is AGREES
+    assert verdict(RATE, begins, records(True, None, False)) is AGREES, "between them nobody can tell"
+    assert verdict(RATE, begins, records(True, False, True)) is DISAGREES
+    assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is CANNOT_TELL
+    assert verdict(RATE, begins, records(True, False)[::2]) is CANNOT_TELL, "single runs"
+
+
+def test_an_overload_costs_no_executor() -> None:
+    begins = "a rate that is too high"
+    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
+    lost = run(
+        rate=9000, workload="stock_group_by", status="invalid", reasons=["fault-in-control: executor 0 was lost"]
+    )
+    assert verdict(RATE, begins, over) is AGREES
+    assert verdict(RATE, begins, [*over, lost]) is verdict(RATE, begins, [lost]) is DISAGREES
+    assert verdict(RATE, begins, over[:1]) is verdict(RATE, begins, [run(rate=10)]) is CANNOT_TELL
+
+
+def test_what_is_fully_used() -> None:
+    begins = "at the highest rate the CPU is not"
+    assert verdict(RATE, begins, rates((10, {"cpu": 1.9}), (100, {"cpu": 0.5}))) is AGREES
+    assert verdict(RATE, begins, rates((10, {"cpu": 0.1}), (100, {"cpu": 1.69}))) is DISAGREES
+    assert verdict(RATE, begins, rates((100, {"cpu": 1.5}))) is CANNOT_TELL
+    assert verdict(RATE, "the higher the rate, the more CPU", rates((10, {"cpu": 0.1}), (99, {"cpu": 1.6}))) is AGREES
+
+
+CORES = "executor_cores"
+
+
+def cores(*rows: tuple[int, dict[str, Any]], **named: Any) -> list[Record]:
+    return grid(
+        [({"executor_cores": number}, figures) for number, figures in rows],
+        workload="stock_join",
+        partitions=4,
+        **named,
+    )
+
+
+def test_cores_lower_the_latency_and_leave_the_throughput() -> None:
+    as_paper = cores(
+        (2, {"non_compute_ms": 900.0, "throughput_rps": 500.0, "gc_s": 1.0, "cpu": 0.5}),
+        (16, {"non_compute_ms": 300.0, "throughput_rps": 495.0, "gc_s": 2.0, "cpu": 0.7}),
+        oversubscribed=True,
+    )
+    found = of(CORES, as_paper)
+    assert {one.verdict for one in found.values()} == {AGREES}
+    assert "oversubscribed at 2, 16" in found["the more cores, the smaller the latency"].evidence
+    otherwise = cores(
+        (2, {"non_compute_ms": 300.0, "throughput_rps": 100.0, "gc_s": 3.0, "cpu": 1.9}),
+        (16, {"non_compute_ms": 290.0, "throughput_rps": 900.0, "gc_s": 2.0, "cpu": 1.8}),
+    )
+    verdicts = {text: one.verdict for text, one in of(CORES, otherwise).items()}
+    assert verdicts.pop("the more cores, the smaller the latency") is AGREES
+    assert set(verdicts.values()) == {DISAGREES}
+
+
+def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
+    begins = "with 16 cores instead of 2"
+    four = cores((1, {"non_compute_ms": 900.0}), (4, {"non_compute_ms": 200.0}))
+    assert verdict(CORES, begins, four) is CANNOT_TELL
+    wide = [
+        *repeated((0.5, 1.0, 1.5), executor_cores=2, workload="stock_join", scaled={"non_compute_ms": 900.0}),
+        *repeated((0.5, 1.0, 1.5), executor_cores=16, workload="stock_join", scaled={"non_compute_ms": 300.0}),
+    ]
+    assert verdict(CORES, begins, wide) is CANNOT_TELL
+    assert verdict(CORES, begins, wide[::3]) is CANNOT_TELL
+
+
+RECOVERY = "recovery"
 RELOAD = "reload takes the larger part of a recovery"
 HEARTBEAT = "reload takes about 45 s"
 TOTAL = "a recovery takes less than 60 s"
-STATE = "replay grows with the state"
+REPLAY = "replay grows with the state"
+ONCE = "every record is counted exactly once"
 RESTART = "starting the dead process again takes about 10 s"
 INTERVAL = "recovery grows with the checkpoint interval"
 
 
-def test_without_records_nothing_can_be_told() -> None:
-    assert set(verdicts().values()) == {Verdict.CANNOT_TELL}
-    assert set(verdicts(sample(fault="none"), kill().model_copy(update={"status": "invalid"})).values()) == {
-        Verdict.CANNOT_TELL
-    }
-
-
 def test_reload_dominates_when_it_does_everywhere() -> None:
-    assert verdicts(kill(), kill("worker"))[RELOAD] is Verdict.AGREES
-    assert verdicts(kill(reload_s=1.0, replay_s=2.0))[RELOAD] is Verdict.DISAGREES
-    assert verdicts(kill(), kill(reload_s=1.0, replay_s=2.0))[RELOAD] is Verdict.CANNOT_TELL
-    assert verdicts(kill("driver"))[RELOAD] is Verdict.CANNOT_TELL, "the paper ended processes of the engine's workers"
+    assert verdict(RECOVERY, RELOAD, [kill(), kill("worker")]) is AGREES
+    assert verdict(RECOVERY, RELOAD, [kill(reload_s=1.0, replay_s=2.0)] * 2) is DISAGREES
+    assert verdict(RECOVERY, RELOAD, [kill(), kill(reload_s=1.0, replay_s=2.0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, RELOAD, [kill()]) is CANNOT_TELL, "a single run has no spread"
+    assert verdict(RECOVERY, RELOAD, [kill("driver")] * 2) is CANNOT_TELL, "the paper ended processes of the workers"
 
 
 def test_the_heartbeat_is_seen_in_length_and_in_detection() -> None:
-    assert verdicts(kill(reload_s=45.0, detection_s=40.0))[HEARTBEAT] is Verdict.AGREES
-    assert verdicts(kill(reload_s=45.0, detection_s=0.1))[HEARTBEAT] is Verdict.DISAGREES
-    assert verdicts(kill())[HEARTBEAT] is Verdict.DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0)] * 2) is AGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=0.1)] * 2) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill()] * 2) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0), kill()]) is CANNOT_TELL
 
 
 def test_a_censored_recovery_is_no_proof_of_speed() -> None:
     censored = {"recovered": False, "macro_s": None}
-    assert verdicts(kill())[TOTAL] is Verdict.AGREES
-    assert verdicts(kill(), kill(**censored, censored_at_s=34.0))[TOTAL] is Verdict.CANNOT_TELL
-    assert verdicts(kill(), kill(**censored, censored_at_s=79.0))[TOTAL] is Verdict.DISAGREES
+    assert verdict(RECOVERY, TOTAL, [kill()] * 2) is AGREES
+    assert verdict(RECOVERY, TOTAL, [kill()]) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [kill(), kill(), kill(**censored, censored_at_s=34.0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [kill(), kill(**censored, censored_at_s=79.0)]) is DISAGREES
 
 
-def test_growth_needs_two_values_and_one_direction() -> None:
-    assert verdicts(kill())[STATE] is Verdict.CANNOT_TELL
-    assert verdicts(kill(replay_s=1.0), kill(state_mb=8, replay_s=2.0))[STATE] is Verdict.AGREES
-    assert verdicts(kill(replay_s=2.0), kill(state_mb=8, replay_s=1.0))[STATE] is Verdict.DISAGREES
-    mixed = [kill("worker", replay_s=2.0), kill("worker", state_mb=8, replay_s=1.0)]
-    assert verdicts(kill(replay_s=1.0), kill(state_mb=8, replay_s=2.0), *mixed)[STATE] is Verdict.CANNOT_TELL
-    assert verdicts(kill(macro_s=5.0), kill(interval_s=5, macro_s=9.0))[INTERVAL] is Verdict.AGREES
-    assert verdicts(kill(macro_s=5.0), kill(interval_s=5, macro_s=None))[INTERVAL] is Verdict.CANNOT_TELL
+def test_growth_is_believed_from_repetitions_only() -> None:
+    def pairs(figure: str, low: float, high: float, **ends: tuple[float, float]) -> list[Record]:
+        ((name, values),) = ends.items()
+        return [
+            kill(**{name: at, figure: value * noise})
+            for at, value in zip(values, (low, high), strict=True)
+            for noise in NOISE
+        ]
+
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))) is AGREES
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 2, 1, state_mb=(1, 8))) is DISAGREES
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))[::3]) is CANNOT_TELL
+    assert verdict(RECOVERY, INTERVAL, pairs("macro_s", 5, 9, interval_s=(2, 5))) is AGREES
+    censored = kill(interval_s=5, macro_s=None, recovered=False, censored_at_s=70.0)
+    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, interval_s=(2, 5)), censored]) is CANNOT_TELL
 
 
 def test_the_restart_is_the_replacements_registration() -> None:
-    assert verdicts(kill(replacement_up_s=9.0))[RESTART] is Verdict.AGREES
-    assert verdicts(kill(replacement_up_s=2.0))[RESTART] is Verdict.DISAGREES
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=9.0), kill(replacement_up_s=17.0)]) is AGREES
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=2.0)] * 2) is DISAGREES
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=9.0)]) is CANNOT_TELL
 
 
-def test_the_page_holds_table_machine_and_verdicts() -> None:
-    invalid = sample(status="invalid", reasons=["not-steady: lag"], fault="executor", duration_s=100)
-    text = recovery_page([kill(), kill("driver", interval_s=5), sample(fault="none"), invalid], title="T")
-    assert text.startswith("# T\n")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert sum(line.startswith("| executor kill | 2 | 1 |") for line in rows) == 1
-    assert sum(line.startswith("| driver kill | 5 | 1 |") for line in rows) == 1
-    assert rows.index(next(line for line in rows if line.startswith("| control"))) == 4, "controls come last"
-    assert all(claim in text for claim in CLAIMS)
-    assert "not-steady (1)" in text and "pyspark 4.2.0" in text and "2 cores" in text
+def test_one_miscount_is_enough() -> None:
+    def counted(**numbers: int) -> Record:
+        record = kill("driver")
+        audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "wrong": 0, **numbers})
+        return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
 
-
-def test_no_record_no_page() -> None:
-    with pytest.raises(ConfigError, match="^results: no record"):
-        recovery_page([], title="T")
+    assert verdict(RECOVERY, ONCE, [counted(), counted()]) is AGREES
+    assert verdict(RECOVERY, ONCE, [counted(), counted(wrong=1)]) is DISAGREES
+    assert verdict(RECOVERY, ONCE, [counted()]) is CANNOT_TELL
+    without = counted(lost=5)
+    without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
+    assert verdict(RECOVERY, ONCE, [without]) is CANNOT_TELL, "without checkpoints a loss is expected"

@@ -62,6 +62,30 @@ def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: 
     assert "There are no records yet" in overview_page(site(tmp_path / "empty"))
 
 
+def test_a_single_experiment_is_told_by_what_it_was(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", sweep="single-1", matrix=None, rate=12500.0, fault="driver"))
+    (row,) = [row for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1"]
+    assert row[1] == "word_count, 12,500 records/s, driver kill"
+    assert "word_count, 12,500 records/s, measured for 55 s" in experiment_page(site(tmp_path), "a1")
+
+
+def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
+    steady = [f"not-steady: lag has a trend (p = 0.0{n})" for n in range(3)]
+    put(
+        tmp_path,
+        record("a1", status="invalid", reasons=steady[:1]),
+        record("a2", status="invalid", reasons=[steady[1], "backlog-at-t0: 7 records"], repetition=1),
+        record("a3", status="failed", reasons=[EVIL], repetition=2),
+    )
+    html = sweep_page(site(tmp_path), "s1")
+    found = rows(html)
+    assert ["2", steady[1], "r1"] in found, "the newest example of the commonest kind"
+    assert ["1", "backlog-at-t0: 7 records", "r1"] in found
+    assert any(row[1] == EVIL for row in found if len(row) > 1) and EVIL not in html
+    put(tmp_path, record("b1", sweep="s2"))
+    assert "Why experiments are not valid" not in sweep_page(site(tmp_path), "s2")
+
+
 def test_the_list_of_sweeps_has_pages(tmp_path: Path) -> None:
     number = SWEEPS_A_PAGE + 5
     put(

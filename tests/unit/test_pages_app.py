@@ -134,7 +134,10 @@ def test_runs_and_dags_lead_to_their_pages(served: FastAPI) -> None:
     answer = ask(served, "/runs/m/s1")
     assert (answer.status, answer.headers["location"]) == (303, "/sweeps/s1")
     assert ask(served, "/dags/m").headers["location"] == "/matrices/m"
-    assert ask(served, "/runs/m/never").line == "The run never of m has no record yet."
+    never = ask(served, "/runs/m/never")
+    assert (never.status, never.line) == (404, "The run never of m has no record yet.")
+    assert '<a href="/runs/m/never">Look again</a>' in never.text
+    assert "Look again" not in ask(served, "/sweeps/s9").text, "what does not exist will not come to be"
 
 
 def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None:

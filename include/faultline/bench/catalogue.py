@@ -94,6 +94,25 @@ def _page(say: Say, quick: bool) -> Figures:
     return run(say, quick)
 
 
+def _aggregate(say: Say, quick: bool) -> Figures:
+    from faultline.bench.aggregate import run
+
+    return run(say, quick)
+
+
+def _harvest(say: Say, quick: bool) -> Figures:
+    from faultline.bench.harvest import run
+    from faultline.operations import bring_up
+
+    return run(bring_up(say, airflow=False), say, quick)
+
+
+def _matrices(say: Say, quick: bool) -> Figures:
+    from faultline.bench.matrices import run
+
+    return run(say, quick)
+
+
 BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
     "overhead": _overhead,
@@ -101,4 +120,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "known_truth": _known_truth,
     "workloads": _workloads,
     "page": _page,
+    "aggregate": _aggregate,
+    "harvest": _harvest,
+    "matrices": _matrices,
 }

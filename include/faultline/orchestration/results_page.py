@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from faultline.index import Index
     from faultline.pages.site import Site
 
-# What the UI shows in a frame: the entry of the navigation, and a tab of each DAG and of each run.
+_OF_RUN = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
+# What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
 VIEWS = (
     {"name": "Faultline", "href": f"{PREFIX}/", "destination": "nav", "url_route": UI_ROUTE},
-    {
-        "name": "Results",
-        "href": f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}",
-        "destination": "dag_run",
-        "url_route": "faultline-run",
-    },
+    {"name": "Results", "href": _OF_RUN, "destination": "dag_run", "url_route": "faultline-run"},
+    {"name": "Results", "href": _OF_RUN, "destination": "task_instance", "url_route": "faultline-task"},
     {"name": "Results", "href": f"{PREFIX}/dags/{{DAG_ID}}", "destination": "dag", "url_route": "faultline-dag"},
 )
 

@@ -43,7 +43,7 @@ def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> 
     )
 
     def unknown(request: Request, error: Exception) -> Response:
-        return HTMLResponse(not_found_page(site_of(request), str(error)), 404, HEADERS)
+        return HTMLResponse(not_found_page(site_of(request), error), 404, HEADERS)
 
     def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, StarletteHTTPException)

@@ -17,6 +17,8 @@ MAX_LINES = 24
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 _CLEAR = "rgba(0,0,0,0)"
+# As the tables write numbers: thousands apart, never as a power.
+_TICKS = ",~r"
 # From light to dark on white, and readable on black: one hue, so that a print keeps the order.
 _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
@@ -39,7 +41,12 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
             xgap=2,
             ygap=2,
             hoverongaps=False,
-            colorbar={"title": {"text": escaped(metric.unit), "side": "right"}, "thickness": 12, "outlinewidth": 0},
+            colorbar={
+                "title": {"text": escaped(metric.unit), "side": "right"},
+                "thickness": 12,
+                "outlinewidth": 0,
+                "tickformat": _TICKS,
+            },
         )
     )
     figure.update_layout(
@@ -78,7 +85,12 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         showlegend=len(figure.data) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         xaxis={"title": {"text": escaped(x.name)}, "zeroline": False, **scale},
-        yaxis={"title": {"text": escaped(metric.title)}, "zeroline": False, "rangemode": "tozero", "tickformat": ",~g"},
+        yaxis={
+            "title": {"text": escaped(metric.title)},
+            "zeroline": False,
+            "rangemode": "tozero",
+            "tickformat": _TICKS,
+        },
     )
     return figure, max(0, len(lines) - MAX_LINES)
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from faultline.errors import FaultlineError
 from faultline.explain import again
 from faultline.index import Entry
+from faultline.pages.grid import label
 from faultline.pages.runs import runs_of_entry
 from faultline.pages.site import Site, Unknown, attempts, render
 from faultline.record import Record
@@ -89,6 +90,7 @@ def _facts(record: Record, entry: Entry) -> Pairs:
         for host, one in (environment.clock_offsets or {}).items()
     )
     facts = [
+        ("Workload", _load(record.config)),
         ("Measured", f"{minute(record.measured_at)} UTC"),
         ("Configuration", record.config_id),
         ("Repetition", str(record.repetition)),
@@ -106,6 +108,12 @@ def _facts(record: Record, entry: Entry) -> Pairs:
         ("Record", f"records/{entry.path}"),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _load(config: Mapping[str, Any]) -> str:
+    """The workload and what it was fed; older records may lack a part."""
+    rate, measured = label(config.get("rate")), label(config.get("duration_s"))
+    return f"{config.get('workload', NONE)}, {rate} records/s, measured for {measured} s"
 
 
 def _event(event: Happening) -> dict[str, str]:

@@ -169,9 +169,11 @@ def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
 
 
 def label(value: Any) -> str:
-    """A value of a parameter as text, cut when it is long."""
+    """A value of a parameter as text: numbers as the figures beside them, with thousands apart; cut when it is long."""
     if value is None or value is _MISSING:
         return NONE
+    if is_number(value):
+        return f"{value:,.10g}" if isinstance(value, float) else f"{value:,}"
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list) else plain(value)
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 

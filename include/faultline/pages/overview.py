@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from faultline.index import Tally
+from faultline.pages.grid import label
 from faultline.pages.site import STATUSES, Site, paged, render
 from faultline.section import minute
+from faultline.table import NONE
 
 SWEEPS_A_PAGE = 100
 MAX_PROBLEMS = 100
@@ -36,9 +38,18 @@ def _row(site: Site, tally: Tally, kind: str) -> dict[str, object]:
     return {
         "name": tally.name or "without a sweep",
         "href": site.link(kind, tally.name) if tally.name else site.link("unswept"),
-        "matrix": tally.matrix,
+        "about": tally.matrix or _single(site, tally),
         "counts": [getattr(tally, status) for status in STATUSES],
         "total": tally.total,
         "first": minute(tally.first),
         "last": minute(tally.last),
     }
+
+
+def _single(site: Site, tally: Tally) -> str:
+    """What the one experiment of a sweep without a matrix was about, since its id does not say it."""
+    if tally.name is None or tally.total != 1:
+        return NONE
+    (entry,) = site.index.of_sweep(tally.name)
+    about = (entry.config.get("workload", ""), f"{label(entry.config.get('rate'))} records/s", label(entry.fault))
+    return ", ".join(str(part) for part in about if part)

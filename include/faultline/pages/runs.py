@@ -9,7 +9,7 @@ from typing import Any
 
 from faultline.index import Entry
 from faultline.matrix import sweep_id_of
-from faultline.pages.site import Run, Site, Unknown
+from faultline.pages.site import NotYet, Run, Site
 
 EXPERIMENT = "experiment"
 # Runs that a matrix triggers are named after their sweep and cell.
@@ -23,7 +23,7 @@ _KINDS = ("manual__", "scheduled__")
 
 
 def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
-    """The page of what a run has measured. Raises Unknown while it has no record."""
+    """The page of what a run has measured. Raises NotYet while it has no record."""
     site.index.refresh()
     child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
     if child is not None:
@@ -37,7 +37,7 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
             return site.link("experiments", found[-1].attempt)
         if found:
             return site.link("sweeps", sweep_id)
-    raise Unknown(f"The run {run_id} of {dag_id} has no record yet.")
+    raise NotYet(f"The run {run_id} of {dag_id} has no record yet.", site.link("runs", dag_id, run_id))
 
 
 def address_of_dag(site: Site, dag_id: str) -> str:

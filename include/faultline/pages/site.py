@@ -26,6 +26,14 @@ class Unknown(LookupError):
     """What was asked for does not exist; its text is one clear line for the reader."""
 
 
+class NotYet(Unknown):
+    """What was asked for will exist when a run has measured it; `address` is where to look again."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 @dataclass(frozen=True)
 class Run:
     """A run of a DAG in Airflow."""
@@ -99,9 +107,11 @@ def render(
     )
 
 
-def not_found_page(site: Site, message: str) -> str:
-    """The page for whatever does not exist."""
-    return render(site, "not_found", title="Not found", message=message)
+def not_found_page(site: Site, why: Exception) -> str:
+    """The page for whatever does not exist, with a way to look again for what may exist soon."""
+    again = why.address if isinstance(why, NotYet) else None
+    title = "Not found" if again is None else "Nothing measured yet"
+    return render(site, "not_found", title=title, message=str(why), again=again)
 
 
 def attempts(site: Site, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def _page(
         columns=columns,
         cell_axes=cell_axes,
         rows=[_row(site, point, cell_axes, columns) for point in ordered[offset : offset + PAGE_ROWS]],
+        troubles=_troubles(site, members),
         cell_total=len(ordered),
         page=page,
         pages=pages,
@@ -200,6 +201,18 @@ def _row(site: Site, point: Point, axes: Sequence[Axis], columns: Sequence[Metri
         "spread": figures[0][1].spread(figures[0][0]) if figures else "",
         "attempts": attempts(site, point.entries),
     }
+
+
+def _troubles(site: Site, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The kinds of reasons why experiments are not valid, the commonest first, each with its newest example."""
+    found: dict[str, list[tuple[Entry, str]]] = {}
+    for entry in entries:
+        for reason in dict.fromkeys(entry.reasons) if entry.status != "valid" else ():
+            found.setdefault(f"{entry.status} {reason.partition(':')[0]}", []).append((entry, reason))
+    return [
+        {"times": len(cases), "reason": cases[-1][1], "example": attempts(site, [cases[-1][0]])}
+        for cases in sorted(found.values(), key=len, reverse=True)
+    ]
 
 
 def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:

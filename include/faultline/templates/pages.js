@@ -13,8 +13,13 @@
 
   const outer = around();
 
-  // Airflow has a theme of its own, which may differ from the system's.
+  // Airflow has a theme of its own, which may differ from the system's, and a ground that the page shall not stand out of.
   function followTheme() {
+    const grounds = [outer.body, outer.documentElement].map((place) => getComputedStyle(place).backgroundColor);
+    const ground = grounds.find((colour) => !/^rgba\(.*, 0\)$/.test(colour));
+    if (ground) {
+      document.documentElement.style.setProperty("--page", ground);
+    }
     const theme = ["dark", "light"].find((name) => outer.documentElement.classList.contains(name));
     if (theme && document.documentElement.dataset.theme !== theme) {
       document.documentElement.dataset.theme = theme;

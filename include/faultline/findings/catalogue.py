@@ -1,0 +1,34 @@
+"""Which claims each matrix can test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from faultline.findings.finding import Claim, Finding
+from faultline.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
+from faultline.findings.recovery import RECOVERY
+from faultline.findings.shi import EXECUTOR_CORES, INPUT_RATE
+from faultline.record import Record
+
+FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Storm)"
+STOCK_TRADING = "Shi and others 2020 (stock trading on Spark Streaming)"
+
+CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
+    {
+        "state_size_x_checkpoint_interval": (*STATE_AND_INTERVAL, *RECOVERY),
+        "skew_x_alignment_mode": SKEW_AND_ALIGNMENT,
+        "compute_x_checkpoint_interval": COMPUTE_AND_INTERVAL,
+        "input_rate": INPUT_RATE,
+        "executor_cores": EXECUTOR_CORES,
+        "recovery": RECOVERY,
+    }
+)
+PAPERS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(CLAIMS, FAULT_TOLERANCE) | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING}
+)
+
+
+def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
+    """Every claim that `matrix` can test, with its verdict on these records; any status may be among them."""
+    return [Finding(claim, *claim.test(records)) for claim in CLAIMS[matrix]]

@@ -1,0 +1,282 @@
+"""The pages: every matrix and preset has one, tables and pictures are whole whatever records hold, errors say why."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from faultline import cli
+from faultline.document.grid import grid
+from faultline.document.page import IMAGES, Page, matrix_of, results_page, write_page
+from faultline.document.svg import Line, Mark, Panel, draw
+from faultline.document.tables import figures, words
+from faultline.errors import ConfigError
+from faultline.findings.catalogue import CLAIMS
+from faultline.matrices import MATRICES
+from faultline.matrix import Matrix
+from faultline.record import KeysPart, Record, WorkPart
+from tests.unit.pages_store import put
+from tests.unit.sample_records import CENSORED, RECOVERED, sample
+
+EVIL = "x|y`</td>\n![a](b)<script>"
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
+NUMBERS = st.floats(0, 1e6)
+PRESETS = [(spec.name, preset) for spec in MATRICES.values() for preset in spec.presets]
+
+
+def made(matrix: str, preset: str) -> list[Record]:
+    """A valid record for each cell of a preset; the first one of a fault is censored."""
+    return [record for record in _made(matrix, preset)]
+
+
+def _made(matrix: str, preset: str) -> Iterator[Record]:
+    spec = MATRICES[matrix]
+    for number, cell in enumerate(Matrix.under(spec.complete(preset), spec.axes).cells("b1")):
+        config = cell.config
+        recovery = None if config.fault == "none" else RECOVERED if number else CENSORED
+        record = sample(
+            attempt=f"a{number:03d}",
+            repetition=cell.repetition,
+            latency={"mean": 500.0 + number, "p50": 400.0 + number},
+            recovery=recovery,
+            **config.model_dump(),
+        )
+        metrics = record.metrics.model_copy(
+            update={
+                "gc_s": 0.5,
+                "work": WorkPart(batches=20, tasks=100 + number, batch_s=9.0, task_s=8.0),
+                "keys": KeysPart(requested=1.0, measured=1.01, low=1.0, high=1.02, hottest_share=0.1, distinct=99),
+            }
+        )
+        yield record.model_copy(update={"matrix": matrix, "metrics": metrics})
+
+
+def page(records: list[Record], matrix: str) -> Page:
+    return results_page(records, matrix, name=matrix)
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """Cells of the first table under a heading."""
+    part = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^## (.+)$", text, re.M)
+
+
+@pytest.mark.parametrize(("matrix", "preset"), PRESETS, ids=lambda value: str(value))
+def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> None:
+    records = made(matrix, preset)
+    found = page(records, matrix)
+    assert found.text.startswith(f"# {MATRICES[matrix].title}\n")
+    spec, configurations = MATRICES[matrix], {record.config_id for record in records}
+    for heading in ("Latency and throughput", "CPU, memory and work", "Audit"):
+        table = rows(found.text, heading)
+        assert len(table) == 2 + len(configurations)
+        assert len({len(row) for row in table}) == 1
+        axes = len(spec.axes) + ("fault" in table[0] and "fault" not in spec.axes)
+        assert len({tuple(row[:axes]) for row in table[2:]}) == len(configurations), "each row is a point of its own"
+    assert rows(found.text, "Latency and throughput")[2][-1].endswith(
+        f"of {MATRICES[matrix].values(preset)['repetitions']}"
+    )
+    assert ("Recovery" in headings(found.text)) == any(record.config["fault"] != "none" for record in records)
+    assert ("Keys" in headings(found.text)) == (matrix == "skew_x_alignment_mode")
+    for claim in CLAIMS[matrix]:
+        assert f"| {claim.text} | {claim.source} | **" in found.text
+    assert 1 <= len(found.images) <= 2
+    for path, svg in found.images.items():
+        assert path.startswith(f"{IMAGES}/{matrix}-") and f"]({path})" in found.text
+        assert ET.fromstring(svg).tag.endswith("svg")
+    assert page(records[::-1], matrix) == found, "equal records, equal page"
+
+
+def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
+    records = [
+        sample(fault="none", rate=rate, workload="stock_group_by", repetition=number, attempt=f"a{rate}{number}",
+               latency={"p50": value})
+        for rate, values in ((100, (10.0, 12.0, 30.0)), (1000, (5.0,)))
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+    invalid = sample(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], fault="none", rate=1000,
+                     workload="stock_group_by", attempt="z")  # fmt: skip
+    text = page([*records, invalid], "input_rate").text
+    table = rows(text, "Latency and throughput")
+    assert table[0][:2] == ["rate (records/s)", "p50 (ms)"]
+    assert [row[:2] for row in table[2:]] == [["100", "12 (10–30)"], ["1,000", "5.0"]]
+    assert [row[-1] for row in table[2:]] == ["3 of 3", "1 of 2"]
+    audit = rows(text, "Audit")
+    assert audit[2][audit[0].index("overcounted")] == f"{3 * 12_345:,}"
+    assert "in no figure: schedule-lag (1)" in text
+
+
+def test_a_point_without_a_valid_record_says_why() -> None:
+    late = "interval-not-held: 2.6 s between commits > 2.40 s"
+    records = [
+        sample(fault="none", rate=100, workload="stock_group_by"),
+        *(
+            sample(status="invalid", reasons=[late], fault="none", rate=9, workload="stock_group_by", attempt=name)
+            for name in "pq"
+        ),
+        sample(status="failed", fault="none", rate=7, workload="stock_group_by", attempt="r"),
+    ]
+    table = rows(page(records, "input_rate").text, "Not valid")
+    assert table[2] == ["7", "1", "failed"]
+    assert table[3][:2] == ["9", "2"] and table[3][2].startswith(late) and table[3][2].endswith("(and 1 more)")
+    only = page(records[1:], "input_rate")
+    assert not only.images and "| 9 | 2 |" in only.text
+
+
+def test_columns_of_which_nothing_is_known_are_left_out() -> None:
+    records = [sample(fault="none", executor_cores=number, workload="stock_join") for number in (1, 2)]
+    heads = rows(page(records, "executor_cores").text, "CPU, memory and work")[0]
+    assert "GC (s)" not in heads and "Python workers (cores)" not in heads
+    assert heads[1] == "oversubscribed", "2 executors of 2 cores on 2"
+    heads = rows(page(records[:1], "executor_cores").text, "CPU, memory and work")[0]
+    assert "oversubscribed" not in heads
+
+
+def test_controls_among_faults_are_told_apart_and_settings_are_those_that_all_share() -> None:
+    kills = [sample(state_mb=state, recovery=RECOVERED, attempt=f"k{state}") for state in (1, 8)]
+    control = sample(state_mb=1, fault="none", attempt="c")
+    text = page([*kills, control], "state_size_x_checkpoint_interval").text
+    table = rows(text, "Latency and throughput")
+    assert table[0][:3] == ["state (MB)", "checkpoint interval (s)", "fault"]
+    assert [row[:3] for row in table[2:]] == [
+        ["1", "2", "executor kill"],
+        ["8", "2", "executor kill"],
+        ["1", "2", "control"],
+    ]
+    settings = next(line for line in text.splitlines() if line.startswith("- Settings"))
+    assert "`workload` word_count" in settings and "state_mb" not in settings and "window_s" not in settings
+    text = page([sample(fault="none", workload="stock_join", late=0.02)], "executor_cores").text
+    assert "`window_s` 10" in text and "`late` 0.02" in text and "no fault." in text
+
+
+def test_a_bound_is_shown_as_one() -> None:
+    found = page(made("recovery", "default"), "recovery")
+    macro = rows(found.text, "Recovery")
+    column = macro[0].index("**macro** (s)")
+    assert any(row[column].startswith("> ") for row in macro[2:])
+    assert 'fill="none"' in found.images["images/recovery-recovery.svg"]
+
+
+def test_builds_are_never_mixed() -> None:
+    records = [sample(fault="none"), sample(fault="none", attempt="b").model_copy(update={"build": "b2"})]
+    with pytest.raises(ConfigError, match=r"--page: 2 builds \(b1, b2\) do not mix; .*--sweep"):
+        page(records, "recovery")
+
+
+@settings(max_examples=30, deadline=None)
+@given(TEXTS, TEXTS, TEXTS)
+def test_texts_of_records_stay_texts(corpus: str, reason: str, sweep: str) -> None:
+    records = [
+        sample(fault="none", raw_config={"corpus": corpus, "commit_mode": EVIL}),
+        sample(fault="none", raw_config={"corpus": EVIL}, attempt="b").model_copy(update={"sweep_id": sweep}),
+        sample(fault="none", rate=7, status="invalid", reasons=[f"{EVIL}: {reason}"], attempt="c"),
+    ]
+    records = [one.model_copy(update={"config_id": f"c{number}"}) for number, one in enumerate(records)]
+    found = page(records, "skew_x_alignment_mode")
+    assert "<script" not in re.sub(r"\\<", "", found.text)
+    for heading in headings(found.text):
+        table = rows(found.text, heading)
+        assert len({len(row) for row in table}) <= 1, heading
+    for svg in found.images.values():
+        ET.fromstring(svg)
+
+
+@given(TEXTS)
+def test_words_are_one_line_that_ends_no_cell(text: str) -> None:
+    said = words(text)
+    assert "\n" not in said
+    assert len(re.split(r"(?<!\\)(?:\\\\)*\|", said)) == 1
+    assert re.sub(r"\\(.)", r"\1", said) == " ".join(text.split())
+
+
+def test_a_spread_too_small_to_be_written_is_not() -> None:
+    (column,) = figures("gc_s")
+    points, _ = grid(
+        [
+            one.model_copy(update={"metrics": one.metrics.model_copy(update={"gc_s": 0.5 + number / 1000})})
+            for number, one in enumerate([sample(), sample(attempt="b")])
+        ],
+        (),
+    )
+    assert column.text(points[0]) == "0.50"
+
+
+MARKS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(MARKS, min_size=1, max_size=9), TEXTS, st.integers(1, 3))
+def test_a_picture_is_whole_and_holds_every_mark(lines: list[list[Any]], name: str, panels: int) -> None:
+    drawn = tuple(
+        Line(f"{name}{order}", tuple(_mark(place, mark) for place, mark in enumerate(marks)))
+        for order, marks in enumerate(lines)
+    )
+    places = [f"{name}{place}" for place in range(5)]
+    svg = draw([Panel(name, drawn)] * panels, places, name, name)
+    assert svg == draw([Panel(name, drawn)] * panels, places, name, name)
+    root = ET.fromstring(svg)
+    marks = [one for one in root.iter() if one.get("class", "").startswith("mark")]
+    assert len(marks) == len(lines) + panels * sum(map(len, lines)), "the legend has one of each"
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for one in root.iter("{http://www.w3.org/2000/svg}circle"):
+        assert 0 <= float(one.attrib["cx"]) <= width and 0 <= float(one.attrib["cy"]) <= height
+
+
+def _mark(place: int, values: tuple[float, float, float, bool]) -> Mark:
+    low, median, high = sorted(values[:3])
+    return Mark(place, median, low, high, values[3])
+
+
+def test_a_page_needs_one_matrix() -> None:
+    one = sample().model_copy(update={"matrix": "recovery"})
+    other = sample().model_copy(update={"matrix": "input_rate"})
+    single = sample().model_copy(update={"matrix": None})
+    assert matrix_of([one, one], None) == "recovery"
+    assert matrix_of([other], "recovery") == "recovery"
+    for records, named, message in (
+        ([], None, "--page: no record matches"),
+        ([one], "recvery", r"--matrix recvery: unknown; did you mean recovery\?"),
+        ([one, other], None, "--page: records of input_rate and recovery make no page; name a matrix with --matrix"),
+        ([one, single], None, "--page: records of no matrix and recovery make no page"),
+        ([single], None, "--page: records of no matrix make no page; name a matrix with --matrix"),
+        ([sample()], None, "--page: nothing is known of the matrix m"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            matrix_of(records, named)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "mine.md"
+    assert write_page(made("executor_cores", "default"), target) == "executor_cores"
+    pictures = sorted(path.name for path in (target.parent / IMAGES).iterdir())
+    assert pictures == ["mine-latency.svg", "mine-resources.svg"]
+    assert all(f"({IMAGES}/{name})" in target.read_text() for name in pictures)
+    with pytest.raises(ConfigError, match=r"--page .*new: cannot be written \(Is a directory\)"):
+        write_page(made("executor_cores", "smoke"), target.parent)
+
+
+def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    records = made("input_rate", "default")
+    put(tmp_path, *(one.model_copy(update={"sweep_id": f"s{number % 3}"}) for number, one in enumerate(records)))
+    target = tmp_path / "page.md"
+    runner = CliRunner()
+    done = runner.invoke(cli.app, ["results", "--sweep", "s0", "--sweep", "s2", "--sweep", "s0", "--page", str(target)])
+    assert done.exit_code == 0, done.output
+    assert "records: 8, sweeps s0, s2" in target.read_text()
+    failed = runner.invoke(cli.app, ["results", "--sweep", "none", "--page", str(target)])
+    assert isinstance(failed.exception, ConfigError) and "no record matches" in str(failed.exception)

@@ -1,0 +1,212 @@
+"""The rules for few repetitions, against slow and obvious versions, and what they must never believe."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from faultline.findings.compare import (
+    ALPHA,
+    Level,
+    Series,
+    between,
+    beyond,
+    constant,
+    differences_of,
+    direction,
+    hardly_changes,
+    noticeable,
+    series_of,
+    trend,
+)
+from faultline.findings.finding import Verdict
+from faultline.findings.measures import LATENCY, REPLAY
+from faultline.record import Record
+from tests.unit.sample_records import sample
+
+FIGURES = st.floats(0.1, 1e5).map(lambda value: round(value, 3))
+LEVELS = st.lists(st.lists(FIGURES, min_size=1, max_size=4), min_size=2, max_size=4)
+
+
+def series(*levels: list[float]) -> Series:
+    return Series("x", "", tuple(Level(at, tuple(values)) for at, values in enumerate(levels)))
+
+
+def votes(levels: list[list[float]]) -> int:
+    return sum(b > a for low, high in itertools.combinations(levels, 2) for a in low for b in high)
+
+
+def split(values: tuple[int, ...], sizes: list[int]) -> list[list[int]]:
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [list(values[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [3, 3], [2, 1, 3], [1, 1, 1, 1], [4, 2]])
+def test_chances_are_those_of_all_orders(sizes: list[int]) -> None:
+    orders = [split(order, sizes) for order in itertools.permutations(range(sum(sizes)))]
+    counted = [votes(order) for order in orders]
+    for order, seen in list(zip(orders, counted, strict=True))[:: max(1, len(orders) // 40)]:
+        found = trend([series(*order)])
+        assert found.rising_p == pytest.approx(sum(other >= seen for other in counted) / len(counted))
+        assert found.falling_p == pytest.approx(sum(other <= seen for other in counted) / len(counted))
+
+
+@pytest.mark.parametrize("sizes", [[3, 3], [2, 2, 2], [4, 2]])
+def test_of_all_orders_at_most_one_in_twenty_is_believed(sizes: list[int]) -> None:
+    found = [trend([series(*split(order, sizes))]) for order in itertools.permutations(range(sum(sizes)))]
+    believed = sum(one.rises for one in found)
+    assert believed <= ALPHA * len(found) + 1e-9
+    assert believed or sizes == [4, 2], "four against two are 1 in 15 at best"
+    assert sum(one.rises for one in found) == sum(one.falls for one in found)
+
+
+@given(LEVELS, LEVELS)
+def test_turning_the_axis_around_turns_the_answer_around(first: list[list[float]], second: list[list[float]]) -> None:
+    there = trend([series(*first), series(*second)])
+    back = trend([series(*first[::-1]), series(*second[::-1])])
+    assert (there.rises, there.falls) == (back.falls, back.rises)
+    assert there.rising_p == pytest.approx(back.falling_p)
+    assert not (there.rises and there.falls)
+    assert there.runs == sum(map(len, first)) + sum(map(len, second))
+
+
+@given(st.lists(FIGURES, min_size=2, max_size=6, unique=True), st.lists(FIGURES, min_size=2, max_size=6, unique=True))
+def test_two_values_are_mann_and_whitney(low: list[float], high: list[float]) -> None:
+    if set(low) & set(high):
+        return
+    found = trend([series(low, high)])
+    expected = stats.mannwhitneyu(high, low, alternative="greater", method="exact").pvalue
+    assert found.rising_p == pytest.approx(float(expected))
+
+
+@given(st.lists(st.tuples(FIGURES, FIGURES), min_size=1, max_size=3))
+def test_single_runs_tell_nothing_in_fewer_than_five_series(pairs: list[tuple[float, float]]) -> None:
+    assert direction([series([a], [b]) for a, b in pairs], LATENCY, rises=True)[0] is Verdict.CANNOT_TELL
+
+
+@given(LEVELS, st.floats(0.5, 4))
+def test_a_believed_change_is_larger_than_the_spread(levels: list[list[float]], factor: float) -> None:
+    found = trend([series(*levels)])
+    if found.rises or found.falls:
+        medians = [statistics.median(values) for values in levels]
+        assert abs(medians[-1] - medians[0]) > statistics.median(max(values) - min(values) for values in levels)
+    scaled = trend([series(*([value * factor for value in values] for values in levels))])
+    assert scaled.rising_p <= found.rising_p + 0.5, "scaling may only make ties"
+
+
+def test_three_against_three_without_overlap_is_just_enough() -> None:
+    apart = [series([1.0, 1.1, 1.2], [2.0, 2.1, 2.2])]
+    assert direction(apart, REPLAY, rises=True)[0] is Verdict.AGREES
+    assert direction(apart, REPLAY, rises=False)[0] is Verdict.DISAGREES
+    overlapping = [series([1.0, 1.1, 2.05], [2.0, 2.1, 2.2])]
+    assert direction(overlapping, REPLAY, rises=True)[0] is Verdict.CANNOT_TELL
+    two = series([1.0, 1.1], [2.0, 2.1])
+    assert direction([two], REPLAY, rises=True)[0] is Verdict.CANNOT_TELL
+    assert direction([two, two], REPLAY, rises=True)[0] is Verdict.AGREES
+
+
+def test_what_many_agree_on_must_exceed_what_repetitions_differ_by() -> None:
+    small = [series([1.0, 2.0, 7.0], [2.5, 9.1, 9.2])] * 8
+    found, said = direction(small, REPLAY, rises=True)
+    assert trend(small).rising_p < ALPHA
+    assert found is Verdict.AGREES
+    smaller = [series([1.0, 8.0, 9.0], [2.5, 8.5, 9.2])] * 40
+    found, said = direction(smaller, REPLAY, rises=True)
+    assert trend(smaller).rising_p < ALPHA
+    assert found is Verdict.CANNOT_TELL
+    assert said.endswith("but repetitions differ by 7.3 s anyway)")
+
+
+def test_a_constant_needs_repetitions_close_together() -> None:
+    close = [series([1.0, 1.02], [1.01, 1.05])]
+    assert constant(close, REPLAY)[0] is Verdict.AGREES
+    assert noticeable(close, REPLAY)[0] is Verdict.DISAGREES
+    single = [series([1.0], [1.0])]
+    assert constant(single, REPLAY)[0] is noticeable(single, REPLAY)[0] is Verdict.CANNOT_TELL
+    rising = [series([1.0, 1.01, 1.02], [2.0, 2.01, 2.02])]
+    assert constant(rising, REPLAY)[0] is Verdict.DISAGREES
+    assert noticeable(rising, REPLAY)[0] is Verdict.AGREES
+    falling = [series(*[list(level.values) for level in reversed(rising[0].levels)])]
+    assert constant(falling, REPLAY)[0] is noticeable(falling, REPLAY)[0] is Verdict.DISAGREES
+    noisy = [series([1.0, 2.0, 3.0], [1.5, 2.5, 3.5])]
+    assert constant(noisy, REPLAY)[0] is noticeable(noisy, REPLAY)[0] is Verdict.CANNOT_TELL
+    assert hardly_changes(noisy) is None
+    assert constant([], REPLAY)[0] is noticeable([], REPLAY)[0] is Verdict.CANNOT_TELL
+
+
+@given(st.lists(FIGURES, max_size=8), FIGURES)
+def test_a_limit_is_passed_by_all_or_not_at_all(values: list[float], limit: float) -> None:
+    found = beyond(values, limit)
+    if found is not None:
+        assert len(values) > 1
+        assert all((value > limit) is found for value in values)
+    if len(values) >= 5 and (min(values) > limit or max(values) < limit):
+        assert found is not None
+    assert between(values, limit, math.inf) in ((True, None) if found is not False else (False,))
+
+
+def test_limits_with_few_runs() -> None:
+    assert beyond([3.0, 3.1], 1.0) is True
+    assert beyond([1.2, 3.1], 1.0) is None, "nearer to the limit than to each other"
+    assert beyond([3.0], 1.0) is None, "a single run has no spread"
+    assert between([6.0, 19.0], 5, 20) is True, "the range is tolerant enough by itself"
+    assert between([21.0, 22.0], 5, 20) is None
+    assert between([24.0, 25.0], 5, 20) is False
+    assert between([1.0, 1.1], 5, 20) is False
+
+
+def run(latency: float | None, repetition: int = 0, **config: object) -> Record:
+    return sample(latency={"mean": latency}, repetition=repetition, fault="none", **config)
+
+
+def test_runs_are_compared_only_where_nothing_else_differs() -> None:
+    records = [
+        run(1.0, state_mb=1),
+        run(2.0, state_mb=8),
+        run(3.0, state_mb=8, rate=100),
+        run(4.0, state_mb=1, rate=70),
+    ]
+    (one,) = series_of(records, "state_mb", LATENCY.read)
+    assert [(level.at, level.values) for level in one.levels] == [(1.0, (1.0,)), (8.0, (2.0,))]
+    assert series_of(records, "rate", LATENCY.read) != []
+    two = series_of([*records, run(5.0, state_mb=1, rate=100)], "state_mb", LATENCY.read)
+    assert [each.name for each in two] == ["rate 100", "rate 500"], "in order of their numbers, not of their texts"
+
+
+def test_a_machine_of_its_own_is_a_series_of_its_own() -> None:
+    other = run(2.0, state_mb=8)
+    other = other.model_copy(update={"environment": other.environment.model_copy(update={"cores": 64})})
+    assert series_of([run(1.0, state_mb=1), other], "state_mb", LATENCY.read) == []
+
+
+def test_an_unknown_figure_takes_its_series_with_it() -> None:
+    assert series_of([run(1.0, state_mb=1), run(None, state_mb=8)], "state_mb", LATENCY.read) == []
+
+
+def test_the_instant_of_the_fault_is_no_difference_and_missing_fields_are_defaults() -> None:
+    first = sample(checkpoint_interval_s=1, duration_s=100)
+    second = sample(checkpoint_interval_s=5, duration_s=100)
+    assert first.config["fault_at_s"] != second.config["fault_at_s"]
+    older = {key: value for key, value in second.config.items() if key != "iterations"}
+    second = second.model_copy(update={"config": older})
+    assert len(series_of([first, second], "checkpoint_interval_s", LATENCY.read)) == 1
+
+
+def test_differences_pair_equal_repetitions() -> None:
+    records = [
+        run(10.0, 0, skew=0.0, commit_mode="none"),
+        run(13.0, 0, skew=0.0, commit_mode="aligned"),
+        run(20.0, 1, skew=0.0, commit_mode="none"),
+        run(22.0, 1, skew=0.0, commit_mode="aligned"),
+        run(99.0, 2, skew=0.0, commit_mode="aligned"),
+        run(10.0, 0, skew=1.0, commit_mode="none"),
+        run(15.0, 0, skew=1.0, commit_mode="aligned"),
+    ]
+    (one,) = differences_of(records, "skew", "commit_mode", ("none", "aligned"), LATENCY.read)
+    assert [(level.at, level.values) for level in one.levels] == [(0.0, (3.0, 2.0)), (1.0, (5.0,))]
