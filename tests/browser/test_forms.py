@@ -157,6 +157,7 @@ def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: In
             every_s=0.5,
             what=f"the end of the run {runs[name]}",
         )
+        assert api.run_state(dag_id, runs[name]) == "failed"
         states = {task["task_id"]: task["state"] for task in api.tasks(dag_id, runs[name])}
         task = "prepare" if dag_id == "experiment" else "plan"
         assert states[task] == "failed" and "success" not in (states.get("run_experiment"), states.get("judge")), states

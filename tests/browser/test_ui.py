@@ -71,7 +71,8 @@ def measured(ui: Ui) -> Measured:
     assert record.status in ("valid", "invalid"), record.reasons
     assert all(reason.startswith(ALLOWED) for reason in record.reasons), record.reasons
     assert states["plan"] == states["aggregate"] == "success", states
-    assert states["run_experiment"] == ("success" if record.status == "valid" else "failed"), states
+    ended = "success" if record.status == "valid" else "failed"
+    assert states["run_experiment"] == api.run_state(DAG_ID, run_id) == ended, states
     return Measured(run_id, record)
 
 

@@ -105,11 +105,14 @@ def test_a_wrong_value_in_the_form_is_refused(bag: Any, name: str, value: object
 @pytest.mark.parametrize("dag_id", MATRICES)
 def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
     dag = bag.dags[dag_id]
-    assert dag.get_task("plan").downstream_task_ids == {"run_experiment"}
+    end = dag.get_task("require_success")
+    assert dag.leaves == [end] and end.trigger_rule == "one_failed", "the run fails with any of its tasks"
+    assert dag.get_task("plan").downstream_task_ids == {"run_experiment", end.task_id}
     after = "search" if MATRICES[dag_id].search else "aggregate"
-    assert dag.get_task("run_experiment").downstream_task_ids == {after}
+    assert dag.get_task("run_experiment").downstream_task_ids == {after, end.task_id}
+    assert dag.get_task("aggregate").downstream_task_ids == {end.task_id}
     if after == "search":
-        assert dag.get_task("search").downstream_task_ids == {"aggregate"}
+        assert dag.get_task("search").downstream_task_ids == {"aggregate", end.task_id}
         assert dag.get_task("search").trigger_rule == "all_done", "a sweep that finds nothing missing may still search"
     assert dag.get_task("aggregate").trigger_rule == "all_done"
     mapped = dag.get_task("run_experiment")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from faultline.record import Record
 
 DAG_ID = "experiment"
-# Above it, a harvest gains more from Spark's optimisations than they cost.
-LARGE_RECORDS = 500_000
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
@@ -277,14 +275,14 @@ class HarvestOperator(LocalSparkJob):
 
     def execute(self, context: Any, *, large: bool = False) -> None:
         from faultline.closing import note_failure
-        from faultline.harvesting import gather
+        from faultline.harvesting import gather, is_large
         from faultline.steps import scheduled_records
 
         attempt = attempt_of(self.attempt_id)
         try:
             self.application_args = ["--config", str(gather(attempt, load_settings()))]
             self.name = f"harvest {attempt.id}"
-            super().execute(context, large=large or scheduled_records(attempt) > LARGE_RECORDS)
+            super().execute(context, large=large or is_large(scheduled_records(attempt)))
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)
             raise

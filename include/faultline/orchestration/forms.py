@@ -81,7 +81,6 @@ def axis_param(name: str, values: list[Any]) -> Param:
         uniqueItems=True,
         title=name,
         description=f"Axis. One experiment a value. {field.description}{_in_brackets(name)}",
-        section="Axes",
     )
 
 

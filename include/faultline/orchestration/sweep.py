@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, get_current_context, task
+from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
 from faultline.config import Configuration
 from faultline.errors import ConfigError
@@ -44,17 +44,17 @@ def matrix_dag(name: str) -> DAG:
         tags=["faultline", "matrix"],
         render_template_as_native_obj=True,
     ) as dag:
+        planned, end = plan(), aggregate()
         runs = RunExperiment.partial(
             task_id="run_experiment",
             max_active_tis_per_dagrun=1,
             retries=RETRIES,
             retry_policy=retry_policy(),
             retry_delay=timedelta(seconds=10),
-        ).expand_kwargs(plan())
-        if spec.search:
-            runs >> search() >> aggregate()
-        else:
-            runs >> aggregate()
+        ).expand_kwargs(planned)
+        steps = [planned, runs, *([search()] if spec.search else []), end]
+        chain(*steps[1:])
+        steps >> require_success()
     return dag
 
 
@@ -65,7 +65,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
     others = {name: param for name, param in configuration_params(**fields).items() if name not in spec.axes}
     return {
         "preset": Param(
-            DEFAULT, type="string", enum=list(spec.presets), title="preset", section="Axes",
+            DEFAULT, type="string", enum=list(spec.presets), title="preset",
             description="Values to begin with. The form shows those of `default`; what you change here wins over any.",
         ),
         **{name: axis_param(name, list(start[name])) for name in spec.axes},
@@ -174,6 +174,14 @@ def aggregate() -> Aggregate:
     return Aggregate(
         task_id="aggregate", retries=2, retry_delay=timedelta(seconds=5), trigger_rule=TriggerRule.ALL_DONE
     )
+
+
+@task(trigger_rule=TriggerRule.ONE_FAILED)
+def require_success() -> None:
+    """Fails the run when one of its tasks failed: `aggregate` comes last and succeeds in any case."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    raise AirflowFailException("not every cell has a valid record: the red tasks and the note of this run say why")
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> Param:
