@@ -108,6 +108,7 @@ def parse_curve(mapping: Mapping[str, Any], *, base: float, low: float, high: fl
     return Curve({"kind": kind, **settings}, base, PiecewiseLinear(first, cycle))
 
 
+_WRITABLE = 1e300
 _Compiled = tuple[dict[str, Any], list[Piece], list[Piece]]
 
 
@@ -138,10 +139,11 @@ class _Given:
 
 
 def _number(key: str, value: Any, low: float, high: float) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN is not itself
         raise InputError(f"{key}: {value!r} is not a number; give one in [{low:g}, {high:g}]")
     if not low <= value <= high:
-        raise InputError(f"{key}: {value:g} lies outside [{low:g}, {high:g}]; choose a value inside")
+        shown = f"{value:g}" if abs(value) < _WRITABLE else "a far greater number"
+        raise InputError(f"{key}: {shown} lies outside [{low:g}, {high:g}]; choose a value inside")
     return int(value) if value == int(value) else value
 
 

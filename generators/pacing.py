@@ -44,7 +44,7 @@ class Clock(Protocol):
 class Schedule:
     """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction), or along `shape`.
 
-    `shape` is the rate over the time when it moves; `rate` is then where it begins.
+    `shape` is the rate over the time when it moves; `rate` is then what it moves around.
     """
 
     rate: Fraction

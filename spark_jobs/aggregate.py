@@ -35,14 +35,15 @@ LABELS = [
 ]
 # Thousandths, as `faultline.latency` has them.
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
+_ATTEMPT = r"/attempts/([^/]+)/(?:series\.json|harvest/)"
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
 
 
-def flatten(schema: StructType, prefix: str) -> list[str]:
-    """Paths of all leaves of a struct, such as metrics.latency_ms.p50; lists and maps are left out."""
+def flatten(schema: StructType, prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Paths of all leaves of a struct, such as metrics, latency_ms, p50; lists and maps are left out."""
     paths = []
     for field in schema.fields:
-        path = f"{prefix}.{field.name}"
+        path = (*prefix, field.name)
         if isinstance(field.dataType, StructType):
             paths += flatten(field.dataType, path)
         elif field.dataType.typeName() not in ("array", "map"):
@@ -54,9 +55,15 @@ def experiments(records: DataFrame) -> DataFrame:
     """One row a record; nested values as columns whose names join the path with underscores."""
     columns = [F.col(name) for name in [*KEYS, *PLAIN]]
     for root in ("config", "metrics"):
-        leaves = flatten(records.schema[root].dataType, root)  # type: ignore[arg-type]
-        columns += [F.col(path).alias(path.removeprefix("metrics.").replace(".", "_")) for path in leaves]
+        leaves = flatten(records.schema[root].dataType, (root,))  # type: ignore[arg-type]
+        columns += [column_of(path) for path in leaves]
     return records.select(*columns, F.concat_ws("; ", "reasons").alias("reasons"))
+
+
+def column_of(path: tuple[str, ...]) -> Column:
+    """A nested value under its path joined with underscores. A host's name, which has dots, may be part of the path."""
+    quoted = ".".join(f"`{part}`" for part in path)
+    return F.col(quoted).alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
 
 
 def cells(table: DataFrame) -> DataFrame:
@@ -141,7 +148,7 @@ def latencies(records: DataFrame, tuples: DataFrame) -> DataFrame:
 
 def of_attempts(frame: DataFrame) -> DataFrame:
     """Adds the attempt, which is the name of the folder under `attempts` that each file lies in."""
-    return frame.withColumn("attempt", F.regexp_extract("_metadata.file_path", "/attempts/([^/]+)/", 1))
+    return frame.withColumn("attempt", F.regexp_extract("_metadata.file_path", _ATTEMPT, 1))
 
 
 def write(table: DataFrame, folder: Path, name: str) -> None:
@@ -182,15 +189,19 @@ def main() -> None:
         table = experiments(records).cache()
         new = options.target.with_name(f"{options.target.name}-{time.time_ns()}")
         new.mkdir()
-        write(table.orderBy("attempt"), new, "experiments")
-        write(cells(table).orderBy(*KEYS), new, "cells")
-        write(recoveries(records).orderBy("attempt", "fault"), new, "recoveries")
-        if any(options.attempts.glob("*/series.json")):
-            courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
-            write(samples(of_attempts(courses)).orderBy("attempt", "second"), new, "samples")
-        if any(options.attempts.glob("*/harvest/tuples.parquet")):
-            tuples = spark.read.parquet(f"{options.attempts}/*/harvest/tuples.parquet")
-            write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
+        try:
+            write(table.orderBy("attempt"), new, "experiments")
+            write(cells(table).orderBy(*KEYS), new, "cells")
+            write(recoveries(records).orderBy("attempt", "fault"), new, "recoveries")
+            if any(options.attempts.glob("*/series.json")):
+                courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
+                write(samples(of_attempts(courses)).orderBy("attempt", "second"), new, "samples")
+            if any(options.attempts.glob("*/harvest/tuples.parquet")):
+                tuples = spark.read.parquet(f"{options.attempts}/*/harvest/tuples.parquet")
+                write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         swap(new, options.target)
     spark.stop()
 

@@ -14,7 +14,7 @@ Written, each as one Parquet file:
 - tuples: lineage, batch, produced_ms, emitted_ms (null: never reflected), primer, n
 - counts: key, expected (null: a key the input does not hold), final (null: never emitted; the sum over
   state lineages, each at its last output), outputs, reemitted, unreadable (outputs whose value is not what the
-  workload writes, or not what the input adds up to)
+  workload writes, or not what the input adds up to); of words also drawn (how often outside the primer)
 """
 
 from __future__ import annotations

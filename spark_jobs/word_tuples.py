@@ -21,6 +21,7 @@ def harvest_ids(records: DataFrame, outputs: DataFrame, config: Config) -> tuple
 def _harvest(records: DataFrame, outputs: DataFrame, key: Column) -> tuple[DataFrame, DataFrame]:
     counted = outputs.withColumn("count", F.col("value").try_cast("bigint"))
     words = records.select("lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), key.alias("key"))
-    expected = words.groupBy("key").agg(F.count("*").alias("expected"))
+    # The primer repeats words of the schedule, so what was drawn by chance is counted apart.
+    expected = words.groupBy("key").agg(F.count("*").alias("expected"), F.count_if(~F.col("primer")).alias("drawn"))
     tuples = group_tuples(words, reflected(batch_counts(words), counted))
     return tuples, count_keys(expected, counted)

@@ -14,6 +14,7 @@ from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
 from generators.curve import parse_curve
 from generators.errors import InputError
+from generators.pacing import Schedule
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -30,7 +31,7 @@ def take_object(key: str, value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(f"{key}: not JSON; give an object such as {{}}") from None
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{key}: not an object; give an object with named values")
@@ -45,14 +46,25 @@ def take_curves(values: dict[str, Any]) -> None:
             continue
         try:
             base = float(values.get(of) or default)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return  # the field's own check names the key
+        if not low <= base <= high:
+            return
         try:
             curve = parse_curve(values[key], base=base, low=low, high=high)
         except InputError as error:
             raise ValueError(f"{key}.{error}") from None
         mapping = curve.as_mapping()
         values[key] = None if mapping["kind"] == "constant" else mapping
+
+
+def require_records(rate_curve: Mapping[str, Any] | None, rate: float, seconds: float) -> None:
+    """Raises ValueError when no record would ever be due, which only a rate that moves can bring about."""
+    if rate_curve is None:
+        return
+    curve = parse_curve(rate_curve, base=rate, low=0.0, high=MAX_RATE)
+    if Schedule.over(rate, seconds, curve).count == 0:
+        raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")
 
 
 def take_plan(values: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ PRECISION = 1.1
 DIGITS = 3
 # Reasons that say that the engine was too slow; any other leaves the question open.
 OVERLOADED = frozenset({"interval-not-held", "drain-incomplete", "backlog-at-t0"})
+GENERATOR_LATE = "schedule-lag"
 MOST_MEASUREMENTS = 3
 
 
@@ -75,9 +76,14 @@ def holds(record: Record) -> bool | None:
     if record.status == "valid":
         nominal = float(record.config["checkpoint_interval_s"])
         effective = record.metrics.effective_interval_s
-        return bool(record.metrics.sustained) and effective is not None and effective <= INTERVAL_EXCESS * nominal
-    codes = {reason.partition(":")[0] for reason in record.reasons}
-    return False if record.status == "invalid" and codes <= OVERLOADED else None
+        if record.metrics.sustained is None or effective is None:
+            return None
+        return record.metrics.sustained and effective <= INTERVAL_EXCESS * nominal
+    return False if record.status == "invalid" and _codes(record) <= OVERLOADED else None
+
+
+def _codes(record: Record) -> set[str]:
+    return {reason.partition(":")[0] for reason in record.reasons}
 
 
 def at_rate(config: Configuration, rate: float) -> Configuration:
@@ -96,7 +102,8 @@ def search_capacity(
     """Searches the highest rate that `config` sustains; returns it with the record of each rate that was tried.
 
     `known(config)`: a record that already answers, so a search that was interrupted goes on where it was.
-    Raises InfrastructureError when a rate gives no answer in MOST_MEASUREMENTS measurements.
+    A rate that the generator could not keep up with either, however often it was measured, is more than this machine
+    can do. Raises InfrastructureError when a rate gives no answer in MOST_MEASUREMENTS measurements for another reason.
     """
     records: dict[float, Record] = {}
 
@@ -111,6 +118,9 @@ def search_capacity(
         if record is not None and (verdict := holds(record)) is not None:
             records[rate] = record
             return verdict
+        if record is not None and record.status == "invalid" and _codes(record) <= OVERLOADED | {GENERATOR_LATE}:
+            records[rate] = record
+            return False
         why = "; ".join(record.reasons) if record else "no record"
         raise InfrastructureError(f"rate {rate:g}: no answer in {MOST_MEASUREMENTS} measurements; the last: {why}")
 

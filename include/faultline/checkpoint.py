@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,25 +112,32 @@ def give_up(checkpoint: Path, target: Path) -> None:
 def state_document(checkpoint: Path) -> dict[str, Any]:
     """Sizes of the newest snapshot and the changelog after it, and when each snapshot was uploaded.
 
-    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"partition", "version", "wall_ns"}]}; bytes
-    are what a recovery would read: the snapshot's archive and the table files that it refers to.
+    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"operator", "partition", "store", "version", "wall_ns"}]};
+    bytes are what a recovery would read: the snapshots' archives and the table files that they refer to.
     """
     snapshot_bytes = changelog_bytes = 0
     snapshots = []
-    for partition in _numbered(checkpoint / "state" / "0"):
-        archives = sorted(partition.glob("[0-9]*.zip"), key=_version)
-        snapshots += [
-            {"partition": int(partition.name), "version": _version(path), "wall_ns": path.stat().st_mtime_ns}
-            for path in archives
-        ]
+    for operator, partition, store in _stores(checkpoint / "state"):
+        archives = sorted(store.glob("[0-9]*.zip"), key=_version)
+        name = "" if store == partition else store.name
+        where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
+        snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
         newest = archives[-1] if archives else None
         if newest:
             snapshot_bytes += newest.stat().st_size + _table_bytes(newest)
         base = _version(newest) if newest else 0
-        changelog_bytes += sum(
-            path.stat().st_size for path in partition.glob("[0-9]*.changelog") if _version(path) > base
-        )
+        changelog_bytes += sum(path.stat().st_size for path in store.glob("[0-9]*.changelog") if _version(path) > base)
     return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
+
+
+def _stores(state: Path) -> Iterator[tuple[Path, Path, Path]]:
+    """(operator, partition, store): a join keeps several stores in a partition, each in a folder of its own."""
+    for operator in _numbered(state):
+        for partition in _numbered(operator):
+            yield operator, partition, partition
+            for store in sorted(partition.iterdir()):
+                if store.is_dir():
+                    yield operator, partition, store
 
 
 def _version(path: Path) -> int:

@@ -18,7 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fault.errors import PlanError
 from fault.plan import FaultPlan, PlannedFault, require_window
-from faultline.canonical import MAX_RATE, in_short_form, short_form, take_curves, take_object, take_plan
+from faultline.canonical import (
+    MAX_RATE,
+    in_short_form,
+    require_records,
+    short_form,
+    take_curves,
+    take_object,
+    take_plan,
+)
 from faultline.errors import ConfigError
 from faultline.known_truth.script import parse_script, require_fit
 from faultline.settings import WORKERS
@@ -249,6 +257,7 @@ class Configuration(BaseModel):
             )
         require_own_parameters(self)
         require_commit_mode(self)
+        require_records(self.rate_curve, self.rate, self.warmup_s + self.duration_s)
         if self.fault != "none":
             self._check_faults()
         if self.truth is not None:

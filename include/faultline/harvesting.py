@@ -64,7 +64,7 @@ def tuples(config: Configuration) -> dict[str, Any]:
     job = JOBS[config.workload]
     if not job.event_time:
         return {"tuples": job.tuples}
-    times = {"window_s": config.window_s, "slide_s": config.slide_s, "watermark_s": config.watermark_s}
+    times = {"window_s": config.window_s, "slide_s": config.slide_s}
     return {"tuples": job.tuples, **times, "late_ms": LATE_MS}
 
 

@@ -7,6 +7,7 @@ is missing, damaged or of another layout; where it cannot be written, it lives i
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -16,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -27,6 +28,10 @@ from faultline.table import fault_of
 FILE = ".index.sqlite3"
 # Another process may be writing what it has just parsed.
 TIMEOUT_S = 20.0
+# What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
+_LARGEST = 2**63 - 1
+# Changes with what is asked of a record beyond its schema, so that all are read again.
+_CHECKS = b"2"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
@@ -178,36 +183,41 @@ class Index:
             "SELECT path, config, content FROM entries JOIN contents USING (path) "
             f"WHERE problem IS NULL AND {where} ORDER BY attempt, path"
         )
-        # Many records have one configuration, which is parsed once and shared.
-        configs: dict[str, Mapping[str, Any]] = {}
-        found = []
-        for path, config, content in self._rows(query, *values):
-            if config not in configs:
-                configs[config] = from_json(config)
-            values_of = from_json(content)
-            values_of["reasons"] = tuple(values_of["reasons"])
-            found.append(Entry(path=path, config=configs[config], **values_of))
-        return found
+        try:
+            return _parsed(self._rows(query, *values))
+        except (ValueError, KeyError, TypeError):
+            # Damage within a text, which SQLite does not notice.
+            with self._lock:
+                self._begin_anew(_scan(self.directory))
+            return _parsed(self._rows(query, *values))
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:
             if self._connection is None:
                 self.refresh()
-            assert self._connection is not None
-            return self._connection.execute(query, values).fetchall()
+            try:
+                return self._asked(query, values)
+            except sqlite3.DatabaseError:
+                # Damage in a page that `refresh` had no need to read.
+                self._begin_anew(_scan(self.directory))
+                return self._asked(query, values)
 
-    def _take_in(self, found: Mapping[str, tuple[int, int]]) -> None:
+    def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        assert self._connection is not None
+        return self._connection.execute(query, tuple(values)).fetchall()
+
+    def _take_in(self, found: Mapping[str, _File]) -> None:
         if self._connection is None:
             self._connection = _connect(str(self._file))
         known = {
             path: (mtime_ns, size)
             for path, mtime_ns, size in self._connection.execute("SELECT path, mtime_ns, size FROM entries")
         }
-        changed = [path for path, state in found.items() if known.get(path) != state]
+        changed = [path for path, file in found.items() if known.get(path) != (file.mtime_ns, file.size)]
         gone = [path for path in known if path not in found]
         if not changed and not gone:
             return
-        rows = [_row(self.directory, path, *found[path]) for path in changed]
+        rows = [_row(self.directory, path, found[path]) for path in changed]
         with self._connection:
             for table in ("entries", "contents"):
                 self._connection.executemany(
@@ -221,7 +231,7 @@ class Index:
                 [(row[0], *content) for row, content in rows if content is not None],
             )
 
-    def _begin_anew(self, found: Mapping[str, tuple[int, int]]) -> None:
+    def _begin_anew(self, found: Mapping[str, _File]) -> None:
         """After an error: with a new file or, where none can be written, in memory."""
         self._close()
         try:
@@ -236,6 +246,28 @@ class Index:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class _File(NamedTuple):
+    """One record file: its own name under the folder of records, modification time in ns, and size in bytes."""
+
+    name: str
+    mtime_ns: int
+    size: int
+
+
+def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+    """Entries from (path, configuration, content)."""
+    # Many records have one configuration, which is parsed once and shared.
+    configs: dict[str, Mapping[str, Any]] = {}
+    found = []
+    for path, config, content in rows:
+        if config not in configs:
+            configs[config] = from_json(config)
+        values_of = from_json(content)
+        values_of["reasons"] = tuple(values_of["reasons"])
+        found.append(Entry(path=path, config=configs[config], **values_of))
+    return found
 
 
 def _connect(name: str) -> sqlite3.Connection:
@@ -256,26 +288,27 @@ def _connect(name: str) -> sqlite3.Connection:
 
 def _version() -> int:
     """Changes with the layout and with what a record is, so that an old index is not taken for a true one."""
-    return zlib.crc32(_LAYOUT.encode() + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
+    return zlib.crc32(_LAYOUT.encode() + _CHECKS + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
 
 
-def _scan(directory: Path) -> dict[str, tuple[int, int]]:
-    """(modification time in ns, size in bytes) of each record file, by its path under `directory`."""
-    found: dict[str, tuple[int, int]] = {}
+def _scan(directory: Path) -> dict[str, _File]:
+    """Each record file by its path under `directory`; what of that is no UTF-8 is written as escapes."""
+    found: dict[str, _File] = {}
     for folder in _listed(directory):
         if not folder.is_dir():
             continue
         for file in _listed(Path(folder.path)):
             if not file.name.endswith(".json") or file.name.startswith("."):
                 continue
+            name, mtime_ns, size = f"{folder.name}/{file.name}", 0, 0
             try:
                 state = file.stat()
+                mtime_ns, size = min(state.st_mtime_ns, _LARGEST), state.st_size
             except FileNotFoundError:
                 continue
             except OSError:
-                found[f"{folder.name}/{file.name}"] = (0, 0)
-                continue
-            found[f"{folder.name}/{file.name}"] = (state.st_mtime_ns, state.st_size)
+                pass  # reading it says why
+            found[name.encode("utf-8", "backslashreplace").decode()] = _File(name, mtime_ns, size)
     return found
 
 
@@ -287,13 +320,15 @@ def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
         return ()
 
 
-def _row(directory: Path, path: str, mtime_ns: int, size: int) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
+def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
     """The row of one file, and its configuration and what else the pages show of it; None when it cannot be read."""
-    name = path.encode("utf-8", "replace").decode()
     try:
-        record = Record.model_validate_json(_read(f"{directory}/{path}"))
+        if file.name != path:
+            raise ValueError("file: its path is not UTF-8")
+        record = Record.model_validate_json(_read(f"{directory}/{file.name}"))
         if record.attempt != path.rpartition("/")[2].removesuffix(".json"):
             raise ValueError(f"attempt: {record.attempt!r} is not the name of its file")
+        _require_usable(record.model_dump(by_alias=True))
         content = (to_json(record.config).decode(), to_json(_content(record)).decode())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -301,17 +336,31 @@ def _row(directory: Path, path: str, mtime_ns: int, size: int) -> tuple[tuple[An
         problem = f"{key}: {first['msg']}"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         problem = str(error)
     else:
         known = (record.attempt, record.matrix or None, record.sweep_id or None, record.status, record.measured_at)
-        return (name, mtime_ns, size, None, *known), content
-    return (name, mtime_ns, size, problem, *[None] * 5), None
+        return (path, file.mtime_ns, file.size, None, *known), content
+    return (path, file.mtime_ns, file.size, problem, *[None] * 5), None
 
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
+    """Raises ValueError naming the first number that is not finite, or larger than any figure can be."""
+    for name, value in values.items():
+        if value is None or isinstance(value, str):
+            continue
+        if isinstance(value, dict):
+            _require_usable(value, f"{before}{name}.")
+        elif isinstance(value, list):
+            _require_usable(dict(enumerate(value)), f"{before}{name}.")
+        elif not -_LARGEST <= value <= _LARGEST:  # nor is NaN between them
+            wrong = "larger than 2^63" if isinstance(value, int) or math.isfinite(value) else f"{value}, not finite"
+            raise ValueError(f"{before}{name}: the number is {wrong}")
 
 
 def _content(record: Record) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from faultline.series import series, write_series
 from faultline.validity import Findings, reasons
 from faultline.window import NS
 from faultline.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.workloads import TRAITS
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -134,7 +135,9 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
         gc_s=cpu.gc_s(raw.executors, window.start_ns),
         state_bytes=StateBytes(
-            logical=logical_state_bytes(raw.listener, raw.counts_path), checkpoint=checkpoint_bytes(raw.checkpoint)
+            # Only rows of words are known to the byte.
+            logical=logical_state_bytes(raw.listener, raw.counts_path) if TRAITS[config.workload].words else None,
+            checkpoint=checkpoint_bytes(raw.checkpoint),
         ),
         schedule_lag_ms=_schedule_lag(done),
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),

@@ -33,7 +33,7 @@ class Keys:
 
 
 def keys_of(counts_path: Path, config: Configuration) -> Keys | None:
-    """Reads `expected` of counts.parquet; None for workloads whose keys are ids or windows.
+    """Reads `drawn` of counts.parquet; None for workloads whose keys are ids or windows.
 
     Ranks are those of the generator's vocabulary; a real text has none, so its words are ranked by their counts.
     Raises InfrastructureError when the table cannot be read.
@@ -74,11 +74,14 @@ def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None
 
 
 def _counts(path: Path) -> Iterator[tuple[str, int]]:
-    """(key, expected) of the words that the input holds, without the filler words."""
+    """(key, drawn) of the words that the input holds outside the primer, without the filler words."""
     try:
-        for batch in ds.dataset(path, format="parquet").to_batches(columns=["key", "expected"]):
-            for key, expected in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                if expected and len(key) != WORD_CHARACTERS:
-                    yield key, expected
+        table = ds.dataset(path, format="parquet")
+        # Attempts that were harvested before the primer was counted apart.
+        name = "drawn" if "drawn" in table.schema.names else "expected"
+        for batch in table.to_batches(columns=["key", name]):
+            for key, drawn in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                if drawn and len(key) != WORD_CHARACTERS:
+                    yield key, drawn
     except OSError as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -46,5 +47,18 @@ def _stripped(figure: go.Figure) -> dict[str, Any]:
 
 def _as_json(content: Any) -> str:
     """JSON that cannot end the script element it stands in."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        # What is not finite has no place in a figure, and must not cost the page.
+        text = json.dumps(_finite(content), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(content: Any) -> Any:
+    """The same with None for each number that is not finite."""
+    if isinstance(content, Mapping):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

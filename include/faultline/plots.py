@@ -6,6 +6,7 @@ middling lightness, so that they hold on white and on black. What depends on the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,8 +70,9 @@ _LOG_FACTOR = 12
 def time_figure(series: Series, *, rate: float | None = None, machine_cores: int | None = None) -> go.Figure:
     """Latency, throughput, lag and CPU of one attempt over one time axis, seconds after T0.
 
-    `series` is the content of series.json. `rate`: the offered rate in records/s, drawn for comparison;
-    `machine_cores`: the machine's, drawn where the load comes near. Raises KeyError or TypeError on other content.
+    `series` is the content of series.json; a number in it that is not finite is drawn as a gap. `rate`: the offered
+    rate in records/s, drawn for comparison; `machine_cores`: the machine's, drawn where the load comes near. Raises
+    KeyError, TypeError, ValueError, AttributeError or OverflowError on other content.
     """
     figure = go.Figure()
     _latency(figure, series["latency"])
@@ -79,7 +81,7 @@ def time_figure(series: Series, *, rate: float | None = None, machine_cores: int
     peak = _cpu(figure, series["cpu"])
     start, end = _span(series)
     _events(figure, series["events"])
-    _shades(figure, float(series["warmup_s"]), float(series["duration_s"]), end)
+    _shades(figure, *_window(series), end)
     if machine_cores is not None and peak > machine_cores / 2:
         _level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
     figure.update_layout(
@@ -139,8 +141,9 @@ def _throughput(figure: go.Figure, points: Sequence[Mapping[str, Any]], rate: fl
         legend="legend3",
         hovertemplate="%{y:,.0f} records/s",
     )
-    if rate is not None and points:
-        _level(figure, "y2", rate, [float(points[0]["t_s"]), float(points[-1]["t_s"])], "offered", "legend3")
+    known = [time for time in times if time is not None]
+    if rate is not None and known:
+        _level(figure, "y2", rate, [known[0], known[-1]], "offered", "legend3")
 
 
 def _lag(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
@@ -162,12 +165,12 @@ def _cpu(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> float:
     times = _column(points, "t_s")
     peak = 0.0
     for role, colour in ROLE_COLOURS.items():
-        values = [float(point.get(role, 0.0)) for point in points]
+        values = [_number(point.get(role, 0.0)) for point in points]
         if role == "python_workers" and not any(values):
             continue
         figure.add_scatter(
             x=times,
-            y=[round(value, 3) for value in values],
+            y=[None if value is None else round(value, 3) for value in values],
             name=role.replace("_", " "),
             mode="lines",
             stackgroup="cpu",
@@ -177,7 +180,7 @@ def _cpu(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> float:
             hovertemplate="%{y:.2f} cores",
         )
     for point in points:
-        peak = max(peak, sum(float(point.get(role, 0.0)) for role in ROLE_COLOURS))
+        peak = max(peak, sum(_number(point.get(role, 0.0)) or 0.0 for role in ROLE_COLOURS))
     return peak
 
 
@@ -187,6 +190,7 @@ def _events(figure: go.Figure, events: Sequence[Mapping[str, Any]]) -> None:
     Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
     """
     order = list(MARKS)
+    events = [event for event in events if _number(event["t_s"]) is not None]
     strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _plain(event) == "t0"}
     marked = [event for event in events if _plain(event) in MARKS]
     named: set[str] = set()
@@ -298,18 +302,38 @@ def _row_layout(log: bool) -> dict[str, Any]:
 
 
 def _log_worthwhile(points: Sequence[Mapping[str, Any]]) -> bool:
-    usual = sorted(float(point["p50_ms"]) for point in points)
+    usual = sorted(_known(points, "p50_ms"))
     if not usual or usual[0] <= 0:
         return False
-    return max(float(point["max_ms"]) for point in points) > _LOG_FACTOR * usual[len(usual) // 2]
+    return max(_known(points, "max_ms"), default=0.0) > _LOG_FACTOR * usual[len(usual) // 2]
 
 
 def _span(series: Series) -> tuple[float, float]:
     """From T0 (or an earlier point) to the last point or the window's end."""
-    times = [float(point["t_s"]) for name in ("latency", "throughput", "lag", "cpu") for point in series[name]]
-    end = float(series["warmup_s"]) + float(series["duration_s"])
-    return min([0.0, *times]), max([end, *times])
+    times = [time for name in ("latency", "throughput", "lag", "cpu") for time in _known(series[name], "t_s")]
+    return min([0.0, *times]), max([sum(_window(series)), *times])
+
+
+def _window(series: Series) -> tuple[float, float]:
+    """Length of the warm-up and of the measured window, in seconds. Raises ValueError when one is not finite."""
+    warmup_s, duration_s = float(series["warmup_s"]), float(series["duration_s"])
+    if not math.isfinite(warmup_s + duration_s):
+        raise ValueError("warmup_s and duration_s are not finite")
+    return warmup_s, duration_s
 
 
 def _column(points: Sequence[Mapping[str, Any]], key: str, digits: int = 3) -> list[float | None]:
-    return [None if point[key] is None else round(float(point[key]), digits) for point in points]
+    return [None if (value := _number(point[key])) is None else round(value, digits) for point in points]
+
+
+def _known(points: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    """The numbers of a column, without the gaps."""
+    return [value for point in points if (value := _number(point[key])) is not None]
+
+
+def _number(value: Any) -> float | None:
+    """A number to draw; None for one that is missing or not finite."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None

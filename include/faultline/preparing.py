@@ -39,6 +39,8 @@ class Order:
     sweep_id: str | None = None
     parent_run_id: str | None = None
     logical_date: str | None = None
+    # The run in Airflow that measures it.
+    run_id: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("series", "build", "matrix"):
@@ -121,6 +123,7 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
         "sweep_id": order.sweep_id,
         "parent_run_id": order.parent_run_id,
         "logical_date": order.logical_date,
+        "run_id": order.run_id,
         "prepared_wall_ns": time.time_ns(),
         "environment": describe(settings, order.config, java),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,21 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
         series = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None, f"{shown} is missing, because the attempt was not judged or its raw files were removed."
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return None, f"{shown} cannot be read ({type(error).__name__})."
-    rate, machine_cores = record.config.get("rate"), record.environment.cores
     try:
-        return time_figure(
-            series, rate=rate if isinstance(rate, int | float) else None, machine_cores=machine_cores
-        ), ""
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return time_figure(series, rate=_rate(record), machine_cores=record.environment.cores), ""
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
+
+
+def _rate(record: Record) -> float | None:
+    """The offered rate in records/s; None when the record holds no usable number."""
+    rate = record.config.get("rate")
+    try:
+        return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
+    except OverflowError:
+        return None
 
 
 def _caption(has_fault: bool) -> str:
@@ -87,8 +94,8 @@ def _caption(has_fault: bool) -> str:
 def _headline(record: Record) -> list[dict[str, str]]:
     """The figures that one looks for first."""
     metrics, recovery, latency = record.metrics, record.metrics.recovery, record.metrics.latency_ms
-    rate = record.config.get("rate")
-    offered = f"of {rate:,.0f} offered" if isinstance(rate, int | float) else ""
+    rate = _rate(record)
+    offered = f"of {rate:,.0f} offered" if rate is not None else ""
     lasting = {True: "sustained", False: "not sustained", None: ""}[metrics.sustained]
     used = [value for value in metrics.cpu_cores.model_dump().values() if value is not None]
     tiles = [
@@ -161,9 +168,14 @@ def _offenders(path: Path) -> list[dict[str, str]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["offenders"]
         return [
-            {name: as_text(entry.get(name)) for name in ("kind", "key", "expected", "final")} for entry in found[:30]
+            # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+            {
+                name: as_text(entry.get(name)).encode("utf-8", "replace").decode()
+                for name in ("kind", "key", "expected", "final")
+            }
+            for entry in found[:30]
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 

@@ -109,6 +109,11 @@ def require_possible_faults(config: Configuration, planned: Sequence[PlannedFaul
     """Raises ValueError when the workload or its commit mode cannot have one of the planned faults."""
     if config.rate_curve is not None and any(fault.at_record is not None for fault in config.plan().faults):
         raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
+    if config.commit_mode == "none" and "late" in TRAITS[config.workload].own and config.late:
+        raise ValueError(
+            "late: in commit mode none a fault may begin a state anew, which has no watermark yet and would count late "
+            "records; set late to 0"
+        )
     if config.workload == "known_truth" and not _one_kill_of_the_driver(planned):
         raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
     if any(one.fault.victim == "python_worker" for one in planned) and not TRAITS[config.workload].python_workers:

@@ -40,6 +40,11 @@ class Ui:
         return self.page.frame_locator("iframe[title=Results], iframe[title=Faultline]")
 
     @property
+    def tab(self) -> Locator:
+        """The tab "Results"; the link of that name in a run's note opens a window of its own."""
+        return self.page.get_by_role("link", name="Results", exact=True).and_(self.page.locator("a:not([target])"))
+
+    @property
     def dialog(self) -> Locator:
         return self.page.get_by_role("dialog")
 

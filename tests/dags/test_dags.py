@@ -107,8 +107,8 @@ def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
     dag = bag.dags[dag_id]
     end = dag.get_task("require_success")
     assert dag.leaves == [end] and end.trigger_rule == "one_failed", "the run fails with any of its tasks"
-    assert dag.get_task("plan").downstream_task_ids == {"run_experiment", end.task_id}
     after = "search" if MATRICES[dag_id].search else "aggregate"
+    assert dag.get_task("plan").downstream_task_ids == {"run_experiment", end.task_id} | ({after} - {"aggregate"})
     assert dag.get_task("run_experiment").downstream_task_ids == {after, end.task_id}
     assert dag.get_task("aggregate").downstream_task_ids == {end.task_id}
     if after == "search":
@@ -118,7 +118,7 @@ def test_a_matrix_plans_measures_and_aggregates(bag: Any, dag_id: str) -> None:
     mapped = dag.get_task("run_experiment")
     assert mapped.is_mapped
     assert mapped.max_active_tis_per_dagrun == 1
-    assert mapped.doc_md or dag.doc_md
+    assert MATRICES[dag_id].text in dag.doc_md
 
 
 @pytest.mark.parametrize("dag_id", MATRICES)

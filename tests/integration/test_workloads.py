@@ -24,7 +24,7 @@ from faultline.config import Workload
 from faultline.spark_conf import JOBS
 from tests.integration.spark_session import PROGRAMS, local_session
 
-from aggregate import recoveries  # isort: skip  # a program's neighbour, like the next ones
+from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries  # isort: skip  # a program's neighbour, like the next ones
 from counts import count_keys  # isort: skip
 from harvest import KINDS, harvest  # isort: skip
 from pi import pi, series  # isort: skip
@@ -267,8 +267,10 @@ class Harvested:
             key=str,
         )
         names = ["expected", "final", "outputs", "reemitted", "unreadable"]
-        assert tables["counts"].columns == ["key", *names]
-        self.counts = {row["key"]: tuple(row[name] for name in names) for row in tables["counts"].collect()}
+        rows = tables["counts"].collect()
+        assert set(tables["counts"].columns) - {"drawn"} == {"key", *names}
+        self.counts = {row["key"]: tuple(row[name] for name in names) for row in rows}
+        self.drawn = {row["key"]: row["drawn"] for row in rows} if "drawn" in tables["counts"].columns else None
 
 
 def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
@@ -298,6 +300,7 @@ def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
         "d": (1, 3, 1, 0, 0),
         "z": (None, 1, 1, 0, 0),
     }
+    assert found.drawn == {"p": 0, "a": 2, "b": 2, "c": 2, "d": 1, "z": None}, "the primer was not drawn"
     assert found.tuples == sorted(
         [(0, 0, 0, 5, True, 2), (0, 1, 10, 15, False, 2), (0, 2, 20, 22, False, 2), (None, None, 25, None, False, 1)]
         + [(1, 0, 30, 35, False, 2)],
@@ -509,3 +512,22 @@ def test_recoveries_are_a_table_also_where_no_record_has_one(
     assert [(row["attempt"], row["fault"], row["macro_s"]) for row in found.collect()] == [
         ("a", number, part["macro_s"]) for number, part in enumerate(parts)
     ]
+
+
+def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: Path) -> None:
+    record = {
+        **dict.fromkeys([*KEYS, *PLAIN], "x"), "status": "valid", "reasons": ["a: b"], "config": {"rate": 5.0},
+        "metrics": {"cpu_nodes": {"node1.example-x.com": 0.5}, "latency_ms": {"p50": 3.0}},
+    }  # fmt: skip
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    table = experiments(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
+    (row,) = table.collect()
+    assert (row["cpu_nodes_node1_example-x_com"], row["latency_ms_p50"], row["config_rate"]) == (0.5, 3.0, 5.0)
+
+
+def test_attempts_are_told_apart_whatever_the_folders_above_are_called(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "mine" / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "series.json").write_text('{"latency": []}')
+    (row,) = of_attempts(spark.read.json(str(folder / "series.json"))).collect()
+    assert row["attempt"] == "a1"

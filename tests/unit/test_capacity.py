@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.capacity import PRECISION, highest_sustained
+from faultline.capacity import PRECISION, highest_sustained, holds, search_capacity
+from faultline.config import Configuration, parse_configuration
+from faultline.errors import InfrastructureError
+from faultline.record import Record
+from tests.unit.sample_records import sample
 
 RATES = st.floats(min_value=0.5, max_value=1e6)
 
@@ -39,3 +43,44 @@ def test_a_repeated_search_asks_the_same_rates() -> None:
 def test_senseless_bounds_are_refused(low: float, high: float, precision: float) -> None:
     with pytest.raises(ValueError, match="give"):
         highest_sustained(lambda rate: True, low, high, precision)
+
+
+def measured(status: str, *reasons: str, sustained: bool | None = True, interval_s: float | None = 2.0) -> Record:
+    record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
+    figures = {"sustained": sustained, "effective_interval_s": interval_s}
+    return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
+
+
+@pytest.mark.parametrize(
+    ("record", "answer"),
+    [
+        (measured("valid"), True),
+        (measured("valid", sustained=False), False),
+        (measured("valid", interval_s=2.5), False),
+        (measured("valid", sustained=None), None),  # too few bins to tell
+        (measured("invalid", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
+        (measured("invalid", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
+        (measured("failed", "generator: dead"), None),
+    ],
+)
+def test_a_record_says_whether_its_rate_held(record: Record, answer: bool | None) -> None:
+    assert holds(record) is answer
+
+
+@pytest.mark.parametrize("reason", ["schedule-lag: p99 99 ms > 50 ms", "not-steady: lag has a trend"])
+def test_a_rate_that_never_answers(reason: str) -> None:
+    """What the generator cannot offer three times is too much for the machine; any other silence ends the search."""
+    asked: list[float] = []
+
+    def measure(there: Configuration) -> Record:
+        asked.append(there.rate)
+        return measured("invalid", reason) if there.rate > 300 else measured("valid")
+
+    config = parse_configuration({})
+    if reason.startswith("schedule-lag"):
+        found, records = search_capacity(config, 100, 1000, lambda there: None, measure)
+        assert found.sustained is not None and found.sustained <= 300 < (found.exceeded or 0)
+        assert asked.count(1000) == 3 and set(records) == {rate for rate, _ in found.tried}
+    else:
+        with pytest.raises(InfrastructureError, match="rate 1000: no answer"):
+            search_capacity(config, 100, 1000, lambda there: None, measure)

@@ -196,6 +196,19 @@ def test_identities_of_the_first_records_still_hold() -> None:
         ),
         ({"skew_curve": {"kind": "step", "at_s": 5, "to": 1}}, "skew: skew_curve needs an exponent"),
         ({"rate_curve": {"kind": "wave"}}, "rate_curve.kind:"),
+        ({"rate_curve": {"kind": "step", "at_s": 0, "to": 0}, "fault": "none"}, "rate_curve: no record is due in 120"),
+        (
+            {"rate_curve": {"kind": "step", "at_s": 5, "to": 10**400}},
+            "rate_curve.to: a far greater number",
+        ),
+        ({"rate_curve": {"kind": "step", "at_s": 5, "to": 600}, "rate": -5}, "rate:"),
+        ({"rate_curve": {"kind": "step", "at_s": 5, "to": 600}, "rate": "nan"}, "rate:"),
+        ({"rate_curve": {"kind": "step", "at_s": 5, "to": 600}, "rate": 10**400}, "rate:"),
+        ({"rate_curve": "[" * 100_000}, "rate_curve: not JSON"),
+        (
+            {"workload": "stock_join", "state_mb": 0, "commit_mode": "none"},
+            "late: in commit mode none a fault may begin a state anew",
+        ),
         (
             {
                 "rate_curve": {"kind": "step", "at_s": 5, "to": 600},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,89 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
         connection.close()
     assert [one.attempt for one in fresh(tmp_path).all()] == ["a1"]
     assert [one.attempt for one in fresh(tmp_path).all()] == ["a1"], "and lasts"
+
+
+def damage_pages(file: Path, text: bytes) -> int:
+    """Overwrites the pages that hold `text` after the first two; returns how many."""
+    content = bytearray(file.read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    hit = [at for at in range(2 * size, len(content), size) if text in content[at : at + size]]
+    for at in hit:
+        content[at : at + size] = b"\xaa" * size
+    file.write_bytes(content)
+    return len(hit)
+
+
+def test_damage_in_a_page_that_only_a_question_reads_is_mended(tmp_path: Path) -> None:
+    put(tmp_path, *(record(f"a{n:03}", repetition=n) for n in range(60)))
+    index = fresh(tmp_path)
+    assert damage_pages(tmp_path / FILE, b"checkpoint_interval_s") > 3
+    for one in (index, Index(tmp_path)):
+        one.refresh()
+        assert len(one.of_sweep("s1")) == 60
+        found = one.of_attempt("a007")
+        assert found is not None and found.repetition == 7
+
+
+def test_damage_within_a_text_is_mended(tmp_path: Path) -> None:
+    put(tmp_path, record("a1"))
+    index = fresh(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+        connection.execute("UPDATE contents SET content = substr(content, 9)")
+    assert [one.attempt for one in index.all()] == ["a1"]
+
+
+def test_a_name_that_is_not_utf8_is_a_problem_like_others(tmp_path: Path) -> None:
+    path = put(tmp_path, record("good"))
+    whole = path.read_bytes()
+    folder, odd = os.fsencode(path.parent), os.fsencode(tmp_path / "records") + b"/\xfe"
+    os.mkdir(odd)
+    for name in (folder + b"/\xff.json", folder + b"/\xfe.json", odd + b"/good.json"):
+        Path(os.fsdecode(name)).write_bytes(whole)
+    index = fresh(tmp_path)
+    for _ in range(2):
+        index.refresh()
+        problems = dict(index.problems())
+        assert set(problems) == {
+            f"{path.parent.name}/\\udcff.json",
+            f"{path.parent.name}/\\udcfe.json",
+            "\\udcfe/good.json",
+        }
+        assert all("not UTF-8" in why for why in problems.values())
+        assert [one.attempt for one in index.all()] == ["good"]
+    os.unlink(folder + b"/\xff.json")
+    index.refresh()
+    assert len(index.problems()) == 2
+
+
+def test_an_instant_beyond_what_sqlite_holds(tmp_path: Path) -> None:
+    path = put(tmp_path, record("a1"))
+    os.utime(path, (10_413_792_000, 10_413_792_000))
+    assert [one.attempt for one in fresh(tmp_path).all()] == ["a1"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('"rate": 500.0', '"rate": NaN', "config.rate"),
+        ('"rate": 500.0', '"rate": -Infinity', "config.rate"),
+        ('"rate": 500.0', '"rate": 1e300', "config.rate"),
+        ('"rate": 500.0', '"rate": {"a": [1, NaN]}', "config.rate.a.1"),
+        ('"rate": 500.0', f'"rate": {"9" * 400}', "config.rate"),
+        ('"lost": 0', f'"lost": {"9" * 400}', "metrics.audit.lost"),
+        ('"throughput_rps": 500.6', '"throughput_rps": 1e300', "metrics.throughput_rps"),
+        ('"repetition": 0', f'"repetition": {"9" * 400}', "repetition"),
+    ],
+)
+def test_numbers_that_nothing_can_draw_are_problems(tmp_path: Path, old: str, new: str, key: str) -> None:
+    path = put(tmp_path, record("a1"))
+    whole = path.read_text()
+    assert whole.count(old) == 1
+    path.write_text(whole.replace(old, new))
+    index = fresh(tmp_path)
+    ((name, why),) = index.problems()
+    assert name.endswith("/a1.json") and why.startswith(f"{key}: ") and len(why) < 80
+    assert index.all() == []
 
 
 def test_where_no_file_can_be_written_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,14 @@ def counts_file(folder: Path, counts: dict[str, int]) -> Path:
     return path
 
 
+def test_the_primer_is_no_draw(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    table = {"key": ["__faultline_primer__", "a", "b", "z"], "expected": [4, 5, 2, None], "drawn": [0, 3, 1, None]}
+    pd.DataFrame(table).astype({"expected": "Int64", "drawn": "Int64"}).to_parquet(path)
+    keys = keys_of(path, parse_configuration({}))
+    assert keys is not None and (keys.hottest_share, keys.distinct) == (0.75, 2)
+
+
 @pytest.mark.parametrize("skew", [0.0, 0.7, 1.0, 1.5])
 def test_the_exponent_comes_back_within_its_interval(tmp_path: Path, skew: float) -> None:
     lines = ZipfLines(skew, 1000, 10, seed=3, repetition=0).payloads(np.arange(5000, dtype=np.uint64))

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from faultline.index import Index
 from faultline.judge import judge
 from faultline.pages.compare import Pair, compare_page
 from faultline.pages.download import as_csv, as_parquet
@@ -323,6 +324,62 @@ def test_raw_files_may_hold_anything(tmp_path: Path, content: str) -> None:
     )
 
 
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl"])
+@pytest.mark.parametrize("content", [DEEP, '{"a": ' * 50_000, f"{DEEP}\n{{}}\n"])
+def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content: str) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(content)
+    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "settled", "fault": 0, "outcome": 5}',
+        '{"event": "delivered", "fault": 0, "planned_wall_ns": NaN, "wall_ns": Infinity}',
+        f'{{"event": "delivered", "fault": 0, "planned_wall_ns": {"9" * 400}, "wall_ns": 1}}',
+    ],
+)
+def test_a_journal_may_hold_odd_values(tmp_path: Path, line: str) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED, timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "x")}))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "conductor.jsonl").write_text(f"{line}\n")
+    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+
+
+def test_curves_with_numbers_that_are_none_have_gaps(tmp_path: Path) -> None:
+    made = judged(tmp_path, Scenario())
+    path = tmp_path / "attempts" / made.attempt / "series.json"
+    series = json.loads(path.read_text())
+    series["latency"][2]["p99_ms"] = series["lag"][1]["t_s"] = series["cpu"][0]["driver"] = float("nan")
+    series["events"][0]["t_s"] = float("inf")
+    path.write_text(json.dumps(series))
+    (plot,) = figures(experiment_page(site(tmp_path), made.attempt)).values()
+    drawn = {trace["name"]: trace for trace in plot["data"]}
+    assert drawn["latency p99"]["y"][2] is None and drawn["latency p99"]["y"][3] is not None
+    assert drawn["lag at commit"]["x"][1] is None and drawn["driver"]["y"][0] is None
+    assert all(isinstance(edge, int | float) for edge in plot["layout"]["xaxis"]["range"])
+
+
+def test_a_record_with_numbers_that_are_none_hides_no_other(tmp_path: Path) -> None:
+    good, bad = record("a1"), record("a2", rate=600.0)
+    path = put(tmp_path, good, bad)
+    for number in ("NaN", "Infinity", "9" * 400):
+        path.write_text(bad.as_json().replace('"rate": 600.0', f'"rate": {number}'))
+        one = site(tmp_path)
+        assert "/faultline/experiments/a1" in sweep_page(one, "s1")
+        assert ["config.rate"] == [row[1].partition(":")[0] for row in rows(overview_page(one)) if "a2.json" in row[0]]
+        assert as_parquet(one.index.all())
+        with pytest.raises(Unknown, match="a2 cannot be read: config.rate"):
+            experiment_page(one, "a2")
+
+
 def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
     put(tmp_path, *grid(), *grid(sweep="s2")[:6], record("extra", sweep="s2", state_mb=64.0, latency={"p99": 1.0}))
     put(tmp_path, *grid(sweep="s3", factor=2))
@@ -431,6 +488,36 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     assert f"/dags/experiment/runs/{child}" in html
     assert "/dags/m/runs/manual__2026-11-21T06%3A15%3A00.123456%2B00%3A00_x7" in html
     assert "/dags/m/runs/" in sweep_page(asking, "20261121T061500-123456")
+
+
+def test_a_run_is_noted_in_its_attempt(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", sweep="s1"), record("a2", sweep="s1"), record("b1", sweep="given", matrix=None))
+    one = site(tmp_path)
+    one.index.refresh()
+    cell, entry, alone = (one.index.of_attempt(name) for name in ("a1", "a2", "b1"))
+    assert cell is not None and entry is not None and alone is not None
+    child, search = f"s1__{entry.config_id}-r0", f"s1__{entry.config_id}-search-061500"
+    assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2", "before runs were noted"
+    assert runs_of_entry(one, entry)[0] == Run("experiment", child)
+    for attempt, said in (("a1", {"run_id": child}), ("a2", {"run_id": search}), ("b1", {"run_id": "manual__7"})):
+        folder = tmp_path / "attempts" / attempt
+        folder.mkdir(parents=True)
+        (folder / "attempt.json").write_text(json.dumps({**said, "parent_run_id": None}))
+    assert [runs_of_entry(one, each)[0].run_id for each in (cell, entry, alone)] == [child, search, "manual__7"]
+    assert address_of_run(one, "experiment", search) == "/faultline/experiments/a2"
+    assert address_of_run(one, "experiment", child) == "/faultline/experiments/a1", "another run of the same cell"
+    with pytest.raises(Unknown, match="no record yet"):
+        address_of_run(one, "experiment", search.replace("0615", "0715"))
+    for odd in ('{"run_id": 5}', '{"run_id": "\\ud800", "parent_run_id": "\\ud800"}', '{"run_id": ["x"]}'):
+        (tmp_path / "attempts" / "a2" / "attempt.json").write_text(odd)
+        assert runs_of_entry(one, entry)[0] == Run("experiment", child)
+
+
+def test_a_sweep_may_go_while_the_first_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, record("a1", sweep="single-1", matrix=None))
+    monkeypatch.setattr(Index, "of_sweep", lambda index, sweep_id: [])
+    (row,) = [row for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1"]
+    assert row[1] == "—"
 
 
 def evil_store(results: Path) -> Site:

@@ -151,3 +151,12 @@ def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None
 def test_only_reading_is_offered(served: FastAPI) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert ask(served, "/sweeps/s1", method=method).status == 405
+
+
+def test_a_half_of_a_surrogate_pair_in_a_raw_file_is_no_error(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "services.jsonl").write_text('{"event": "started", "service": "x\\ud800y", "wall_ns": 1}\n')
+    answer = ask(app(tmp_path), "/experiments/a1")
+    assert answer.status == 200 and "x?y" in answer.text

@@ -10,11 +10,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
 from faultline.judge import judge
+from faultline.markup import figures_json
 from faultline.record import Record
 from faultline.report import render, write_report
 from faultline.table import columns_of, plain_rows
@@ -202,7 +204,14 @@ def test_an_attempt_without_curves_says_so(tmp_path: Path, status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("{", "cannot be read"), ("{}", "does not hold"), ("[]", "does not hold"), ("null", "does")]
+    ("content", "said"),
+    [
+        ("{", "cannot be read"),
+        ("{}", "does not hold"),
+        ("[]", "does not hold"),
+        ("null", "does"),
+        ("[" * 100_000, "cannot be read (RecursionError)"),
+    ],
 )
 def test_broken_curves_do_not_break_the_report(tmp_path: Path, content: str, said: str) -> None:
     record = sample()
@@ -211,6 +220,38 @@ def test_broken_curves_do_not_break_the_report(tmp_path: Path, content: str, sai
     (folder / "series.json").write_text(content)
     (folder / "audit.json").write_text(content)
     assert said in page([record], tmp_path).text
+
+
+def test_numbers_that_are_none_do_not_break_the_report(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path / "raw")
+    record = judge(directory)
+    folder = tmp_path / "attempts" / record.attempt
+    folder.parent.mkdir()
+    directory.rename(folder)
+    series = json.loads((folder / "series.json").read_text())
+    series["latency"][2]["p99_ms"] = float("inf")
+    (folder / "series.json").write_text(json.dumps(series))
+    odd = record.model_copy(update={"config": {**record.config, "rate": float("nan")}})
+    (drawn,) = (plot for name, plot in json.loads(page([odd], tmp_path).scripts[0]).items() if name.startswith("time"))
+    traces = {trace["name"]: trace for trace in drawn["data"]}
+    assert traces["latency p99"]["y"][2] is None and "offered" not in traces
+    series["duration_s"] = float("nan")
+    (folder / "series.json").write_text(json.dumps(series))
+    assert "does not hold what is expected (ValueError" in page([record], tmp_path).text
+
+
+def test_a_lone_surrogate_does_not_break_the_report(tmp_path: Path) -> None:
+    record = sample()
+    folder = tmp_path / "attempts" / record.attempt
+    folder.mkdir(parents=True)
+    (folder / "audit.json").write_text('{"offenders": [{"kind": "lost", "key": "x\\ud800y"}]}')
+    target = tmp_path / "r.html"
+    assert "x?y" in write_report([record], tmp_path, target, title="t").read_text(encoding="utf-8")
+
+
+def test_figures_hold_no_number_that_json_has_not() -> None:
+    figure = go.Figure(go.Scatter(x=[1.0, 2.0], y=[float("nan"), 5.0]))
+    assert json.loads(figures_json({"a": figure}))["a"]["data"][0]["y"] == [None, 5.0]
 
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

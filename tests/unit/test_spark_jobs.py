@@ -62,7 +62,6 @@ def test_the_harvest_is_told_of_windows_where_there_are_any() -> None:
         "tuples": "join",
         "window_s": 20,
         "slide_s": 4,
-        "watermark_s": 3,
         "late_ms": 3_600_000,
     }
 

@@ -19,7 +19,7 @@ from faultline.spark_conf import batch_settings, kafka_jars, program, spark_envi
 # As the Connection `spark_local` has it.
 MASTER = "local[2]"
 TIMEOUT_S = 1800.0
-_POLL_S = 0.2
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
 
 
 def _follow(process: psutil.Popen, deadline: float) -> int:
-    """Waits for the end; returns the greatest sum of resident bytes over the process and its children."""
+    """Waits for the end; returns the greatest number of resident bytes of the process and its children together."""
     peak = 0
     while True:
         peak = max(peak, _resident(process))
@@ -87,12 +87,13 @@ def _follow(process: psutil.Popen, deadline: float) -> int:
 
 
 def _resident(process: psutil.Popen) -> int:
+    """Resident bytes, with what processes share counted once: a JVM that forks would otherwise count twice."""
     total = 0
     try:
         for one in (process, *process.children(recursive=True)):
-            total += one.memory_info().rss
-    except psutil.NoSuchProcess:
-        pass  # it ended between two looks; the next one sees what is left
+            total += one.memory_full_info().pss
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        pass  # it is ending; the next look sees what is left
     return total
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from faultline.bench.figure import Figure
 from faultline.capacity import search_capacity
 from faultline.config import Configuration, parse_configuration
-from faultline.operations import bring_up
+from faultline.environment import default_build
+from faultline.operations import bring_up, require
 from faultline.record import Record
 from faultline.settings import Settings
 from faultline.single import run_single
@@ -63,8 +64,10 @@ def tuples_per_s_per_core(record: Record) -> float | None:
 
 
 def _known(settings: Settings, config: Configuration) -> Record | None:
-    """The newest record of this very configuration outside of sweeps."""
-    found = [one for one in Store(settings.results).read(config.config_id).records if one.matrix is None]
+    """The newest record of this very configuration and of today's build, outside of sweeps."""
+    build = default_build(settings, require(settings).version)
+    records = Store(settings.results).read(config.config_id).records
+    found = [one for one in records if one.matrix is None and one.series == one.build == build]
     return found[-1] if found else None
 
 

@@ -53,7 +53,7 @@ def experiment_dag() -> DAG:
         catchup=False,
         params=experiment_params(),
         doc_md=DOC,
-        description="One benchmark experiment: word count under a kill, measured",
+        description="One benchmark experiment: a workload, perhaps under a fault, measured",
         tags=["faultline"],
         default_args={"retries": 0},
         render_template_as_native_obj=True,
@@ -105,8 +105,8 @@ def experiment_params() -> dict[str, Param]:
     }  # fmt: skip
 
 
-def order_of(params: dict[str, Any]) -> Order:
-    """The order that a run's params stand for. Raises ConfigError naming the key."""
+def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
+    """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
     from faultline.config import parse_configuration
     from faultline.preparing import Order
 
@@ -114,7 +114,7 @@ def order_of(params: dict[str, Any]) -> Order:
     refuse_unknown(params, [*known, *BOOKKEEPING, "keep_topics"])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
-    return Order(config, **given)
+    return Order(config, run_id=run_id, **given)
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
@@ -197,7 +197,7 @@ def prepare() -> str:
     # One that a person triggered is a sweep of its own, under the name of its run.
     params["sweep_id"] = params.get("sweep_id") or sweep_id_of(context["run_id"])
     try:
-        order = order_of(params)
+        order = order_of(params, context["run_id"])
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     try:

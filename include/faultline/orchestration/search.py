@@ -38,8 +38,16 @@ def search_params() -> dict[str, Param]:
     }  # fmt: skip
 
 
+def require_search(params: Mapping[str, Any]) -> None:
+    """Raises ConfigError when the search that a form asks for has nothing to look between."""
+    if params.get("search") and params["search_low"] >= params["search_high"]:
+        raise ConfigError(
+            f"search_high: {params['search_high']:g} is not above search_low ({params['search_low']:g}); raise it"
+        )
+
+
 @task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=10))
-def search() -> dict[str, Any]:
+def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Measures one rate after another, each as a run of `experiment`; a retry begins with the records that exist."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -51,8 +59,8 @@ def search() -> dict[str, Any]:
 
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
-    if not given["search"]:
-        raise AirflowSkipException("not asked for")
+    if not given["search"] or planned is None:
+        raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
     params = spec.resolve(given, given["preset"])
     build = params["build"] or default_build(load_settings(), java_version())
     series = params["series"] or build
@@ -67,7 +75,7 @@ def search() -> dict[str, Any]:
             lambda there: _known(there, series),
             lambda there: _measure(there, labels),
         )
-    except (ConfigError, ValueError) as error:
+    except ConfigError as error:
         raise AirflowFailException(str(error)) from None
     for rate, held in found.tried:
         print(f"{rate:g} records/s: {'sustained' if held else 'not sustained'} ({records[rate].attempt})")
@@ -82,16 +90,24 @@ def _known(config: Configuration, series: str) -> Record | None:
 
 
 def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
-    """One run of `experiment`, waited for. Raises InfrastructureError when it leaves no record."""
+    """One run of `experiment`, waited for; an earlier try's, when that still runs.
+
+    Raises InfrastructureError when it leaves no record.
+    """
     from datetime import UTC, datetime
 
     from faultline.airflow_api import FINISHED, AirflowApi
     from faultline.errors import InfrastructureError
 
     api = AirflowApi(load_settings())
-    name = f"{labels['sweep_id']}__{config.config_id}-search-{datetime.now(UTC):%H%M%S}"
+    prefix = f"{labels['sweep_id']}__{config.config_id}-search-"
     before = _known(config, labels["series"])
-    run_id = api.trigger(CHILD, {**config.model_dump(mode="json"), **labels, "repetition": 0}, run_id=name)
+    running = [run["dag_run_id"] for run in api.runs(CHILD, "queued", "running")]
+    run_id = next((name for name in running if name.startswith(prefix)), None) or api.trigger(
+        CHILD,
+        {**config.model_dump(mode="json"), **labels, "repetition": 0},
+        run_id=f"{prefix}{datetime.now(UTC):%H%M%S}",
+    )
     while api.run_state(CHILD, run_id) not in FINISHED:
         time.sleep(POLL_S)
     record = _known(config, labels["series"])

@@ -13,7 +13,7 @@ from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
-from faultline.orchestration.search import SEARCH_PARAMS, search, search_params
+from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
 from faultline.settings import load_settings
 
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
@@ -52,7 +52,7 @@ def matrix_dag(name: str) -> DAG:
             retry_policy=retry_policy(),
             retry_delay=timedelta(seconds=10),
         ).expand_kwargs(planned)
-        steps = [planned, runs, *([search()] if spec.search else []), end]
+        steps = [planned, runs, *([search(planned)] if spec.search else []), end]
         chain(*steps[1:])
         steps >> require_success()
     return dag
@@ -113,6 +113,7 @@ def plan() -> list[dict[str, Any]]:
     try:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         params = spec.resolve(context["params"], context["params"]["preset"])
+        require_search(params)
         build = params["build"] or default_build(settings, java_version())
         cells = Matrix.under(params, spec.axes).cells(params["series"] or build)
     except ConfigError as error:

@@ -137,7 +137,8 @@ def _add_ways_in(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
 
 
 def _page(html: str) -> HTMLResponse:
-    return HTMLResponse(html, headers=HEADERS)
+    # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+    return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
 
 
 def _number(text: str) -> int:

@@ -21,7 +21,9 @@ from faultline.story import FaultStory, Happening, Story, tell
 from faultline.table import NONE, count, seconds, share, signed
 
 # Raw files are other programs' work, and a page must survive whatever stands in them.
-_BROKEN = (FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+_BROKEN = (
+    FaultlineError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 def experiment_page(site: Site, attempt: str) -> str:
@@ -34,7 +36,7 @@ def experiment_page(site: Site, attempt: str) -> str:
     record = _read(site.index.directory / entry.path)
     figures: dict[str, go.Figure] = {}
     section = section_of("", record, site.results, figures)
-    story, trouble = _story(record, site.results)
+    story = _story(record, site.results)
     siblings = [
         other
         for other in (site.index.of_sweep(entry.sweep_id) if entry.sweep_id else [])
@@ -50,10 +52,7 @@ def experiment_page(site: Site, attempt: str) -> str:
         facts=_facts(record, entry),
         runs=[(run, site.run_link(run)) for run in runs_of_entry(site, entry)],
         siblings=attempts(site, siblings) if siblings else None,
-        edges=[_event(event) for event in story.edges] if story else [],
-        faults=[_fault(fault) for fault in story.faults] if story else [],
-        restarts=[_restart(story, number) for number in range(len(story.restarts))] if story else [],
-        remarks=[*(story.remarks if story else ()), *trouble],
+        **story,
         again=_again(record),
     )
 
@@ -66,12 +65,19 @@ def _read(path: Path) -> Record:
         raise Unknown(f"The record {path.name} has just been moved or changed; load the page again.") from None
 
 
-def _story(record: Record, results: Path) -> tuple[Story | None, list[str]]:
-    """The story, or why it cannot be told."""
+def _story(record: Record, results: Path) -> dict[str, Any]:
+    """The story as the template shows it, or why it cannot be told."""
     try:
-        return tell(record, results), []
+        story = tell(record, results)
+        return {
+            "edges": [_event(event) for event in story.edges],
+            "faults": [_fault(fault) for fault in story.faults],
+            "restarts": [_restart(story, number) for number in range(len(story.restarts))],
+            "remarks": list(story.remarks),
+        }
     except _BROKEN as error:
-        return None, [f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown."]
+        why = f"The raw files cannot be read ({type(error).__name__}: {error}); only the record is shown."
+        return {"edges": [], "faults": [], "restarts": [], "remarks": [why]}
 
 
 def _again(record: Record) -> str:

@@ -50,6 +50,9 @@ def _single(site: Site, tally: Tally) -> str:
     """What the one experiment of a sweep without a matrix was about, since its id does not say it."""
     if tally.name is None or tally.total != 1:
         return NONE
-    (entry,) = site.index.of_sweep(tally.name)
+    # Counted before, and it may be gone since.
+    entry = next(iter(site.index.of_sweep(tally.name)), None)
+    if entry is None:
+        return NONE
     about = (entry.config.get("workload", ""), f"{label(entry.config.get('rate'))} records/s", label(entry.fault))
     return ", ".join(str(part) for part in about if part)

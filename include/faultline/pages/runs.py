@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from faultline.index import Entry
 from faultline.matrix import sweep_id_of
 from faultline.pages.site import NotYet, Run, Site
 
 EXPERIMENT = "experiment"
-# Runs that a matrix triggers are named after their sweep and cell.
-_CHILD = re.compile(r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-r(?P<repetition>\d{1,6})", re.DOTALL)
+# Runs that a matrix triggers are named after their sweep and cell; those of a search, repetition 0, after the time.
+_CHILD = re.compile(r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})|search-\d{6})", re.DOTALL)
 # What `sweep_id_of` leaves of an id that Airflow made from an instant.
 _INSTANT = re.compile(
     r"(?P<kind>[a-z_]+__)?(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"
@@ -27,8 +26,11 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
     site.index.refresh()
     child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
     if child is not None:
-        cell = (child["config_id"], int(child["repetition"]))
+        cell = (child["config_id"], int(child["repetition"] or 0))
         tries = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
+        # A search may have measured the very cell that another run of the sweep did.
+        known = [_said(site, one.attempt, "run_id") for one in tries]
+        tries = [one for one, said in zip(tries, known, strict=True) if said == (run_id if run_id in known else None)]
         if tries:
             return site.link("experiments", tries[-1].attempt)
     for sweep_id in dict.fromkeys((run_id, sweep_id_of(run_id))):
@@ -54,18 +56,19 @@ def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:
 
 def runs_of_entry(site: Site, entry: Entry) -> list[Run]:
     """The run of the experiment, and that of its matrix, when Airflow knows them."""
-    known = _attempt_file(site, entry.attempt)
-    runs: list[Run] = []
-    own = [str(known["run_id"])] if known.get("run_id") else []
+    run_id = _said(site, entry.attempt, "run_id")
     if entry.matrix and entry.sweep_id:
-        own.append(f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}")
-        runs += _found(site, EXPERIMENT, own, ())
-        if known.get("parent_run_id"):
-            return [*runs, *_found(site, entry.matrix, [str(known["parent_run_id"])], ())]
+        # Attempts of before the run was noted: by the name of the cell.
+        own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
+        runs = _found(site, EXPERIMENT, [own], ())
+        parent = _said(site, entry.attempt, "parent_run_id")
+        if parent:
+            return [*runs, *_found(site, entry.matrix, [parent], ())]
         return [*runs, *runs_of_sweep(site, entry.matrix, entry.sweep_id)]
-    if entry.sweep_id:
-        own += [entry.sweep_id, *_by_instant(entry.sweep_id)]
-    return _found(site, EXPERIMENT, own, _by_instant(entry.sweep_id or ""))
+    if run_id:
+        return _found(site, EXPERIMENT, [run_id], ())
+    beginnings = _by_instant(entry.sweep_id or "")
+    return _found(site, EXPERIMENT, [entry.sweep_id, *beginnings] if entry.sweep_id else [], beginnings)
 
 
 def _found(site: Site, dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> list[Run]:
@@ -90,10 +93,12 @@ def _kinds(kind: str | None) -> Iterable[str]:
     return (kind,) if kind else _KINDS
 
 
-def _attempt_file(site: Site, attempt: str) -> dict[str, Any]:
-    """What the attempt says of itself; empty when its raw files are gone. The index has checked the name."""
+def _said(site: Site, attempt: str, key: str) -> str | None:
+    """An id that the attempt's own file holds; None when it does not, or is gone. The index has checked the name."""
     try:
         content = json.loads((site.results / "attempts" / attempt / "attempt.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        found = content.get(key)
+        # A half of a surrogate pair stands in no address and in no database.
+        return found if isinstance(found, str) and found.encode() else None
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None

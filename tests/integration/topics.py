@@ -1,0 +1,36 @@
+"""What a topic holds, read by a plain consumer that shares nothing with the programs under test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Found:
+    """One record of a topic. Those of one key come in the order in which they were written."""
+
+    key: str
+    value: str
+    timestamp_ms: int
+    primer: bool
+
+
+def read_topic(bootstrap: str, topic: str) -> list[Found]:
+    """Every record of a topic, partition by partition in order of offset."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "independent", "enable.auto.commit": False})
+    partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+    found = []
+    left = sum(ends.values())
+    while left:
+        for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
+            assert message.error() is None
+            primer = any(key == "phase" for key, _ in message.headers() or [])
+            key, value = (part.decode() if part else "" for part in (message.key(), message.value()))
+            found.append(Found(key, value, message.timestamp()[1], primer))
+            left -= 1
+    consumer.close()
+    return found

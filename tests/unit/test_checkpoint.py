@@ -1,0 +1,39 @@
+"""What a recovery would read of a checkpoint: newest snapshots and later changelogs, of all operators and stores."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+from faultline.checkpoint import state_document
+
+
+def snapshot(folder: Path, version: int, table_bytes: int) -> int:
+    """An archive that refers to one table file; its size and the table's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{version}.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": [{"sizeBytes": table_bytes}]}))
+    return path.stat().st_size + table_bytes
+
+
+def test_every_store_of_every_operator_counts(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    sums = snapshot(state / "0" / "0", 4, 1000)
+    snapshot(state / "0" / "0", 2, 77_777)  # older
+    (state / "0" / "0" / "4_x.changelog").write_bytes(b"x" * 500)  # within the snapshot
+    (state / "0" / "0" / "5_x.changelog").write_bytes(b"x" * 30)
+    left = snapshot(state / "1" / "0" / "left-keyWithIndexToValue", 3, 2000)
+    (state / "1" / "1" / "right-keyWithIndexToValue").mkdir(parents=True)
+    (state / "1" / "1" / "right-keyWithIndexToValue" / "1.changelog").write_bytes(b"x" * 4)
+    (state / "0" / "_metadata").mkdir()
+    found = state_document(tmp_path)
+    assert (found["snapshot_bytes"], found["changelog_bytes"]) == (sums + left, 34)
+    assert [(one["operator"], one["partition"], one["store"], one["version"]) for one in found["snapshots"]] == [
+        (0, 0, "", 2), (0, 0, "", 4), (1, 0, "left-keyWithIndexToValue", 3),
+    ]  # fmt: skip
+
+
+def test_a_query_without_state_has_none(tmp_path: Path) -> None:
+    assert state_document(tmp_path) == {"snapshot_bytes": 0, "changelog_bytes": 0, "snapshots": []}
