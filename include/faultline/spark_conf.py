@@ -19,6 +19,8 @@ from faultline.settings import HOST, Settings
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 DRIVER_MEMORY_MB = 768
+# Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
+LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
 EXTRA_BATCHES = 200
 

@@ -15,11 +15,12 @@ import pytest
 from faultline.bench import aggregate
 from faultline.bench.growth import Size, exponent, growth_figures, power
 from faultline.bench.harvest import SUBJECTS, wrong
-from faultline.bench.spark_job import MASTER, Cost, submit_command
+from faultline.bench.spark_job import Cost, submit_command
 from faultline.bench.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
 from faultline.config import parse_configuration
 from faultline.latency import nearest_rank
 from faultline.settings import Settings
+from faultline.spark_conf import LOCAL_MASTER
 from generators.stock import OPEN
 
 
@@ -172,9 +173,9 @@ def test_the_program_is_submitted_as_the_dag_does_it(tmp_path: Path) -> None:
     from faultline.orchestration.provision import connections
 
     settings = Settings(tmp_path, tmp_path, tmp_path)
-    assert connections(settings)["spark_local"]["host"] == MASTER
+    assert connections(settings)["spark_local"]["host"] == LOCAL_MASTER
     command = submit_command(settings, "harvest", ["--config", "x"], large=True, kafka=True)
-    assert command[:3] == ["spark-submit", "--master", MASTER] and command[-2:] == ["--config", "x"]
+    assert command[:3] == ["spark-submit", "--master", LOCAL_MASTER] and command[-2:] == ["--config", "x"]
     assert "spark.sql.adaptive.enabled=true" in command and "--jars" in command
     small = submit_command(settings, "aggregate", [])
     assert "spark.sql.adaptive.enabled=false" in small and "--jars" not in small

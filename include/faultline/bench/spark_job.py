@@ -14,10 +14,8 @@ import psutil
 from faultline.errors import InfrastructureError
 from faultline.processes import clean_environment
 from faultline.settings import Settings
-from faultline.spark_conf import batch_settings, kafka_jars, program, spark_environment
+from faultline.spark_conf import LOCAL_MASTER, batch_settings, kafka_jars, program, spark_environment
 
-# As the Connection `spark_local` has it.
-MASTER = "local[2]"
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5
 
@@ -41,7 +39,7 @@ def submit_command(
     settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False, kafka: bool = False
 ) -> list[str]:
     """The spark-submit of program `name`; `large` as in `batch_settings`, `kafka` with the connector's jars."""
-    command = ["spark-submit", "--master", MASTER]
+    command = ["spark-submit", "--master", LOCAL_MASTER]
     for key, value in batch_settings(settings, large=large).items():
         command += ["--conf", f"{key}={value}"]
     if kafka:

@@ -12,6 +12,7 @@ from typing import Any
 
 from faultline.errors import ConfigError
 from faultline.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
+from faultline.spark_conf import LOCAL_MASTER
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -27,10 +28,9 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
             "port": settings.ports["spark_master"],
             "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"}),
         },
-        # The harvest is a short batch job; in one JVM it is done before executors would be up.
         "spark_local": {
             "conn_type": "spark",
-            "host": "local[2]",
+            "host": LOCAL_MASTER,
             "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"}),
         },
         **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},

@@ -29,7 +29,7 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
         cell = (child["config_id"], int(child["repetition"] or 0))
         tries = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
         # A search may have measured the very cell that another run of the sweep did.
-        known = [_said(site, one.attempt, "run_id") for one in tries]
+        known = [_runs_said(site, one.attempt)[0] for one in tries]
         tries = [one for one, said in zip(tries, known, strict=True) if said == (run_id if run_id in known else None)]
         if tries:
             return site.link("experiments", tries[-1].attempt)
@@ -56,12 +56,11 @@ def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:
 
 def runs_of_entry(site: Site, entry: Entry) -> list[Run]:
     """The run of the experiment, and that of its matrix, when Airflow knows them."""
-    run_id = _said(site, entry.attempt, "run_id")
+    run_id, parent = _runs_said(site, entry.attempt)
     if entry.matrix and entry.sweep_id:
         # Attempts of before the run was noted: by the name of the cell.
         own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
         runs = _found(site, EXPERIMENT, [own], ())
-        parent = _said(site, entry.attempt, "parent_run_id")
         if parent:
             return [*runs, *_found(site, entry.matrix, [parent], ())]
         return [*runs, *runs_of_sweep(site, entry.matrix, entry.sweep_id)]
@@ -93,12 +92,20 @@ def _kinds(kind: str | None) -> Iterable[str]:
     return (kind,) if kind else _KINDS
 
 
-def _said(site: Site, attempt: str, key: str) -> str | None:
-    """An id that the attempt's own file holds; None when it does not, or is gone. The index has checked the name."""
+def _runs_said(site: Site, attempt: str) -> tuple[str | None, str | None]:
+    """The run that measured an attempt, and its matrix's, as the attempt's own file has them; None where it has not.
+
+    The index has checked the attempt's name.
+    """
     try:
         content = json.loads((site.results / "attempts" / attempt / "attempt.json").read_bytes())
-        found = content.get(key)
-        # A half of a surrogate pair stands in no address and in no database.
-        return found if isinstance(found, str) and found.encode() else None
+        return _id(content.get("run_id")), _id(content.get("parent_run_id"))
     except (OSError, ValueError, AttributeError, RecursionError):
+        return None, None
+
+
+def _id(found: object) -> str | None:
+    """What can be an id: half of a surrogate pair stands in no address and in no database."""
+    if not isinstance(found, str) or not found:
         return None
+    return None if any("\ud800" <= letter <= "\udfff" for letter in found) else found
