@@ -20,6 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 POLL_S = 0.2
+# A consumer that has read a batch asks the broker for more, which waits for records as long as this. A query with two
+# branches reads each batch twice, and its second reading would stand behind that request: by default half a second a
+# partition.
+FETCH_WAIT_MS = 20
 
 Config = dict[str, Any]
 # Records of the input topic (`value` is binary) and the program's configuration -> key, value.
@@ -73,6 +77,7 @@ class Workload:
             .option("kafka.bootstrap.servers", config["bootstrap"])
             .option("subscribe", config["input_topic"])
             .option("startingOffsets", "latest" if lineage else "earliest")
+            .option("kafka.fetch.max.wait.ms", str(FETCH_WAIT_MS))
             .options(**source_options)
             .load()
         )

@@ -7,7 +7,7 @@ keeps its value, so what a dead process used stays counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,38 @@ def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, floa
     return {role: float(used[role][1] - used[role][0]) / seconds if len(processes) else None for role in ROLES}
 
 
-def cpu_seconds(processes: pd.DataFrame, instants: Ints) -> dict[str, Floats]:
+def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
+
+    `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
+    among them. None where it was not sampled, or the system does not count it.
+    """
+    window, seconds = np.array([start_ns, end_ns], dtype=np.int64), (end_ns - start_ns) / NS
+    own = cpu_seconds(processes, window, tuple(processes["role"].unique()))
+    total = {name: _used(machine, name, window) for name in ("busy_s", "stolen_s")}
+    ours = sum(float(used[1] - used[0]) for used in own.values())
+    return {
+        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - ours) / seconds),
+        "stolen": None if total["stolen_s"] is None else total["stolen_s"] / seconds,
+    }
+
+
+def _used(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
+    """By how much a counter of the machine grew, linear between samples; None when it was not sampled on both sides."""
+    samples = machine.dropna(subset=[name]).sort_values("wall_ns")
+    times = samples["wall_ns"].to_numpy(dtype=np.int64)
+    if not len(times) or times[0] > window[0] or times[-1] < window[1]:
+        return None
+    first, last = np.interp(
+        (window - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name]
+    )
+    return float(last - first)
+
+
+def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:
     """Cumulated CPU seconds of each role at the given instants (ns, ascending)."""
-    total = {role: np.zeros(len(instants)) for role in ROLES}
-    for role, samples in _by_process(processes):
+    total = {role: np.zeros(len(instants)) for role in roles}
+    for role, samples in _by_process(processes, roles):
         times = samples["wall_ns"].to_numpy(dtype=np.int64)
         counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
         born = min(round(float(samples["create_time"].iloc[0]) * NS), int(times[0]) - 1)
@@ -54,7 +82,7 @@ def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, flo
     """Peak over the window's seconds of the resident memory summed over each role's processes, in MB."""
     seconds = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
     total = {role: np.zeros(len(seconds)) for role in ROLES}
-    for role, samples in _by_process(processes):
+    for role, samples in _by_process(processes, ROLES):
         times = samples["wall_ns"].to_numpy(dtype=np.int64)
         index = np.searchsorted(times, seconds, side="right") - 1
         alive = (index >= 0) & (seconds - times[index] <= ALIVE_NS) & ~samples["final"].to_numpy(dtype=np.bool_)[index]
@@ -86,7 +114,7 @@ def gc_s(executors: pd.DataFrame, start_ns: int) -> float | None:
     return float(last.sum() - first.sum()) / 1000
 
 
-def _by_process(processes: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    known = processes[processes["role"].isin(ROLES)].sort_values("wall_ns", kind="stable")
+def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    known = processes[processes["role"].isin(roles)].sort_values("wall_ns", kind="stable")
     for (role, _, _), samples in known.groupby(["role", "pid", "create_time"]):
         yield str(role), samples

@@ -24,6 +24,7 @@ from faultline.record import (
     AuditPart,
     ByRole,
     ClockOffset,
+    CpuBesides,
     Environment,
     KeysPart,
     LatencyMs,
@@ -148,6 +149,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
             measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
         ),
         cpu_nodes=_cpu_nodes(raw.attempt, used),
+        cpu_besides=CpuBesides.model_validate(cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)),
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),

@@ -53,7 +53,7 @@ _SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 10.0, "rate": 100.0, "f
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 # As short as a baseline of four 5 s bins and the 30 s after a fault allow.
 _WITH_FAULT: dict[str, Any] = {"warmup_s": 15.0, "duration_s": 52.0, "repetitions": 3}
-_FAULTLESS: dict[str, Any] = {"warmup_s": 20.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
+_FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
 
 MATRICES: dict[str, MatrixSpec] = {
     spec.name: spec

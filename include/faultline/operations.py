@@ -10,6 +10,7 @@ from faultline.errors import ConfigError
 from faultline.jars import verify
 from faultline.java import Java, find_java
 from faultline.record import Record, Status
+from faultline.rehearsal import make_archive
 from faultline.settings import Settings, check_folders, load_settings
 from faultline.store import Store
 from faultline.supervision import up
@@ -32,6 +33,7 @@ def bring_up(say: Say, *, airflow: bool = True, ports: dict[str, int] | None = N
     """Starts what does not run yet and waits until it answers."""
     settings = load_settings()
     java = require(settings)
+    make_archive(settings, say)
     return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
 
 

@@ -24,6 +24,7 @@ from faultline.errors import InfrastructureError
 Line = dict[str, Any]
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 EXECUTOR_COLUMNS = ["wall_ns", "app_id", "id", "gc_ms", "tasks", "task_ms", "added_ns", "removed_ns", "reason"]
+MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
 
@@ -91,6 +92,7 @@ class Raw:
     recorder_ended: bool
     processes: pd.DataFrame
     executors: pd.DataFrame
+    machine: pd.DataFrame
     method: str
     commits: tuple[Commit, ...]
     reached: Mapping[str, int]
@@ -114,7 +116,8 @@ def read_raw(directory: Path) -> Raw:
     Raises InfrastructureError naming the first file that is missing or broken.
     """
     gate = _json(directory / "gate.json")
-    processes, executors, ended = _recorder(read_lines(directory / "recorder.jsonl"))
+    recorder = read_lines(directory / "recorder.jsonl")
+    processes, executors, ended = _recorder(recorder)
     method, commits, reached = _commits(directory / "batches.json")
     checkpoint = directory / "checkpoint.json"
     raw = Raw(
@@ -129,6 +132,7 @@ def read_raw(directory: Path) -> Raw:
         recorder_ended=ended,
         processes=processes,
         executors=executors,
+        machine=_machine(recorder),
         method=method,
         commits=commits,
         reached=reached,
@@ -252,6 +256,13 @@ def _recorder(lines: tuple[Line, ...]) -> tuple[pd.DataFrame, pd.DataFrame, bool
     kinds = {"wall_ns": "int64", **figures, "added_ns": "Int64", "removed_ns": "Int64"}
     samples = pd.DataFrame(executors, columns=EXECUTOR_COLUMNS, dtype=object).astype(kinds)
     return frame, samples, ended
+
+
+def _machine(lines: tuple[Line, ...]) -> pd.DataFrame:
+    """Samples of the whole machine; none in journals from before they were taken."""
+    rows = [[line.get(name) for name in MACHINE_COLUMNS] for line in lines if line.get("kind") == "machine"]
+    figures = dict.fromkeys(MACHINE_COLUMNS[1:], "float64")
+    return pd.DataFrame(rows, columns=MACHINE_COLUMNS, dtype=object).astype({"wall_ns": "int64", **figures})
 
 
 def _executor_row(line: Line, executor: Line) -> list[Any]:

@@ -136,6 +136,13 @@ class LatePart(_Part):
     dropped_rows: int | None
 
 
+class CpuBesides(_Part):
+    """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host."""
+
+    others: float | None
+    stolen: float | None
+
+
 class Metrics(_Part):
     """All figures of an attempt; defined in docs/metrics.md.
 
@@ -162,6 +169,7 @@ class Metrics(_Part):
     keys: KeysPart | None = None
     late: LatePart | None = None
     realtime: bool | None = None
+    cpu_besides: CpuBesides | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

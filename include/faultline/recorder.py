@@ -157,9 +157,18 @@ class Recorder:
         self._app_id: str | None = None
 
     def sample(self) -> None:
+        self._machine()
         self._processes()
         self._offsets()
         self._executors()
+
+    def _machine(self) -> None:
+        """What all processes of this machine have used, and what its host kept from it, since it started."""
+        times = psutil.cpu_times()
+        # On Linux; elsewhere systems count fewer kinds.
+        kinds = ("user", "nice", "system", "irq", "softirq")
+        busy = sum(getattr(times, kind, 0.0) for kind in kinds)
+        self._journal.append({"kind": "machine", "busy_s": busy, "stolen_s": getattr(times, "steal", None)})
 
     def _processes(self) -> None:
         present = self._roles.assign()

@@ -111,7 +111,7 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
         "SPARK_DAEMON_MEMORY": "512m",
         # The REST submission port is not used, and it cannot be moved out of another service's way.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={(settings.spark_conf / 'log4j2.properties').as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}",
         "PYSPARK_PYTHON": sys.executable,
     }
     kafka = Service(
@@ -232,7 +232,7 @@ def prepare_spark(settings: Settings) -> None:
     """Writes the logging settings that every Spark process reads."""
     settings.spark_conf.mkdir(parents=True, exist_ok=True)
     settings.spark_work.mkdir(parents=True, exist_ok=True)
-    (settings.spark_conf / "log4j2.properties").write_text(LOG4J_SPARK)
+    settings.spark_logging.write_text(LOG4J_SPARK)
 
 
 def kafka_ready(bootstrap: str) -> bool:

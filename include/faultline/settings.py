@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,22 @@ class Settings:
 
     @property
     def spark_conf(self) -> Path:
-        return self.home / "spark" / "conf"
+        """Spark's settings folder, first on every class path; empty, since all settings are given by command.
+
+        It belongs to the Python environment, as Spark's jars do, so that one class-data archive serves all
+        installations that share them.
+        """
+        return self.class_data / "conf"
+
+    @property
+    def class_data(self) -> Path:
+        """Where the class-data archive lies."""
+        return Path(sys.prefix) / "share" / "faultline"
+
+    @property
+    def spark_logging(self) -> Path:
+        """Logging settings of every Spark process."""
+        return self.home / "spark" / "log4j2.properties"
 
     @property
     def spark_work(self) -> Path:

@@ -9,6 +9,8 @@ from faultline.spark_conf import JOBS
 
 # Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.
 PRIMER_LINES = 2000
+# The same in trades: a line has some ten words, a trade two windows.
+PRIMER_TRADES = 10_000
 # Throw-away batches in which the engine works through the primer before the gate.
 WARM_UP_BATCHES = 10
 # Terms of the series that the primer of `pi` asks for at most; it is worked through twice, some seconds of one core.
@@ -42,7 +44,7 @@ def primer_lines(config: Configuration) -> int:
         return 0
     if config.workload == "pi":
         return max(WARM_UP_BATCHES, min(PRIMER_LINES, PRIMER_TERMS // config.iterations))
-    return PRIMER_LINES
+    return PRIMER_TRADES if config.workload == "stock_group_by" else PRIMER_LINES
 
 
 def primer_records(config: Configuration) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.attempt import Attempt
+from faultline.class_data import archive_option
 from faultline.config import Configuration
 from faultline.settings import HOST, Settings
 
@@ -98,27 +99,29 @@ def loopback_settings() -> dict[str, str]:
 
 def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf."""
-    logging = logging_option(settings)
-    mark = f"-Dfaultline.run={attempt.id}"
+    # The attempt's id in an executor's command line is what the guard rails look for.
+    options = f"-Dfaultline.run={attempt.id} {logging_option(settings)}"
+    if not config.planned_faults():
+        # Where something is broken, processes start as everybody's do: their start is part of what is measured.
+        options = f"{options} {archive_option(settings)}".rstrip()
     return {
         **engine_settings(),
         **configured_settings(config),
         **loopback_settings(),
         "spark.ui.port": str(ui_port),
-        "spark.driver.extraJavaOptions": f"{mark} {logging}",
-        # The attempt's id in an executor's command line is what the guard rails look for.
-        "spark.executor.extraJavaOptions": f"{mark} {logging}",
+        "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": options,
     }
 
 
 def logging_option(settings: Settings) -> str:
     """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
-    return f"-Dlog4j2.configurationFile={(settings.spark_conf / 'log4j2.properties').as_uri()}"
+    return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
 
 
 def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]:
     """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler."""
-    quick = "" if large else "-XX:TieredStopAtLevel=1 "
+    quick = "" if large else "-XX:TieredStopAtLevel=1"
     return {
         **loopback_settings(),
         "spark.driver.memory": "1g",
@@ -127,7 +130,7 @@ def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": str(large).lower(),
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"{quick}{logging_option(settings)}",
+        "spark.driver.extraJavaOptions": f"{quick} {logging_option(settings)} {archive_option(settings)}".strip(),
     }
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.cpu import ROLES, cores, cores_by_second, gc_s, rss_mb
-from faultline.raw import EXECUTOR_COLUMNS, PROCESS_COLUMNS
+from faultline.cpu import ROLES, besides, cores, cores_by_second, gc_s, rss_mb
+from faultline.raw import EXECUTOR_COLUMNS, MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.window import NS
 
 START, END = 1_000 * NS, 1_020 * NS
@@ -82,3 +82,26 @@ def test_gc_counts_dead_executors_and_leaves_the_driver_out() -> None:
     frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS)
     assert gc_s(frame, START) == pytest.approx((300 + 200 + 70) / 1000)
     assert gc_s(frame[:0], START) is None
+
+
+@settings(deadline=None)
+@given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1))
+def test_what_others_used_is_what_the_machine_used_less_the_experiments_processes(
+    engine: float, others: float, stolen: float
+) -> None:
+    ours = _samples(7, 900, 2_000, engine) + _samples(8, 900, 2_000, 0.25, "recorder")
+    ticks = [tick + 0.1 for tick in range(990, 1_030)]
+    machine = pd.DataFrame(
+        [[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks], columns=MACHINE_COLUMNS
+    )
+    found = besides(machine, pd.DataFrame(ours, columns=PROCESS_COLUMNS), START, END)
+    assert found == {"others": pytest.approx(others, abs=1e-6), "stolen": pytest.approx(stolen, abs=1e-6)}
+
+
+def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
+    processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS)
+    half = pd.DataFrame([[990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0]], columns=MACHINE_COLUMNS)
+    assert besides(half, processes, START, END) == {"others": None, "stolen": None}
+    whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
+    found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
+    assert found == {"others": pytest.approx(1.0), "stolen": None}

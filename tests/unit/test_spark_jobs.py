@@ -42,6 +42,7 @@ def test_stocks_are_traded_alike_unless_skew_is_asked_for() -> None:
 
 def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
     assert primer_lines(configuration(workload="word_count")) == primer_lines(configuration(workload="pi")) == 2000
+    assert primer_lines(configuration(workload="stock_group_by")) == 10_000
     long = configuration(workload="pi", iterations=100_000)
     assert primer_lines(long) * 100_000 == PRIMER_TERMS
     assert primer_lines(configuration(workload="pi", iterations=10_000_000)) == WARM_UP_BATCHES

@@ -115,6 +115,7 @@ RESOURCES = (
         *(f"cpu_cores.{role}" for role in ("driver", "executors", "python_workers", "kafka", "generator")),
         names=("driver", "executors", "Python workers", "Kafka", "generator"),
     ),
+    *figures("cpu_besides.others", "cpu_besides.stolen", names=("other processes", "stolen by the host")),
     *figures("gc_s", "work.tasks", "work.task_s", "work.batches", "work.batch_s",
              names=("GC", "tasks", "run time of tasks", "batches", "execution of batches")),
     *figures("state_bytes.logical", "state_bytes.checkpoint", names=("state", "checkpoint")),

@@ -72,6 +72,8 @@ KNOWN = (
         Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores")
         for role in ("executors", "driver", "python_workers", "kafka", "generator")
     ),
+    Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
+    Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
     Metric("work.batches", "Work", "Batches"),
     Metric("work.tasks", "Work", "Tasks"),
     Metric("work.batch_s", "Work", "Execution time of batches", "s"),

@@ -1,0 +1,35 @@
+"""The archive of Spark's classes: really made, and of use to the class path that Spark's programs have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from faultline.class_data import archive_path
+from faultline.java import find_java
+from faultline.rehearsal import make_archive
+from faultline.services import prepare_spark, spark_home
+from faultline.settings import load_settings
+from faultline.spark_conf import spark_environment
+
+
+def test_sparks_programs_start_from_the_archive() -> None:
+    settings = load_settings()
+    prepare_spark(settings)
+    make_archive(settings)
+    path = archive_path(settings, find_java(settings.home / "java.json"))
+
+    def start(**more: str) -> subprocess.CompletedProcess[str]:
+        # With `-Xshare:on` a JVM ends where it would else do without the archive.
+        options = f'-Xshare:on "-XX:SharedArchiveFile={path}" -Xlog:class+load'
+        environment = {**os.environ, **spark_environment(settings), "SPARK_SUBMIT_OPTS": options, **more}
+        command = [str(spark_home() / "bin" / "spark-submit"), "--version"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    spark = start()
+    assert spark.returncode == 0, spark.stdout + spark.stderr
+    shared = [line for line in spark.stdout.splitlines() if line.endswith("source: shared objects file (top)")]
+    assert any(" org.apache.spark.deploy.SparkSubmit " in line for line in shared)
+    other = start(SPARK_CONF_DIR=str(settings.home))
+    assert other.returncode == 1
+    assert "shared class paths mismatch" in other.stdout + other.stderr
