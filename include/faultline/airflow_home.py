@@ -57,7 +57,9 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
         },
         "dag_processor": {
             "refresh_interval": "60",
-            "min_file_process_interval": "60",
+            # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read
+            # at once all the same; what they import, when the services start.
+            "min_file_process_interval": "600",
             "dag_bundle_config_list": json.dumps(
                 [
                     {

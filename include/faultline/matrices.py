@@ -173,9 +173,13 @@ MATRICES: dict[str, MatrixSpec] = {
                     "executors": 1,
                     "partitions": 4,
                     "shuffle_partitions": 4,
+                    # One core takes 5 to 8 s for a batch of the join, however few records it has.
+                    "rate": 200.0,
+                    "checkpoint_interval_s": 10.0,
                     "workload": "stock_join",
                     "state_mb": 0.0,
                     **_FAULTLESS,
+                    "duration_s": 50.0,
                 },
                 "paper": {
                     "executor_cores": [2, 4, 8, 16],

@@ -11,8 +11,9 @@ from faultline.spark_conf import JOBS
 PRIMER_LINES = 2000
 # The same in trades: a line has some ten words, a trade two windows.
 PRIMER_TRADES = 10_000
-# Throw-away batches in which the engine works through the primer before the gate.
+# Throw-away batches in which the engine works through the primer before the gate. Each of a join has twice the stages.
 WARM_UP_BATCHES = 10
+WARM_UP_JOINS = 5
 # Terms of the series that the primer of `pi` asks for at most; it is worked through twice, some seconds of one core.
 PRIMER_TERMS = 10_000_000
 
@@ -45,6 +46,11 @@ def primer_lines(config: Configuration) -> int:
     if config.workload == "pi":
         return max(WARM_UP_BATCHES, min(PRIMER_LINES, PRIMER_TERMS // config.iterations))
     return PRIMER_TRADES if config.workload == "stock_group_by" else PRIMER_LINES
+
+
+def warm_up_batches(config: Configuration) -> int:
+    """Throw-away batches in which the engine works through the primer."""
+    return WARM_UP_JOINS if config.workload == "stock_join" else WARM_UP_BATCHES
 
 
 def primer_records(config: Configuration) -> int:

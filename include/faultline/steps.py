@@ -22,7 +22,7 @@ from faultline.journal import read_journal
 from faultline.lineages import lineage_files
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
-from faultline.sources import WARM_UP_BATCHES, primer_lines, primer_records, source
+from faultline.sources import primer_lines, primer_records, source, warm_up_batches
 from faultline.spark_conf import JOBS, spark_environment
 from faultline.waiting import wait_until
 
@@ -132,7 +132,7 @@ def _spark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
         "warm_up": {
             "topic": attempt.read()["topics"]["warmup"],
             "checkpoint": str(attempt.folder / "warmup-checkpoint"),
-            "records_per_batch": -(-primer_records(config) // WARM_UP_BATCHES),
+            "records_per_batch": -(-primer_records(config) // warm_up_batches(config)),
         },
     }
 
