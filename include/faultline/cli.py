@@ -154,6 +154,34 @@ def results(
 
 
 @app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="A", help="A sweep, a day (2026-11-21) or a git revision.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="What it is held against, named likewise.")],
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
+    ] = None,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    build: Annotated[str | None, typer.Option(help="Only records of this build.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
+) -> None:
+    """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
+
+    Needs five repetitions a side. What the verdicts rest on stands in docs/metrics.md.
+    """
+    from faultline.comparing import as_json as rows_of
+    from faultline.comparing import compare_named, print_comparison
+    from faultline.statistics.comparison import Verdict
+
+    compared = compare_named(before, after, metric or [], matrix=matrix, build=build)
+    if as_json:
+        print(json.dumps(rows_of(compared), indent=2))
+    else:
+        print_comparison(compared, before, after)
+    raise typer.Exit(1 if strict and compared.of(Verdict.WORSE) else 0)
+
+
+@app.command()
 def explain(
     record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,

@@ -15,15 +15,14 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from faultline.entry import Entry, content_of
 from faultline.record import SCHEMA_PATH, Record
-from faultline.table import fault_of
 
 FILE = ".index.sqlite3"
 # Another process may be writing what it has just parsed.
@@ -31,7 +30,7 @@ TIMEOUT_S = 20.0
 # What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
 _LARGEST = 2**63 - 1
 # Changes with what is asked of a record beyond its schema, so that all are read again.
-_CHECKS = b"2"
+_CHECKS = b"3"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
@@ -48,47 +47,6 @@ SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'invali
   SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
 FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
 """
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the pages show of one record without opening its file.
-
-    `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
-    with dots, such as `latency_ms.p50`, in the record's units.
-    """
-
-    path: str
-    attempt: str
-    matrix: str | None
-    sweep_id: str | None
-    config_id: str
-    repetition: int
-    series: str
-    build: str
-    status: str
-    measured_at: str
-    logical_date: str | None
-    config: Mapping[str, Any]
-    metrics: Mapping[str, float | bool]
-    reasons: tuple[str, ...]
-    cores: int | None
-
-    @classmethod
-    def of(cls, record: Record, path: str = "") -> Entry:
-        """What the pages show of `record`."""
-        kept = {**_content(record), "reasons": tuple(record.reasons)}
-        return cls(path=path, config=record.config, **kept)
-
-    @property
-    def group(self) -> str:
-        """What may be averaged together: one build, and of that one series."""
-        return self.build if self.series == self.build else f"{self.build} · {self.series}"
-
-    @cached_property
-    def fault(self) -> str:
-        """The fault in a few words."""
-        return fault_of(self.config)
 
 
 @dataclass(frozen=True)
@@ -329,7 +287,7 @@ def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tupl
         if record.attempt != path.rpartition("/")[2].removesuffix(".json"):
             raise ValueError(f"attempt: {record.attempt!r} is not the name of its file")
         _require_usable(record.model_dump(by_alias=True))
-        content = (to_json(record.config).decode(), to_json(_content(record)).decode())
+        content = (to_json(record.config).decode(), to_json(content_of(record)).decode())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
@@ -361,30 +319,3 @@ def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
         elif not -_LARGEST <= value <= _LARGEST:  # nor is NaN between them
             wrong = "larger than 2^63" if isinstance(value, int) or math.isfinite(value) else f"{value}, not finite"
             raise ValueError(f"{before}{name}: the number is {wrong}")
-
-
-def _content(record: Record) -> dict[str, Any]:
-    return {
-        "attempt": record.attempt,
-        "matrix": record.matrix,
-        "sweep_id": record.sweep_id,
-        "config_id": record.config_id,
-        "repetition": record.repetition,
-        "series": record.series,
-        "build": record.build,
-        "status": record.status,
-        "measured_at": record.measured_at,
-        "logical_date": record.logical_date,
-        "metrics": dict(_numbers(record.metrics.model_dump(exclude_none=True))),
-        "reasons": record.reasons,
-        "cores": record.environment.cores,
-    }
-
-
-def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
-    """Every single number and truth value by its path; what is null, a list or a text is left out."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float):
-            yield f"{prefix}{name}", value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from faultline.document.svg import Line, Mark, Panel, draw
 from faultline.document.tables import METRICS
-from faultline.pages.grid import FAULT, Axis, Point, in_order, label
+from faultline.points import FAULT, Axis, Point, in_order, label
 
 # More plots than this are not looked at; more lines cannot be told apart.
 MOST_CHARTS, MOST_LINES = 2, 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from faultline.index import Entry
-from faultline.pages.grid import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
+from faultline.entry import Entry
+from faultline.points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
 from faultline.record import Record
 from faultline.table import CONTROL, NONE
 

@@ -16,7 +16,7 @@ from faultline.errors import ConfigError
 from faultline.findings.catalogue import PAPERS, findings
 from faultline.findings.shi import sustained_rates
 from faultline.matrices import MATRICES
-from faultline.pages.grid import FAULT, Axis, Point, label
+from faultline.points import FAULT, Axis, Point, label
 from faultline.record import Record
 from faultline.table import CONTROL, NONE, fault_of
 from faultline.workloads import TRAITS

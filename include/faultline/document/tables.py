@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.pages.grid import Axis, Point
-from faultline.pages.metrics import KNOWN, Metric, metrics_of
+from faultline.metrics import KNOWN, Metric, metrics_of
+from faultline.points import Axis, Point
 from faultline.table import NONE, cores
 
 # What the pages in Airflow do not choose from, but a table here has.

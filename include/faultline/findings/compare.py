@@ -19,17 +19,16 @@ import json
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from faultline.config import Configuration
 from faultline.findings.finding import Outcome, Verdict
 from faultline.findings.measures import Measure
 from faultline.record import Record
+from faultline.statistics.ranks import orders
 from faultline.table import fault_of
 
 ALPHA = 0.05
@@ -149,7 +148,7 @@ def trend(series: Sequence[Series]) -> Trend:
         falling += sum(b < a for a, b in votes)
         sizes = [len(every) for every in values]
         runs += sum(sizes)
-        chances = np.convolve(chances, _chances(sizes))
+        chances = np.convolve(chances, orders(sizes))
     return Trend(
         float(chances[rising:].sum()),
         float(chances[falling:].sum()),
@@ -296,24 +295,3 @@ def _written(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _chances(sizes: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Chance of 0, 1, 2, … rising votes among groups of these sizes, when all orders are equally likely."""
-    chances, before = np.ones(1), 0
-    for size in sizes:
-        chances = np.convolve(chances, _of_two(before, size))
-        before += size
-    return chances
-
-
-@cache
-def _of_two(first: int, second: int) -> npt.NDArray[np.float64]:
-    """The same of two groups: the greatest of all values is one of the second group, and then exceeds all of the first,
-    or one of the first, and then exceeds nothing that counts."""
-    if not first or not second:
-        return np.ones(1)
-    chances = np.zeros(first * second + 1)
-    chances[first:] += _of_two(first, second - 1) * second / (first + second)
-    chances[: (first - 1) * second + 1] += _of_two(first - 1, second) * first / (first + second)
-    return chances

@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from faultline.index import Entry
+from faultline.entry import Entry
 from faultline.pages.assets import asset
 from faultline.pages.compare import Pair, compare_page
 from faultline.pages.download import as_csv, as_parquet

@@ -7,10 +7,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.metrics import Metric
 from faultline.overview import SERIES_COLOURS, SERIES_SYMBOLS
-from faultline.pages.grid import FAULT, Axis, Figure, Point, apart, is_number, label
-from faultline.pages.metrics import Metric
 from faultline.plots import FAINT_COLOUR
+from faultline.points import FAULT, Axis, Figure, Point, apart, is_number, label
 
 # More lines than this cannot be told apart.
 MAX_LINES = 24

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from faultline.index import Entry
-from faultline.pages.grid import FAULT, Figure, Point, axes_of, in_order, points_of
-from faultline.pages.metrics import Metric, by_group, metrics_of
+from faultline.entry import Entry
+from faultline.metrics import Metric, by_group, metrics_of
 from faultline.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
 from faultline.pages.sweep import chosen_group, chosen_metric
+from faultline.points import FAULT, Figure, Point, axes_of, in_order, points_of
 from faultline.table import NONE
 
 SUGGESTED = 200

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from faultline.index import Entry
+from faultline.entry import Entry
 
 _IDENTITY = (
     "matrix", "config_id", "series", "build", "attempt", "repetition", "status", "sweep_id", "logical_date",

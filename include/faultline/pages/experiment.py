@@ -9,12 +9,12 @@ from typing import Any
 import plotly.graph_objects as go
 from pydantic import ValidationError
 
+from faultline.entry import Entry
 from faultline.errors import FaultlineError
 from faultline.explain import again
-from faultline.index import Entry
-from faultline.pages.grid import label
 from faultline.pages.runs import runs_of_entry
 from faultline.pages.site import Site, Unknown, attempts, render
+from faultline.points import label
 from faultline.record import Record
 from faultline.section import Pairs, as_text, minute, section_of
 from faultline.story import FaultStory, Happening, Story, tell

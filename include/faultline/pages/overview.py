@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from faultline.index import Tally
-from faultline.pages.grid import label
 from faultline.pages.site import STATUSES, Site, paged, render
+from faultline.points import label
 from faultline.section import minute
 from faultline.table import NONE
 

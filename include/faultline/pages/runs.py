@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from faultline.index import Entry
+from faultline.entry import Entry
 from faultline.matrix import sweep_id_of
 from faultline.pages.site import NotYet, Run, Site
 

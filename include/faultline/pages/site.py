@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 import plotly.graph_objects as go
 
 from faultline import __version__
-from faultline.index import Entry, Index
+from faultline.entry import Entry
+from faultline.index import Index
 from faultline.markup import environment, figures_json
 from faultline.pages import PREFIX
 from faultline.pages.assets import asset_version

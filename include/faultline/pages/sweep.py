@@ -9,12 +9,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.index import Entry
+from faultline.entry import Entry
+from faultline.metrics import DEFAULT, MACRO, Metric, by_group, metrics_of
 from faultline.pages import charts
-from faultline.pages.grid import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
-from faultline.pages.metrics import DEFAULT, MACRO, Metric, by_group, metrics_of
 from faultline.pages.runs import runs_of_sweep
 from faultline.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
+from faultline.points import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.section import minute
 
 # Beside the metric that was chosen, where the sweep has them.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.index import Entry
+from faultline.entry import Entry
 from faultline.table import NONE, cores, count, milliseconds, seconds, share
 
+LESS, MORE = "less", "more"
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."
 CPU_TOTAL = f"{_CPU}total"
 MACRO = "recovery.macro_s"
@@ -17,12 +18,16 @@ CENSORED_AT = "recovery.censored_at_s"
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure: `key` is its path in the record's metrics, `group` the heading that it stands under."""
+    """One figure: `key` is its path in the record's metrics, `group` the heading that it stands under.
+
+    `better`: whether less of it is better or more; None where neither is, as of what was asked for.
+    """
 
     key: str
     group: str
     name: str
     unit: str = ""
+    better: str | None = None
 
     @property
     def title(self) -> str:
@@ -47,52 +52,52 @@ class Metric:
 
 KNOWN = (
     *(
-        Metric(f"latency_ms.{key}", "Latency", f"Latency {name}", "ms")
+        Metric(f"latency_ms.{key}", "Latency", f"Latency {name}", "ms", LESS)
         for key, name in (
             ("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "maximum"), ("mean", "mean"),
         )
     ),
-    Metric("non_compute_ms", "Latency", "Non-compute time", "ms"),
-    Metric("throughput_rps", "Throughput", "Throughput", "records/s"),
+    Metric("non_compute_ms", "Latency", "Non-compute time", "ms", LESS),
+    Metric("throughput_rps", "Throughput", "Throughput", "records/s", MORE),
     Metric("source_rps", "Throughput", "Throughput at the source", "records/s"),
-    Metric("sustained", "Throughput", "Sustained", "1 = yes"),
-    Metric("effective_interval_s", "Throughput", "Time between commits", "s"),
-    Metric(MACRO, "Recovery", "Macro recovery", "s"),
-    Metric("recovery.reload_s", "Recovery", "Reload", "s"),
-    Metric("recovery.replay_s", "Recovery", "Replay", "s"),
-    Metric("recovery.detection_s", "Recovery", "Detection", "s"),
-    Metric("recovery.redeploy_s", "Recovery", "Redeploy", "s"),
-    Metric("recovery.load_s", "Recovery", "Load", "s"),
-    Metric("recovery.catchup_s", "Recovery", "Catch-up", "s"),
-    Metric("recovery.silence_s", "Recovery", "Longest silence", "s"),
-    Metric("recovery.dip_depth", "Recovery", "Dip depth", "share"),
-    Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s"),
-    Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores"),
+    Metric("sustained", "Throughput", "Sustained", "1 = yes", MORE),
+    Metric("effective_interval_s", "Throughput", "Time between commits", "s", LESS),
+    Metric(MACRO, "Recovery", "Macro recovery", "s", LESS),
+    Metric("recovery.reload_s", "Recovery", "Reload", "s", LESS),
+    Metric("recovery.replay_s", "Recovery", "Replay", "s", LESS),
+    Metric("recovery.detection_s", "Recovery", "Detection", "s", LESS),
+    Metric("recovery.redeploy_s", "Recovery", "Redeploy", "s", LESS),
+    Metric("recovery.load_s", "Recovery", "Load", "s", LESS),
+    Metric("recovery.catchup_s", "Recovery", "Catch-up", "s", LESS),
+    Metric("recovery.silence_s", "Recovery", "Longest silence", "s", LESS),
+    Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", LESS),
+    Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", LESS),
+    Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores", LESS),
     *(
-        Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores")
+        Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores", LESS)
         for role in ("executors", "driver", "python_workers", "kafka", "generator")
     ),
     Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
     Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
     Metric("work.batches", "Work", "Batches"),
     Metric("work.tasks", "Work", "Tasks"),
-    Metric("work.batch_s", "Work", "Execution time of batches", "s"),
-    Metric("work.task_s", "Work", "Run time of tasks", "s"),
-    Metric("gc_s", "Memory and state", "Garbage collection", "s"),
+    Metric("work.batch_s", "Work", "Execution time of batches", "s", LESS),
+    Metric("work.task_s", "Work", "Run time of tasks", "s", LESS),
+    Metric("gc_s", "Memory and state", "Garbage collection", "s", LESS),
     Metric("state_bytes.logical", "Memory and state", "State, logical", "bytes"),
-    Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes"),
+    Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes", LESS),
     *(
-        Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB")
+        Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB", LESS)
         for role in ("executors", "driver", "python_workers", "kafka", "generator")
     ),
     *(
-        Metric(f"audit.{key}", "Audit", name, unit)
+        Metric(f"audit.{key}", "Audit", name, unit, LESS)
         for key, name, unit in (
             ("lost", "Lost", "tuples"), ("overcounted", "Overcounted", "tuples"), ("wrong", "Wrong", "outputs"),
             ("reemitted", "Re-emitted", "outputs"), ("unknown", "Sends unknown", "records"),
         )
     ),
-    Metric("latency_ms.unreflected", "Audit", "Tuples never reflected", "tuples"),
+    Metric("latency_ms.unreflected", "Audit", "Tuples never reflected", "tuples", LESS),
     Metric("late.sent", "Audit", "Sent too late", "records"),
     Metric("late.dropped_rows", "Audit", "Left out as too late", "rows"),
     Metric("keys.requested", "Keys", "Zipf exponent, asked for"),

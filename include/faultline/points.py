@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from faultline.config import Configuration
-from faultline.index import Entry
-from faultline.pages.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
+from faultline.entry import Entry
+from faultline.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
 from faultline.table import CONTROL, NONE, fault_of, plain
 
 FAULT = "fault"

@@ -1,0 +1,78 @@
+"""What stands on one side of a comparison: the records of a sweep, of a day, or of a revision of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.config import suggest
+from faultline.entry import Entry
+from faultline.errors import ConfigError
+from faultline.index import Index
+
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
+SUGGESTED = 1000
+# Git shortens to as many digits in records.
+COMMIT_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Side:
+    """Valid records under the name that they were asked for by; of one build, so that they may be averaged."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None, build: str | None = None) -> Side:
+    """The side that `name` stands for: a sweep's id, a day (2026-11-21: the night of that logical date, else what was
+    measured on it, in UTC), or whatever git takes for a revision in the checkout `root`.
+
+    Raises ConfigError when nothing valid is there, or when it is of several builds.
+    """
+    entries = _found(index, name, root)
+    chosen = [
+        entry
+        for entry in entries
+        if entry.status == "valid" and matrix in (None, entry.matrix) and build in (None, entry.build)
+    ]
+    if not chosen:
+        if entries:
+            narrowed = "".join(f" and {key} {value}" for key, value in (("matrix", matrix), ("build", build)) if value)
+            raise ConfigError(f"{name}: none of its {len(entries)} records is valid{narrowed}; choose others")
+        names = [str(tally.name) for tally in index.sweeps(SUGGESTED) if tally.name]
+        raise ConfigError(f"{name}: has no record; give a sweep, a day or a revision{suggest(name, names)}")
+    builds = sorted({entry.build for entry in chosen})
+    if len(builds) > 1:
+        raise ConfigError(f"{name}: records of the builds {', '.join(builds)} are never averaged; choose one: --build")
+    return Side(name, tuple(chosen))
+
+
+def require_apart(a: Side, b: Side) -> None:
+    """Raises ConfigError when a record stands on both sides."""
+    shared = {entry.attempt for entry in a.entries} & {entry.attempt for entry in b.entries}
+    if shared:
+        raise ConfigError(f"{b.name}: {len(shared)} of its records belong to {a.name} too; compare others")
+
+
+def _found(index: Index, name: str, root: Path) -> list[Entry]:
+    if index.has_sweep(name):
+        return index.of_sweep(name)
+    if DAY.fullmatch(name):
+        every = index.all()
+        night = [entry for entry in every if (entry.logical_date or "").startswith(name)]
+        return night or [entry for entry in every if entry.logical_date is None and entry.measured_at.startswith(name)]
+    commit = _commit(name, root)
+    return [entry for entry in index.all() if commit and entry.commit == commit[:COMMIT_DIGITS]]
+
+
+def _commit(name: str, root: Path) -> str | None:
+    """The commit that git takes `name` for; None when it is none, or there is no git."""
+    command = ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,4 @@
+"""Repetitions, compared: medians with intervals, rank tests that know of censoring, verdicts, and change points.
+
+Pure functions over numbers; what a record is, they do not know. Explained in docs/metrics.md.
+"""

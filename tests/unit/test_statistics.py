@@ -1,0 +1,217 @@
+"""Medians, intervals, rank tests, verdicts: held against plain enumeration, other libraries and simulation."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from faultline.statistics.comparison import LEAST, Verdict, compare, detectable
+from faultline.statistics.intervals import change_interval, median_interval
+from faultline.statistics.ranks import holm, needed_shift, orders, p_value, scores
+from faultline.statistics.sample import Sample
+
+FIGURES = st.floats(0.1, 1000, allow_nan=False)
+SAMPLES = st.lists(FIGURES, min_size=2, max_size=6).map(Sample.of)
+
+
+@st.composite
+def censored_samples(draw: st.DrawFn) -> Sample:
+    values = draw(st.lists(st.integers(1, 20), min_size=2, max_size=5))
+    return Sample(tuple(map(float, values)), tuple(draw(st.booleans()) for _ in values))
+
+
+def verdict_of(before: Sample, after: Sample, *, lower_is_better: bool = True, floor: float = 0.0) -> Verdict:
+    pairs = {"cell": (before, after)}
+    return compare(pairs, lower_is_better=lower_is_better, floors={"cell": floor})["cell"].verdict
+
+
+def test_the_median_of_censored_values_is_kaplan_and_meiers() -> None:
+    # At 2 one of four ends; at 5 one of the two that are left does: half, then a quarter are still going on.
+    assert Sample((2.0, 3.0, 5.0, 9.0), (False, True, False, False)).median == 5
+    assert Sample((2.0, 3.0, 3.0), (False, True, True)).median == math.inf
+    assert Sample((7.0,), (True,)).median == math.inf
+    assert math.isnan(Sample(()).median)
+
+
+@given(SAMPLES)
+def test_without_censoring_it_is_the_plain_median(sample: Sample) -> None:
+    assert sample.median == pytest.approx(np.median(sample.values))
+
+
+@pytest.mark.parametrize(
+    ("values", "censored"), [((1.0, math.nan), ()), ((1.0, math.inf), ()), ((1.0,), (True, False))]
+)
+def test_what_is_no_sample_is_refused(values: tuple[float, ...], censored: tuple[bool, ...]) -> None:
+    with pytest.raises(ValueError, match=r"finite|marks"):
+        Sample(values, censored)
+
+
+@given(censored_samples(), censored_samples())
+@settings(deadline=None)
+def test_p_is_the_share_of_orders_that_are_as_far_apart(a: Sample, b: Sample) -> None:
+    pooled = scores(np.array(a.values + b.values), np.array(a.censored + b.censored, dtype=bool))
+    n, total = len(a), len(pooled)
+
+    def apart(chosen: tuple[int, ...]) -> float:
+        others = [place for place in range(total) if place not in chosen]
+        return float(pooled[list(chosen)].mean() - pooled[others].mean())
+
+    found = apart(tuple(range(n)))
+    every = [apart(chosen) for chosen in combinations(range(total), n)]
+    above = sum(one >= found - 1e-9 for one in every) / len(every)
+    below = sum(one <= found + 1e-9 for one in every) / len(every)
+    assert p_value(a, b) == pytest.approx(min(1.0, 2 * min(above, below)))
+
+
+@given(censored_samples(), censored_samples())
+@settings(deadline=None)
+def test_scores_count_what_is_surely_smaller_and_larger(a: Sample, b: Sample) -> None:
+    values, censored = a.values + b.values, a.censored + b.censored
+    found = scores(np.array(values), np.array(censored, dtype=bool))
+    for place, score in enumerate(found):
+        sure = 0
+        for other in range(len(values)):
+            if not censored[other] and (
+                values[place] > values[other] or (censored[place] and values[place] == values[other])
+            ):
+                sure += 1
+            if not censored[place] and (
+                values[other] > values[place] or (censored[other] and values[other] == values[place])
+            ):
+                sure -= 1
+        assert score - sure == 0
+
+
+@given(st.lists(FIGURES, min_size=4, max_size=8, unique=True), st.data())
+@settings(deadline=None)
+def test_without_censoring_and_ties_it_is_mann_and_whitneys_test(pooled: list[float], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(2, len(pooled) - 2))
+    a, b = pooled[:cut], pooled[cut:]
+    expected = stats.mannwhitneyu(a, b, method="exact").pvalue
+    assert p_value(Sample.of(a), Sample.of(b)) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=3))
+@settings(deadline=None)
+def test_orders_are_counted_right(sizes: list[int]) -> None:
+    chances = orders(sizes)
+    assert chances.sum() == pytest.approx(1)
+    assert chances == pytest.approx(chances[::-1])
+    if len(sizes) == 2:
+        assert chances[-1] == pytest.approx(1 / math.comb(sum(sizes), sizes[0]))
+
+
+@given(st.dictionaries(st.integers(), st.floats(0, 1), max_size=8))
+def test_holms_correction_keeps_the_order_and_never_lowers(p_values: dict[int, float]) -> None:
+    adjusted = holm(p_values)
+    assert adjusted.keys() == p_values.keys()
+    for key, p in p_values.items():
+        assert p <= adjusted[key] <= 1
+        assert adjusted[key] <= max(p * len(p_values), max(adjusted[one] for one in p_values if p_values[one] <= p))
+        assert all(adjusted[key] <= adjusted[one] for one in p_values if p_values[one] >= p)
+    if p_values:
+        least = min(p_values.values())
+        assert min(adjusted.values()) == pytest.approx(min(1.0, least * len(p_values)))
+
+
+@given(SAMPLES, SAMPLES)
+@settings(deadline=None, max_examples=40)
+def test_an_interval_holds_its_figure(a: Sample, b: Sample) -> None:
+    for found in (median_interval(a), change_interval(a, b)):
+        assert found is not None
+        assert found.low - 1e-9 <= found.value <= found.high + 1e-9
+
+
+def test_the_interval_of_a_median_covers_it_nineteen_times_in_twenty() -> None:
+    rng = np.random.default_rng(7)
+    found = [median_interval(Sample.of(rng.normal(10, 1, 20))) for _ in range(200)]
+    covered = sum(one is not None and one.low <= 10 <= one.high for one in found)
+    assert 180 <= covered <= 199
+
+
+def test_an_interval_has_no_end_where_too_many_did_not_recover() -> None:
+    before, after = Sample.of([5, 6, 7, 8, 9]), Sample((20.0, 30.0, 30.0, 30.0, 30.0), (False, True, True, True, True))
+    found = change_interval(before, after)
+    assert found is not None
+    assert found.value == math.inf
+    assert found.high == math.inf
+    assert found.low > 1
+    assert change_interval(after, before) is None
+
+
+def test_verdicts_have_a_direction() -> None:
+    low, high = Sample.of([1.0, 1.01, 1.02, 1.03, 1.04]), Sample.of([2.0, 2.01, 2.02, 2.03, 2.04])
+    assert verdict_of(low, high) is Verdict.WORSE
+    assert verdict_of(high, low) is Verdict.BETTER
+    assert verdict_of(low, high, lower_is_better=False) is Verdict.BETTER
+    assert verdict_of(low, low) is Verdict.SAME
+    # Three per cent more, surely; but it may be none that anybody minds, or hardly more than that.
+    assert verdict_of(low, Sample.of([value * 1.03 for value in low.values])) is Verdict.CANNOT_TELL
+    assert verdict_of(low, Sample.of([value * 1.01 for value in low.values])) is Verdict.SAME
+
+
+def test_five_repetitions_a_side_are_needed() -> None:
+    few, many = Sample.of([1.0, 1.1, 1.2, 1.3]), Sample.of([2.0, 2.1, 2.2, 2.3, 2.4])
+    found = compare({0: (few, many)}, lower_is_better=True)[0]
+    assert (found.verdict, found.why) == (Verdict.CANNOT_TELL, f"4 of {LEAST} repetitions")
+
+
+def test_a_difference_below_the_noise_floor_is_not_believed() -> None:
+    before = Sample.of([1.0, 1.01, 1.02, 1.03, 1.04])
+    after = Sample.of([value * 1.2 for value in before.values])
+    assert verdict_of(before, after, floor=0.1) is Verdict.WORSE
+    found = compare({0: (before, after)}, lower_is_better=True, floors={0: 0.25})[0]
+    assert found.verdict is Verdict.SAME
+    wide = Sample.of([1.1, 1.15, 1.2, 1.3, 1.6])
+    found = compare({0: (before, wide)}, lower_is_better=True, floors={0: 0.25})[0]
+    assert (found.verdict, found.why) == (Verdict.CANNOT_TELL, "runs without a fault differ by 25% anyway")
+
+
+def test_many_cells_make_a_verdict_rarer() -> None:
+    low, high = Sample.of([1.0, 1.1, 1.2, 1.3, 1.4]), Sample.of([2.0, 2.1, 2.2, 2.3, 2.4])
+    alone = compare({0: (low, high)}, lower_is_better=True)[0]
+    among = compare({0: (low, high), **{n: (low, Sample.of([1.05, 1.1, 1.2, 1.3, 1.35])) for n in range(1, 8)}},
+                    lower_is_better=True)[0]  # fmt: skip
+    assert (alone.verdict, among.verdict) == (Verdict.WORSE, Verdict.CANNOT_TELL)
+    assert among.p == pytest.approx(8 * alone.p)
+    assert among.detectable is None
+
+
+def test_censored_recoveries_are_worse_than_any_that_ended() -> None:
+    before = Sample.of([10.0, 11.0, 12.0, 13.0, 14.0])
+    after = Sample((30.0,) * 5, (True,) * 5)
+    assert verdict_of(before, after) is Verdict.WORSE
+    # Nobody knows what two censored ones are to each other.
+    assert verdict_of(after, Sample((40.0,) * 5, (True,) * 5)) is Verdict.CANNOT_TELL
+
+
+def test_the_shift_that_is_said_to_show_does_show() -> None:
+    rng = np.random.default_rng(5)
+    shift = needed_shift(5, 8, 0.05)
+    assert shift is not None
+    tries = [(Sample.of(rng.normal(0, 1, 5)), Sample.of(rng.normal(shift, 1, 8))) for _ in range(200)]
+    assert 0.7 <= sum(p_value(a, b) <= 0.05 for a, b in tries) / len(tries) <= 0.9
+    assert needed_shift(3, 3, 0.05) is None
+
+
+def test_what_is_detectable_is_a_share_of_the_figure() -> None:
+    before, after = Sample.of([9.0, 9.5, 10.0, 10.5, 11.0]), Sample.of([9.0, 9.5, 10.0, 10.5, 11.0])
+    shift = needed_shift(5, 5, 0.05)
+    assert shift is not None
+    assert detectable(before, after) == pytest.approx(shift * math.sqrt(2.5 / 4) / 10)
+    assert detectable(Sample.of([0.0] * 5), after) is None
+
+
+@pytest.mark.parametrize("deviation", [0.03, 0.1])
+def test_equal_sides_are_rarely_told_apart(deviation: float) -> None:
+    """At most one time in twenty; the thousand comparisons of measured shapes are in `./faultline bench verdicts`."""
+    rng = np.random.default_rng(11)
+    sides = [(Sample.of(rng.lognormal(3, deviation, 5)), Sample.of(rng.lognormal(3, deviation, 5))) for _ in range(200)]
+    wrong = sum(verdict_of(a, b) in (Verdict.BETTER, Verdict.WORSE) for a, b in sides)
+    assert wrong <= 16  # a binomial with 0.05 exceeds it once in 40
