@@ -155,13 +155,17 @@ def results(
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A sweep, a day (2026-11-21) or a git revision.")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A sweep, a day (2026-11-21) or a git revision; NAME@BUILD for one build of it."
+        ),
+    ],
     after: Annotated[str, typer.Argument(metavar="B", help="What it is held against, named likewise.")],
     metric: Annotated[
         list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
     ] = None,
     matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
-    build: Annotated[str | None, typer.Option(help="Only records of this build.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
 ) -> None:
@@ -173,7 +177,7 @@ def compare(
     from faultline.comparing import compare_named, print_comparison
     from faultline.statistics.comparison import Verdict
 
-    compared = compare_named(before, after, metric or [], matrix=matrix, build=build)
+    compared = compare_named(before, after, metric or [], matrix=matrix)
     if as_json:
         print(json.dumps(rows_of(compared), indent=2))
     else:

@@ -64,9 +64,7 @@ class Compared:
         return [row for row in self.rows if row.comparison.verdict is verdict]
 
 
-def compare_named(
-    before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None, build: str | None = None
-) -> Compared:
+def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: str | None = None) -> Compared:
     """Compares two sides by their names; `metrics` by their paths, the usual ones when none is given.
 
     Raises ConfigError when a side has no valid record, when both share one, or when no configuration is on both.
@@ -75,7 +73,7 @@ def compare_named(
     chosen = metrics_named(metrics or USUAL)
     index = Index(settings.results)
     index.refresh()
-    a, b = (side_of(index, name, settings.root, matrix=matrix, build=build) for name in (before, after))
+    a, b = (side_of(index, name, settings.root, matrix=matrix) for name in (before, after))
     require_apart(a, b)
     compared = compare_sides(a, b, chosen)
     if not compared.rows:

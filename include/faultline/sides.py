@@ -26,13 +26,14 @@ class Side:
     entries: tuple[Entry, ...]
 
 
-def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None, build: str | None = None) -> Side:
+def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -> Side:
     """The side that `name` stands for: a sweep's id, a day (2026-11-21: the night of that logical date, else what was
-    measured on it, in UTC), or whatever git takes for a revision in the checkout `root`.
+    measured on it, in UTC), or whatever git takes for a revision in the checkout `root`; each perhaps with `@BUILD`.
 
     Raises ConfigError when nothing valid is there, or when it is of several builds.
     """
-    entries = _found(index, name, root)
+    what, build = _split(name)
+    entries = _found(index, what, root)
     chosen = [
         entry
         for entry in entries
@@ -40,14 +41,22 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None, b
     ]
     if not chosen:
         if entries:
-            narrowed = "".join(f" and {key} {value}" for key, value in (("matrix", matrix), ("build", build)) if value)
+            narrowed = f" and of matrix {matrix}" if matrix else ""
             raise ConfigError(f"{name}: none of its {len(entries)} records is valid{narrowed}; choose others")
         names = [str(tally.name) for tally in index.sweeps(SUGGESTED) if tally.name]
         raise ConfigError(f"{name}: has no record; give a sweep, a day or a revision{suggest(name, names)}")
     builds = sorted({entry.build for entry in chosen})
     if len(builds) > 1:
-        raise ConfigError(f"{name}: records of the builds {', '.join(builds)} are never averaged; choose one: --build")
+        raise ConfigError(
+            f"{name}: records of the builds {', '.join(builds)} are never averaged; write {what}@{builds[0]}, say"
+        )
     return Side(name, tuple(chosen))
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """A side's name, and the build behind its last `@`; git's own `@{…}` is no build."""
+    what, at, build = name.rpartition("@")
+    return (what, build) if at and what and build and not build.endswith("}") else (name, None)
 
 
 def require_apart(a: Side, b: Side) -> None:

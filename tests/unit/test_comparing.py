@@ -110,16 +110,16 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
     refused = {
         ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",
         ("before", "broken"): "broken: none of its 1 records is valid; choose others",
-        ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; choose one: --build",
+        ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; write mixed@b1, say",
         ("before", "before"): "before: 5 of its records belong to before too",
         ("before", "other"): "other: no configuration of it was measured by before too",
     }
     for (a, b), words in refused.items():
         with pytest.raises(ConfigError, match=words):
             compare_named(a, b, [])
-    with pytest.raises(ConfigError, match="before: none of its 5 records is valid and matrix x; choose others"):
+    with pytest.raises(ConfigError, match="before: none of its 5 records is valid and of matrix x; choose others"):
         compare_named("before", "after", [], matrix="x")
-    assert compare_named("before", "mixed", ["latency_ms.p99"], build="b2").rows
+    assert compare_named("before", "mixed@b2", ["latency_ms.p99"]).rows
     for name in ("latency_ms.p98", "work.tasks"):
         with pytest.raises(
             ConfigError, match=f"--metric {name}: not known as a figure of which less or more is better"
