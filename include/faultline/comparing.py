@@ -86,9 +86,7 @@ def metrics_named(names: Sequence[str]) -> list[Metric]:
     known = {metric.key: metric for metric in KNOWN if metric.better}
     for name in names:
         if name not in known:
-            raise ConfigError(
-                f"--metric {name}: unknown, or neither less nor more of it is better{suggest(name, known)}"
-            )
+            raise ConfigError(f"--metric {name}: no figure of which less or more is better{suggest(name, known)}")
     return [known[name] for name in names]
 
 

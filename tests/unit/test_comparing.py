@@ -121,9 +121,7 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
         compare_named("before", "after", [], matrix="x")
     assert compare_named("before", "mixed@b2", ["latency_ms.p99"]).rows
     for name in ("latency_ms.p98", "work.tasks"):
-        with pytest.raises(
-            ConfigError, match=f"--metric {name}: not known as a figure of which less or more is better"
-        ):
+        with pytest.raises(ConfigError, match=f"--metric {name}: no figure of which less or more is better"):
             metrics_named([name])
 
 
