@@ -186,6 +186,29 @@ def compare(
 
 
 @app.command()
+def missing(
+    matrix: Annotated[str, typer.Argument(help="A matrix, such as recovery, or nightly_regression.")],
+    sweep: Annotated[str | None, typer.Option(help="This sweep's plan, instead of the newest one's.")] = None,
+    preset: Annotated[str | None, typer.Option(help="What a preset would measure, whether triggered or not.")] = None,
+    series: Annotated[str | None, typer.Option(help="With --preset: the series (default: the build at hand).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of plans, each with what it lacks.")] = False,
+) -> None:
+    """List the cells of a matrix that have no valid record yet, and what became of them.
+
+    To measure them, trigger the same form again: with only_missing it leaves out what is there. Nights that were
+    missed as a whole are made up for by Airflow's own backfill.
+    """
+    from faultline import missing as missing_cells
+    from faultline.settings import load_settings
+
+    gaps = missing_cells.gaps_of(matrix, load_settings(), sweep=sweep, preset=preset, series=series)
+    if as_json:
+        print(json.dumps(missing_cells.as_json(gaps), indent=2))
+    else:
+        missing_cells.print_gaps(gaps)
+
+
+@app.command()
 def explain(
     record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,

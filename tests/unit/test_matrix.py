@@ -71,4 +71,8 @@ def test_a_wrong_matrix_is_refused_by_name(axes: dict[str, list[float]], message
 
 def test_sweep_ids_are_short_and_readable() -> None:
     assert sweep_id_of("manual__2026-11-21T06:40:30.722932+00:00") == "20261121T064030-722932"
+    assert sweep_id_of("scheduled__2026-11-21T02:00:00+00:00") == "20261121T020000"
+    assert sweep_id_of("backfill__2026-11-21T02:00:00Z") == "20261121T020000"
     assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"
+    assert sweep_id_of("default-1") == "default-1"
+    assert sweep_id_of("default1") == "default1"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
@@ -15,6 +16,9 @@ from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
 from faultline.settings import load_settings
+
+if TYPE_CHECKING:
+    from faultline.matrix import PlannedCell
 
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
@@ -102,39 +106,56 @@ def plan() -> list[dict[str, Any]]:
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.environment import default_build
-    from faultline.matrix import Matrix, sweep_id_of
-    from faultline.matrix import plan as plan_cells
+    from faultline.matrix import Matrix
     from faultline.orchestration.experiment import java_version, refuse_unknown
-    from faultline.store import Cell, Store
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
-    sweep_id = sweep_id_of(context["run_id"])
     try:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         params = spec.resolve(context["params"], context["params"]["preset"])
         require_search(params)
         build = params["build"] or default_build(settings, java_version())
-        cells = Matrix.under(params, spec.axes).cells(params["series"] or build)
+        series = params["series"] or build
+        return begin_sweep(Matrix.under(params, spec.axes).cells(series), series=series, build=build, params=params)
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
+
+
+def begin_sweep(
+    cells: list[PlannedCell], *, series: str, build: str, params: Mapping[str, Any], logical_date: str | None = None
+) -> list[dict[str, Any]]:
+    """Writes down what the sweep of this run sets out to measure; returns the arguments of `run_experiment` for it.
+
+    Raises ConfigError when another run has a sweep of the same id.
+    """
+    from datetime import UTC, datetime
+
+    from faultline.manifest import Manifest, Manifests, cells_of
+    from faultline.matrix import plan as plan_cells
+    from faultline.matrix import sweep_id_of
+    from faultline.store import Cell, Store
+
+    context, settings = get_current_context(), load_settings()
+    matrix, run_id = context["dag"].dag_id, context["run_id"]
+    labels = {"matrix": matrix, "sweep_id": sweep_id_of(run_id), "series": series, "build": build}
+    labels |= {"logical_date": logical_date} if logical_date else {}
+    planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    manifest = Manifest(**{"logical_date": None, **labels}, run_id=run_id, planned_at=planned_at, cells=cells_of(cells))
+    Manifests(settings.results).write(manifest)
     valid = [Cell.of(record) for record in Store(settings.results).query(status="valid")]
-    chosen = plan_cells(cells, valid, only_missing=params["only_missing"], seed=params["seed"])
     return [
         {
-            "trigger_run_id": f"{sweep_id}__{planned.label}",
+            "trigger_run_id": f"{labels['sweep_id']}__{planned.label}",
             "conf": {
                 **planned.config.model_dump(mode="json"),
+                **labels,
                 "repetition": planned.repetition,
-                "series": planned.series,
-                "build": build,
-                "matrix": spec.name,
-                "sweep_id": sweep_id,
-                "parent_run_id": context["run_id"],
+                "parent_run_id": run_id,
             },
             "max_measurements": params["max_measurements"],
         }
-        for planned in chosen
+        for planned in plan_cells(cells, valid, only_missing=params["only_missing"], seed=params["seed"])
     ]
 
 

@@ -18,7 +18,7 @@ _INSTANT = re.compile(
     r"(?P<kind>[a-z_]+__)?(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"
     r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)(?:-(?P<fraction>\d{1,6}))?"
 )
-_KINDS = ("manual__", "scheduled__")
+_KINDS = ("manual__", "scheduled__", "backfill__")
 
 
 def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
