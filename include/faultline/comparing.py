@@ -17,7 +17,7 @@ from faultline.config import suggest
 from faultline.entry import Entry
 from faultline.errors import ConfigError
 from faultline.index import Index
-from faultline.metrics import CENSORED_AT, KNOWN, LESS, MACRO, Metric, value_of
+from faultline.metrics import CENSORED_AT, KNOWN, LESS, MACRO, USUAL, Metric, value_of
 from faultline.points import Axis, Point, axes_of, in_order, points_of
 from faultline.settings import load_settings
 from faultline.sides import Side, require_apart, side_of
@@ -26,11 +26,6 @@ from faultline.statistics.intervals import Interval
 from faultline.statistics.sample import Sample
 from faultline.table import NONE, WIDTH
 
-# What a reader wants to know first; others by name.
-USUAL = (
-    "latency_ms.p50", "latency_ms.p99", "throughput_rps", "cpu_cores.total",
-    "recovery.reload_s", "recovery.replay_s", MACRO,
-)  # fmt: skip
 # Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
 _SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})
 _FAULT = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})

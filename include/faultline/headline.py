@@ -16,6 +16,7 @@ from faultline.record import Record
 from faultline.table import NONE, count, macro, milliseconds, name_of, seconds
 
 if TYPE_CHECKING:
+    from faultline.nights import NightVerdict
     from faultline.settings import Settings
 
 # Airflow refuses longer notes.
@@ -62,6 +63,16 @@ def sweep_headline(records: Sequence[Record], sweep_id: str) -> str:
         parts.append(f"{censored} not recovered while watched")
     parts.append(f"{count(sum(record.metrics.audit.lost or 0 for record in valid))} tuples lost")
     return _fitting(parts, link)
+
+
+def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
+    """What a night came to: the counts of its verdicts, what became worse, and what kept it from a verdict."""
+    from faultline.nights import summary
+
+    link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
+    parts = [f"**{verdict.night.day}**: {_plain(summary(verdict))}"]
+    parts += [f"**worse** {_plain(reason)}" for reason in verdict.reasons()]
+    return _fitting([*parts, *([_plain(verdict.problem)] if verdict.problem else [])], link)
 
 
 def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:

@@ -106,6 +106,11 @@ KNOWN = (
     Metric("keys.distinct", "Keys", "Distinct keys"),
     Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
 )  # fmt: skip
+# What a reader of a comparison wants to know first.
+USUAL = (
+    "latency_ms.p50", "latency_ms.p99", "throughput_rps", CPU_TOTAL,
+    "recovery.reload_s", "recovery.replay_s", MACRO,
+)  # fmt: skip
 _BY_KEY = {metric.key: metric for metric in KNOWN}
 # Neither figures of their own nor comparable: bounds, counts of what a figure was made of.
 _HIDDEN = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
@@ -21,6 +22,7 @@ from faultline.java import find_java
 from faultline.manifest import Manifest, Manifests, Missing, cells_of, missing_of
 from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix
+from faultline.schedule import NIGHTLY, due_nights, schedule
 from faultline.settings import Settings
 from faultline.store import Cell
 from faultline.table import WIDTH, fault_of
@@ -57,7 +59,8 @@ def gaps_of(
         return [gap_of(known[sweep], records)]
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
-        return [gap_of(plan, records) for plan in nights or plans[-1:]]
+        found = [gap_of(plan, records) for plan in nights or plans[-1:]]
+        return found if matrix != NIGHTLY else sorted(found + missed_nights(nights), key=lambda gap: gap.series)
     if matrix not in MATRICES:
         raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
     spec = MATRICES[matrix]
@@ -77,6 +80,17 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -
     return Gap(plan.matrix, plan.sweep_id, plan.series, len(plan.cells), tuple(missing))
 
 
+def missed_nights(nights: Sequence[Manifest]) -> list[Gap]:
+    """The nights since the first one that were due and have no plan at all: the whole of the newest plan is missing."""
+    if not nights:
+        return []
+    newest, present = nights[-1], {plan.logical_date for plan in nights}
+    first = min(datetime.fromisoformat(plan.logical_date) for plan in nights if plan.logical_date)
+    due = due_nights(schedule(), first, datetime.now(UTC))
+    every = tuple(Missing(cell, "") for cell in newest.cells)
+    return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
+
+
 def cell_text(gap: Gap, one: Missing) -> str:
     """A cell by what tells it from the others: the axes of its matrix, else its fault."""
     config = one.cell.config
@@ -93,6 +107,10 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
     for gap in gaps:
         what = f"sweep {gap.sweep_id}" if gap.sweep_id else "no sweep yet"
         console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
+        if gap.matrix == NIGHTLY and not gap.sweep_id:
+            # The whole night, of which the newest plan only says what it would have been.
+            console.print(Text(f"  make up for it with Airflow's backfill of {NIGHTLY}, from and to {gap.series}"))
+            continue
         if not gap.missing:
             continue
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -14,6 +14,7 @@ from faultline.matrix import Matrix, plan
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy
+from faultline.schedule import NIGHTLY
 from faultline.settings import ROOT
 
 STEPS = [
@@ -32,7 +33,7 @@ STEPS = [
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"experiment", *MATRICES}
+    assert set(bag.dags) == {"experiment", NIGHTLY, *MATRICES}
 
 
 def test_dag_files_hold_wiring_only() -> None:

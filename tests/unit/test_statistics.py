@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.statistics.comparison import LEAST, Verdict, compare, detectable
+from faultline.statistics import LEAST
+from faultline.statistics.comparison import Verdict, compare, detectable
 from faultline.statistics.intervals import change_interval, median_interval
 from faultline.statistics.ranks import holm, needed_shift, orders, p_value, scores
 from faultline.statistics.sample import Sample

@@ -73,15 +73,17 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             description="Values to begin with. The form shows those of `default`; what you change here wins over any.",
         ),
         **{name: axis_param(name, list(start[name])) for name in spec.axes},
-        "repetitions": _integer("repetitions", start["repetitions"], 1, 100, "Measurements of each configuration."),
-        "controls": _integer(
+        "repetitions": integer_param(
+            "repetitions", start["repetitions"], 1, 100, "Measurements of each configuration."
+        ),
+        "controls": integer_param(
             "controls", start["controls"], 0, 100, "Runs of the first configuration without fault."
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
             description="Leave out cells that already have a valid record. Off: measure all of them again.",
         ),
-        "max_measurements": _integer("max_measurements", 3, 1, 10, "Measurements of a cell before it is given up."),
+        "max_measurements": integer_param("max_measurements", 3, 1, 10, "Measurements of a cell till it is given up."),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
         **(search_params() if spec.search else {}),
@@ -206,7 +208,8 @@ def require_success() -> None:
     raise AirflowFailException("not every cell has a valid record: the red tasks and the note of this run say why")
 
 
-def _integer(name: str, default: int, low: int, high: int, text: str) -> Param:
+def integer_param(name: str, default: int, low: int, high: int, text: str) -> Param:
+    """A whole number of the form's part about the sweep."""
     return Param(
         default, type="integer", minimum=low, maximum=high, title=name, section="Sweep", description=text
     )  # fmt: skip

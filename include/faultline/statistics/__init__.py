@@ -2,3 +2,6 @@
 
 Pure functions over numbers; what a record is, they do not know. Explained in docs/metrics.md.
 """
+
+# Fewer repetitions a side than this give no verdict.
+LEAST = 5

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from faultline.statistics import LEAST
 from faultline.statistics.intervals import Interval, change_interval
 from faultline.statistics.ranks import holm, needed_shift, p_value
 from faultline.statistics.sample import Sample
 
 ALPHA = 0.05
-# Fewer repetitions a side than this give no verdict.
-LEAST = 5
 # A difference smaller than this share of the figure is none that anybody minds.
 NEGLIGIBLE = 0.05
 

@@ -1,0 +1,110 @@
+"""The DAG of the nights: its structure, its form, its schedule and what it is told by the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseNotifier
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+
+from faultline.config import parse_configuration
+from faultline.errors import ConfigError
+from faultline.matrix import control_of
+from faultline.orchestration import nightly
+from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
+from faultline.schedule import NIGHTLY
+
+NIGHT = "2026-11-21T02:00:00+00:00"
+
+
+class Bell(BaseNotifier):
+    """A notifier that keeps what it was told."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Any) -> None:
+        """Nothing."""
+
+
+def cells(**params: Any) -> list[Any]:
+    return night_cells({"set": DEFAULT_SET, "repetitions": 5, "controls": 5, **params}, NIGHT)
+
+
+def test_a_night_is_planned_measured_aggregated_compared_and_judged(bag: Any) -> None:
+    dag = bag.dags[NIGHTLY]
+    chain = ["plan_night", "run_experiment", "aggregate", "compare_with_baseline", "no_regression"]
+    for before, after in zip(chain, chain[1:], strict=False):
+        assert after in dag.get_task(before).downstream_task_ids
+    assert {task.task_id for task in dag.leaves} == {"no_regression", "require_success"}
+    assert dag.get_task("compare_with_baseline").trigger_rule == "all_done", "what was measured is compared"
+    assert dag.get_task("run_experiment").max_active_tis_per_dagrun == 1
+
+
+def test_nights_are_due_at_two_paused_at_first_and_one_at_a_time(bag: Any) -> None:
+    dag = bag.dags[NIGHTLY]
+    assert dag.schedule.expression == "0 2 * * *"
+    assert dag.is_paused_upon_creation is True
+    assert (dag.catchup, dag.max_active_runs) == (False, 1)
+    assert dag.allowed_run_types is None, "backfill is allowed"
+
+
+def test_the_form_is_valid_as_it_shows_and_refuses_nonsense(bag: Any) -> None:
+    params = bag.dags[NIGHTLY].params
+    params.validate()
+    for name, value in (("set", []), ("set", ["word_count"]), ("repetitions", 0), ("metrics", []), ("build", "a b")):
+        with pytest.raises(ParamValidationError):
+            params.get_param(name).resolve(value)
+
+
+def test_each_configuration_has_its_controls_and_no_cell_is_planned_twice() -> None:
+    planned = cells()
+    configs = [parse_configuration(one) for one in DEFAULT_SET]
+    wanted = {*configs, *map(control_of, configs)}
+    assert {one.config for one in planned} == wanted
+    assert len(planned) == len(set(planned)) == 5 * len(wanted)
+    assert {one.series for one in planned} == {NIGHT}
+    # A control has no control of its own.
+    alone = cells(set=[{"fault": "none"}])
+    assert len(alone) == 5
+
+
+def test_a_wrong_configuration_is_named_by_its_place_in_the_set() -> None:
+    with pytest.raises(ConfigError, match=r"set\[1\]: rate: "):
+        cells(set=[{}, {"rate": -1}])
+    with pytest.raises(ConfigError, match=r"set\[0\]: chekpoint_interval_s: .*did you mean checkpoint_interval_s"):
+        cells(set=[{"chekpoint_interval_s": 1}])
+
+
+def test_a_regression_fails_its_task_with_the_reasons() -> None:
+    verdict = {"summary": "1 worse", "reasons": ["Latency p99 (ms): 100 -> 130"], "problem": None}
+    with pytest.raises(AirflowFailException, match="worse than the nights before: Latency p99"):
+        no_regression.function(verdict)
+    no_regression.function({**verdict, "reasons": []})
+
+
+def test_notifiers_are_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(nightly.NOTIFIERS, f'[{{"class": "{__name__}.Bell", "arguments": {{"text": "worse"}}}}]')
+    dag = nightly_dag()
+    (bell,) = dag.get_task("no_regression").on_failure_callback
+    assert bell.text == "worse"
+    assert dag.get_task("run_experiment").partial_kwargs.get("on_failure_callback") in (None, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nonsense", "{}", '[{"arguments": {}}]', '[{"class": "no.such.Notifier"}]', f'[{{"class": "{__name__}.Bell"}}]',
+     '[{"class": "datetime.timedelta"}]'],
+)  # fmt: skip
+def test_a_notifier_that_cannot_be_made_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="FAULTLINE_NOTIFIERS: "):
+        notifiers(text)
+    assert notifiers(None) == notifiers("") == []
+
+
+def test_a_schedule_that_is_no_cron_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "daily at two")
+    with pytest.raises(ConfigError, match="FAULTLINE_NIGHTLY_SCHEDULE: 'daily at two' is no cron expression"):
+        nightly_dag()

@@ -1,0 +1,142 @@
+"""Nights against their baselines, and over many nights."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from faultline.comparing import metrics_named
+from faultline.entry import Entry
+from faultline.errors import ConfigError
+from faultline.headline import MAX_NOTE, night_headline
+from faultline.nights import (
+    Night,
+    as_json,
+    baseline_of,
+    changes_of_surroundings,
+    course_of,
+    judge_night,
+    nights_of,
+    summary,
+)
+from faultline.schedule import due_nights, schedule
+from faultline.statistics.comparison import Verdict
+from tests.unit.pages_store import record
+
+P99 = metrics_named(["latency_ms.p99"])
+RNG_SEED = 3
+
+
+def night(
+    number: int, p99: float, *, build: str = "b1", n: int = 5, versions: str = "4.2.0", **named: object
+) -> list[Entry]:
+    """The records of one night in November: `n` repetitions whose p99 lies some 2 % around the given one."""
+    rng = np.random.default_rng([RNG_SEED, number])
+    date = f"2026-11-{number:02d}T02:00:00+00:00"
+    entries = []
+    for repetition in range(n):
+        attempt = f"202611{number:02d}T02{repetition:02d}00Z-00000{repetition}"
+        value = p99 * (1 + 0.02 * rng.standard_normal())
+        made = record(attempt, matrix="nightly_regression", build=build, latency={"p99": value}, **named)  # type: ignore[arg-type]
+        environment = made.environment.model_copy(update={"versions": {"pyspark": versions}})
+        update = {"logical_date": date, "series": date, "repetition": repetition, "environment": environment}
+        entries.append(Entry.of(made.model_copy(update=update)))
+    return entries
+
+
+def nights(*entries: list[Entry]) -> list[Night]:
+    return nights_of([one for every in entries for one in every])
+
+
+def test_a_night_is_what_has_its_logical_date_whenever_it_was_measured() -> None:
+    late = [Entry(**{**vars(one), "measured_at": "2026-12-24T00:00:00+00:00"}) for one in night(2, 100)]
+    found = nights(night(3, 100), late, night(1, 100), [Entry.of(record("20261121T061500Z-3fa9c1"))])
+    assert [one.day for one in found] == ["2026-11-01", "2026-11-02", "2026-11-03"]
+    assert len(found[1].valid) == 5
+
+
+def test_the_baseline_is_the_window_before_the_night_and_of_one_build() -> None:
+    every = nights(
+        night(1, 100), night(2, 100, build="b0"), night(3, 100), night(4, 100), night(5, 100, status="invalid"),
+        night(6, 100), night(7, 100, build="b2"), night(8, 100),
+    )  # fmt: skip
+    assert [one.day[-2:] for one in baseline_of(every[5], every, 7)] == ["01", "03", "04"]
+    assert [one.day[-2:] for one in baseline_of(every[5], every, 2)] == ["03", "04"]
+    assert [one.day[-2:] for one in baseline_of(every[6], every, 2)] == ["04", "06"]
+    assert [one.day[-2:] for one in baseline_of(every[7], every, 7)] == ["07"], "builds are never averaged"
+    assert baseline_of(every[0], every, 7) == []
+
+
+def test_a_slower_night_is_worse_and_says_so() -> None:
+    every = nights(night(1, 100), night(2, 100), night(3, 130, build="b2"))
+    verdict = judge_night(every[2], every, P99, 7)
+    assert [row.comparison.verdict for row in verdict.worse] == [Verdict.WORSE]
+    (reason,) = verdict.reasons()
+    assert reason.startswith("Latency p99 (ms): 10")
+    assert summary(verdict) == "1 worse; against 2026-11-01 to 2026-11-02"
+    note = night_headline(verdict, "20261103T020000")
+    assert "worse" in note and len(note) <= MAX_NOTE
+    kept = as_json(verdict)
+    assert (kept["build"], kept["baseline"], kept["problem"]) == ("b2", [one.date for one in every[:2]], None)
+
+
+def test_a_night_like_the_others_is_the_same() -> None:
+    every = nights(*(night(number, 100) for number in range(1, 9)))
+    verdict = judge_night(every[-1], every, P99, 7)
+    assert summary(verdict) == "1 same; against 2026-11-01 to 2026-11-07"
+    assert verdict.reasons() == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([night(2, 100)], "2026-11-02: no earlier night to be held against"),
+        ([night(1, 100), night(2, 100, status="failed")], "2026-11-02: no valid record"),
+        (
+            [night(1, 100), night(2, 100, state_mb=8.0)],
+            "2026-11-02: none of its configurations was measured in the nights",
+        ),
+        ([night(1, 100, n=4), night(2, 100)], "1 of 1 figures have fewer than 5 repetitions on a side"),
+    ],
+)
+def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[Entry]], problem: str) -> None:
+    every = nights(*entries)
+    verdict = judge_night(every[-1], every, P99, 7)
+    assert verdict.problem.startswith(problem)
+    assert verdict.reasons() == []
+    assert problem.split(":")[0].replace("-", "") in night_headline(verdict, "s").replace("\\-", "").replace("-", "")
+
+
+def test_a_planted_change_of_level_is_found_over_thirty_nights() -> None:
+    every = nights(*(night(number, 100 if number < 19 else 112) for number in range(1, 31)))
+    course = course_of(every, every[0].valid[0].config_id, P99[0])
+    assert len(course.changes) == 1 and abs(course.changes[0] - 18) <= 1
+    flat = nights(*(night(number, 100) for number in range(1, 31)))
+    assert course_of(flat, flat[0].valid[0].config_id, P99[0]).changes == ()
+
+
+def test_nights_without_the_figure_leave_a_gap() -> None:
+    every = nights(*(night(number, 100, status="failed" if number == 4 else "valid") for number in range(1, 9)))
+    course = course_of(every, every[0].valid[0].config_id, P99[0])
+    assert [one is None for one in course.values].index(True) == 3
+    assert course.changes == ()
+
+
+def test_changes_of_the_surroundings_are_told_by_night() -> None:
+    every = nights(
+        night(1, 100), night(2, 100), night(3, 100, status="failed"), night(4, 100, versions="4.3.0", build="b2")
+    )
+    assert changes_of_surroundings(every) == {"2026-11-04T02:00:00+00:00": "pyspark 4.2.0 -> 4.3.0, build b1 -> b2"}
+
+
+def test_nights_are_due_by_cron(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "30 1 * * 1-5")
+    first, until = datetime(2026, 11, 19, 1, 30, tzinfo=UTC), datetime(2026, 11, 24, 1, 30, tzinfo=UTC)
+    assert due_nights(schedule(), first, until) == ["2026-11-20T01:30:00+00:00", "2026-11-23T01:30:00+00:00"]
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "at two")
+    with pytest.raises(
+        ConfigError, match="FAULTLINE_NIGHTLY_SCHEDULE: 'at two' is no cron expression; write five fields"
+    ):
+        schedule()
