@@ -21,10 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from faultline.config import Workload
+from faultline.known_truth.harvest import tables
 from faultline.spark_conf import JOBS
 from tests.integration.spark_session import PROGRAMS, local_session
 
 from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries  # isort: skip  # a program's neighbour, like the next ones
+from batches import batch_ranges, with_batches  # isort: skip
 from counts import count_keys  # isort: skip
 from harvest import KINDS, harvest  # isort: skip
 from pi import pi, series  # isort: skip
@@ -318,6 +320,39 @@ def test_a_harvest_of_numbered_records_counts_each_once(spark: SparkSession) -> 
     found = planted.harvest(spark, "id")
     assert found.counts == {"0:0": (1, 1, 2, 1, 0), "0:1": (1, None, 0, 0, 0)}
     assert found.tuples == [(0, 0, 0, 10, False, 1), (0, 0, 5, None, False, 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int) -> None:
+    """Of records that were emitted once, again, too often, not at all, unreadably, or without having been sent."""
+    draw = random.Random(seed)
+    ends = [sorted(draw.randrange(40) for _ in range(4)) for _ in range(2)]
+    batches = [
+        {"lineage": 0, "batch": number, "end_offsets": {"0": zero, "1": one}, "start_offsets": None}
+        for number, (zero, one) in enumerate(zip(*ends, strict=True))
+    ]
+    places = [(partition, offset) for partition in range(2) for offset in range(40)]
+    inputs = [(*place, T0_MS + draw.randrange(5), draw.random() < 0.2) for place in places]
+    texts = ("1", "1", "1", "2", "0", "-1", "x", "", "99999999999999999999")
+    keys = [f"{draw.randrange(3)}:{draw.randrange(40)}" for _ in range(120)]
+    outputs = [(key, draw.choice(texts), T0_MS + 10 + draw.randrange(9), offset) for offset, key in enumerate(keys)]
+    plain = tables(inputs, outputs, batches)
+
+    records = spark.createDataFrame(
+        [("", at, primer, partition, offset) for partition, offset, at, primer in inputs],
+        "value string, timestamp_ms bigint, primer boolean, partition int, offset bigint",
+    )
+    sent = [(key, value, at, 0, offset) for key, value, at, offset in outputs]
+    whole = harvest(
+        with_batches(records, batch_ranges(spark, batches)), spark.createDataFrame(sent, OUTPUTS), {"tuples": "id"}
+    )
+    for name, table in whole.items():
+        assert set(table.columns) == set(plain[name].column_names)
+        rows = sorted((tuple(row[column] for column in plain[name].column_names) for row in table.collect()), key=str)
+        assert rows == sorted((tuple(row.values()) for row in plain[name].to_pylist()), key=str), name
+        names = {"int": "int32", "bigint": "int64", "boolean": "bool", "string": "string"}
+        types = {field.name: names[field.dataType.simpleString()] for field in table.schema}
+        assert {one.name: str(one.type) for one in plain[name].schema} == types
 
 
 def test_a_harvest_of_pi_finds_what_was_planted(spark: SparkSession) -> None:

@@ -72,33 +72,7 @@ class KafkaTransport:
 
     def emitted(self) -> Mapping[bytes, int]:
         """How often each key lies in the output topic, read from its beginning to its present end."""
-        reader = _consumer(self._bootstrap)
-        counts: Counter[bytes] = Counter()
-        try:
-            topic = reader.list_topics(self._sink, timeout=_ANSWER_S).topics[self._sink]
-            places = [TopicPartition(self._sink, partition, OFFSET_BEGINNING) for partition in topic.partitions]
-            ends = {
-                place.partition: reader.get_watermark_offsets(place, timeout=_ANSWER_S, cached=False)[1]
-                for place in places
-            }
-            open_ends = {partition: end for partition, end in ends.items() if end > 0}
-            reader.assign([place for place in places if place.partition in open_ends])
-            deadline = time.monotonic() + _READ_BACK_S
-            while open_ends:
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(f"topic {self._sink}: not read back within {_READ_BACK_S:g} s")
-                for message in reader.consume(_AT_ONCE, 0.01):
-                    if (error := message.error()) is not None:
-                        _refuse(error)
-                        continue
-                    counts[message.key()] += 1
-                    if message.offset() + 1 >= open_ends.get(message.partition(), 0):
-                        open_ends.pop(message.partition(), None)
-        except KafkaException as error:
-            raise InfrastructureError(f"topic {self._sink}: cannot be read back: {error.args[0]}") from None
-        finally:
-            reader.close()
-        return counts
+        return Counter(message.key() for message in read_topic(self._bootstrap, self._sink))
 
     def close(self) -> None:
         """Leaves the broker."""
@@ -107,6 +81,40 @@ class KafkaTransport:
     def _on_failure(self, error: Any, _message: Any) -> None:
         if error is not None:
             self._failed = str(error)
+
+
+def read_topic(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Every record between a topic's beginning and its present end, in order within each partition.
+
+    Raises InfrastructureError when it cannot be read, or not within 30 s.
+    """
+    reader = _consumer(bootstrap)
+    try:
+        known = reader.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+        places = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in known.partitions]
+        ends = {
+            place.partition: reader.get_watermark_offsets(place, timeout=_ANSWER_S, cached=False)[1] for place in places
+        }
+        open_ends = {partition: end for partition, end in ends.items() if end > 0}
+        reader.assign([place for place in places if place.partition in open_ends])
+        deadline = time.monotonic() + _READ_BACK_S
+        while open_ends:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"topic {topic}: not read back within {_READ_BACK_S:g} s")
+            for message in reader.consume(_AT_ONCE, 0.01):
+                if (error := message.error()) is not None:
+                    _refuse(error)
+                    continue
+                # A record that came since the ends were asked for is not of this reading.
+                end = open_ends.get(message.partition(), 0)
+                if message.offset() < end:
+                    yield message
+                if message.offset() + 1 >= end:
+                    open_ends.pop(message.partition(), None)
+    except KafkaException as error:
+        raise InfrastructureError(f"topic {topic}: cannot be read back: {error.args[0]}") from None
+    finally:
+        reader.close()
 
 
 def _consumer(bootstrap: str) -> Any:
