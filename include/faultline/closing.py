@@ -35,8 +35,8 @@ def refuse_closed(attempt: Attempt) -> None:
 def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     """Ends the attempt's processes, writes the record that is still missing, and removes working data.
 
-    Idempotent. Returns {"ended": pids, "topics": topics that may be deleted}. Topics are kept when
-    the harvest did not read them, so that nothing measured is lost.
+    Idempotent. Returns {"ended": pids, "topics": topics that may be deleted}. Topics are kept when the run came to
+    its end and the harvest did not read them, so that nothing measured is lost.
     """
     ended = end_ledger(attempt.ledger)
     heal_leftovers(attempt)
@@ -47,7 +47,8 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
         Store(settings.results).write(missing_record(attempt))
     harvested = (attempt.harvest / "counts.parquet").exists()
     description = attempt.read()
-    topics = list(description["topics"].values()) if harvested or not attempt.gate.exists() else []
+    ran_through = (attempt.folder / "end.json").exists()
+    topics = list(description["topics"].values()) if harvested or not ran_through else []
     if topics:
         remove_working_data(attempt, settings)
     else:

@@ -12,6 +12,7 @@ from faultline.attempt import Attempt, new_attempt_id, write_json
 from faultline.config import Configuration
 from faultline.environment import default_build, describe
 from faultline.errors import Cancelled, ConfigError
+from faultline.orphans import owner_here
 from faultline.recorder import lock_holder
 from faultline.services import kafka_ready, master_state, worker_memory_mb
 from faultline.settings import HOST, WORKERS, Settings, check_folders, instance
@@ -124,6 +125,8 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
         "parent_run_id": order.parent_run_id,
         "logical_date": order.logical_date,
         "run_id": order.run_id,
+        # Who closes it: the tasks of its run, unless one process runs them all.
+        "owner": owner_here(),
         "prepared_wall_ns": time.time_ns(),
         "environment": describe(settings, order.config, java),
     }

@@ -168,6 +168,14 @@ def parent_stopped() -> bool:
     return str(state) == "failed"
 
 
+def run_at_work(run_id: str) -> bool:
+    """Whether another run of this DAG is queued or running. An earlier attempt of this very run is over."""
+    context = get_current_context()
+    if run_id == context["run_id"]:
+        return False
+    return bool(context["ti"].get_dr_count(dag_id=DAG_ID, run_ids=[run_id], states=["queued", "running"]))
+
+
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
     from faultline.headline import experiment_page, headline, write_note
@@ -190,6 +198,8 @@ def prepare() -> str:
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.matrix import sweep_id_of
+    from faultline.orchestration.kafka import delete_topics
+    from faultline.orphans import sweep_orphans
     from faultline.preparing import prepare as make
 
     context = get_current_context()
@@ -203,6 +213,8 @@ def prepare() -> str:
     try:
         from faultline.orchestration.provision import remote_hosts
 
+        for line in sweep_orphans(settings, run_at_work, delete_topics):
+            print(line)
         hosts, cancelled = remote_hosts(settings), seldom(parent_stopped, PARENT_CHECK_S)
         return make(order, settings, java_version(), hosts=hosts, cancelled=cancelled).id
     except FaultlineError as error:

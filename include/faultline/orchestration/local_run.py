@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.airflow_home import write_airflow_home
+from faultline.orphans import LOCAL_RUN
 from faultline.settings import Settings, load_settings
 
 
@@ -36,6 +37,7 @@ def main() -> int:
     settings = load_settings()
     own = _OwnAirflow(settings.root, settings.home, settings.results, settings.ports)
     home = write_airflow_home(own)
+    os.environ[LOCAL_RUN] = "1"
     os.environ["AIRFLOW_HOME"] = str(home)
     os.environ["AIRFLOW_CONFIG"] = str(home / "airflow.cfg")
     return 0 if run(own, conf) else 1
