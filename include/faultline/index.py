@@ -111,6 +111,12 @@ class Index:
         """Entries of a matrix in order of attempt."""
         return self._entries("matrix = ?", matrix)
 
+    def of_configurations(self, config_ids: Iterable[str]) -> list[Entry]:
+        """Entries of these configurations in order of attempt, of whatever sweep."""
+        # A configuration has a folder of its own; `0` is the character that follows `/`.
+        found = [self._entries("path >= ? AND path < ?", f"{one}/", f"{one}0") for one in dict.fromkeys(config_ids)]
+        return sorted((entry for entries in found for entry in entries), key=lambda entry: (entry.attempt, entry.path))
+
     def all(self) -> list[Entry]:
         """Every entry in order of attempt."""
         return self._entries("1")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
-import numpy as np
 import pytest
 
 from faultline.comparing import metrics_named
@@ -23,27 +23,15 @@ from faultline.nights import (
 )
 from faultline.schedule import due_nights, schedule
 from faultline.statistics.comparison import Verdict
+from tests.unit.night_records import night_records
 from tests.unit.pages_store import record
 
 P99 = metrics_named(["latency_ms.p99"])
-RNG_SEED = 3
 
 
-def night(
-    number: int, p99: float, *, build: str = "b1", n: int = 5, versions: str = "4.2.0", **named: object
-) -> list[Entry]:
-    """The records of one night in November: `n` repetitions whose p99 lies some 2 % around the given one."""
-    rng = np.random.default_rng([RNG_SEED, number])
-    date = f"2026-11-{number:02d}T02:00:00+00:00"
-    entries = []
-    for repetition in range(n):
-        attempt = f"202611{number:02d}T02{repetition:02d}00Z-00000{repetition}"
-        value = p99 * (1 + 0.02 * rng.standard_normal())
-        made = record(attempt, matrix="nightly_regression", build=build, latency={"p99": value}, **named)  # type: ignore[arg-type]
-        environment = made.environment.model_copy(update={"versions": {"pyspark": versions}})
-        update = {"logical_date": date, "series": date, "repetition": repetition, "environment": environment}
-        entries.append(Entry.of(made.model_copy(update=update)))
-    return entries
+def night(number: int, p99: float, **named: Any) -> list[Entry]:
+    """As `night_records`, as the pages know them."""
+    return [Entry.of(one) for one in night_records(number, p99, **named)]
 
 
 def nights(*entries: list[Entry]) -> list[Night]:

@@ -97,6 +97,13 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     def experiment(request: Request, name: str) -> Response:
         return _page(experiment_page(site_of(request), name))
 
+    @app.get("/nights")
+    def nights(request: Request, metric: str = "", cell: str = "", page: str = "") -> Response:
+        # Statistics take a second to import, and Airflow's API server seldom needs them.
+        from faultline.pages.nights import Chosen, nights_page
+
+        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page))))
+
     @app.get("/compare")
     def compare(
         request: Request,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from faultline.entry import Entry
 from faultline.matrix import sweep_id_of
 from faultline.pages.site import NotYet, Run, Site
+from faultline.schedule import NIGHTLY
 
 EXPERIMENT = "experiment"
 # Runs that a matrix triggers are named after their sweep and cell; those of a search, repetition 0, after the time.
@@ -45,7 +46,9 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
 def address_of_dag(site: Site, dag_id: str) -> str:
     """The page of a matrix; of another DAG the list of all sweeps."""
     site.index.refresh()
-    return site.link("matrices", dag_id) if any(one.name == dag_id for one in site.index.matrices()) else site.link()
+    if not any(one.name == dag_id for one in site.index.matrices()):
+        return site.link()
+    return site.link("nights") if dag_id == NIGHTLY else site.link("matrices", dag_id)
 
 
 def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:

@@ -10,7 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.entry import Entry
+from faultline.manifest import Manifests
 from faultline.metrics import DEFAULT, MACRO, Metric, by_group, metrics_of
+from faultline.missing import cell_text, gap_of, recorded
 from faultline.pages import charts
 from faultline.pages.runs import runs_of_sweep
 from faultline.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
@@ -21,6 +23,7 @@ from faultline.section import minute
 COLUMNS = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
            "audit.lost")  # fmt: skip
 NEIGHBOURS = 50
+MOST_MISSING = 100
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def _page(
         cell_axes=cell_axes,
         rows=[_row(site, point, cell_axes, columns) for point in ordered[offset : offset + PAGE_ROWS]],
         troubles=_troubles(site, members),
+        gap=_gap(site, sweep),
         cell_total=len(ordered),
         page=page,
         pages=pages,
@@ -213,6 +217,17 @@ def _troubles(site: Site, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         {"times": len(cases), "reason": cases[-1][1], "example": attempts(site, [cases[-1][0]])}
         for cases in sorted(found.values(), key=len, reverse=True)
     ]
+
+
+def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
+    """What the sweep set out to measure and has no valid record of; None when its plan is not known."""
+    plan = Manifests(site.results).read(sweep) if sweep else None
+    if plan is None:
+        return None
+    entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
+    gap = gap_of(plan, recorded(entries))
+    shown = [(cell_text(gap, one), one.last or "never measured") for one in gap.missing[:MOST_MISSING]]
+    return {"planned": gap.planned, "missing": len(gap.missing), "cells": shown}
 
 
 def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:

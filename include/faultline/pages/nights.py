@@ -1,0 +1,175 @@
+"""The nights of the regression set: one figure over all of them, and what each came to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.manifest import Manifest, Manifests
+from faultline.metrics import by_group, metrics_of
+from faultline.missing import gap_of, recorded
+from faultline.nights import Course, Night, changes_of_surroundings, course_of, nights_of
+from faultline.overview import SERIES_COLOURS
+from faultline.pages.charts import escaped
+from faultline.pages.site import Site, Unknown, paged, render
+from faultline.pages.sweep import chosen_metric
+from faultline.plots import FAINT_COLOUR
+from faultline.points import axes_of, in_order, points_of
+from faultline.schedule import NIGHTLY
+from faultline.table import NONE
+
+NIGHTS_A_PAGE = 60
+_CLEAR = "rgba(0,0,0,0)"
+_CHANGE_COLOUR = "#b3261e"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a reader chose; empty: the default. `cell` is a configuration's id."""
+
+    metric: str = ""
+    cell: str = ""
+    page: int = 1
+
+
+def nights_page(site: Site, choice: Chosen | None = None) -> str:
+    """The page. Raises Unknown while there is no night, and for a cell or a metric that no night has."""
+    choice = choice or Chosen()
+    site.index.refresh()
+    entries = site.index.of_matrix(NIGHTLY)
+    nights = nights_of(entries)
+    if not nights:
+        raise Unknown(f"No night of {NIGHTLY} has a record yet.")
+    points = points_of(entries)
+    axes = axes_of(points)
+    cells = [
+        (point.config_id, ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.entries[0].fault)
+        for point in in_order(points, axes)
+    ]
+    cell = choice.cell or cells[0][0]
+    if cell not in dict(cells):
+        raise Unknown(f"No night has measured the configuration {cell}.")
+    metrics = metrics_of([entry for entry in entries if entry.config_id == cell])
+    metric = chosen_metric(metrics, choice.metric)
+    surroundings = changes_of_surroundings(nights)
+    course = course_of(nights, cell, metric) if metric else None
+    plans = {plan.logical_date: plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date}
+    page, pages, offset = paged(choice.page, len(nights), NIGHTS_A_PAGE)
+    rows = [_row(site, night, plans.get(night.date), surroundings, course) for night in reversed(nights)]
+    return render(
+        site,
+        "nights",
+        title="Nights",
+        figures={"course": course_figure(course, surroundings)} if course and any(course.values) else {},
+        metric=metric,
+        metric_groups=by_group(metrics),
+        cells=cells,
+        cell=cell,
+        cell_name=dict(cells)[cell],
+        rows=rows[offset : offset + NIGHTS_A_PAGE],
+        page=page,
+        pages=pages,
+        page_link=lambda number: site.link("nights", metric=choice.metric, cell=choice.cell, page=number),
+    )
+
+
+def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
+    """Medians over nights with their intervals; a line where a level begins, a diamond where the surroundings changed."""
+    seen = [(date[:10], one) for date, one in zip(course.dates, course.values, strict=True) if one is not None]
+    known = [(day, one) for day, one in seen if one.value < float("inf")]
+    colour = SERIES_COLOURS[0]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[day for day, _ in known],
+        y=[one.value for _, one in known],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [_finite(one.high, one.value) - one.value for _, one in known],
+            "arrayminus": [one.value - _finite(one.low, one.value) for _, one in known],
+            "thickness": 1.2,
+            "width": 4,
+            "color": colour,
+        },
+        name="median",
+        mode="lines+markers",
+        line={"color": colour, "width": 1.6},
+        marker={"color": colour, "size": 7},
+        text=[f"{day}: {course.metric.text(one.value)} {escaped(course.metric.unit)}" for day, one in known],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    by_day = {day: one.value for day, one in known}
+    changed = [(date[:10], words) for date, words in surroundings.items() if date[:10] in by_day]
+    if changed:
+        figure.add_scatter(
+            x=[day for day, _ in changed],
+            y=[by_day[day] for day, _ in changed],
+            name="other surroundings",
+            mode="markers",
+            marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 13, "line": {"width": 2}},
+            text=[f"{day}: {escaped(words)}" for day, words in changed],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    for number in course.changes:
+        figure.add_vline(x=course.dates[number][:10], line={"color": _CHANGE_COLOUR, "width": 1.6, "dash": "dash"})
+    figure.update_layout(
+        height=420,
+        margin={"l": 72, "r": 16, "t": 44, "b": 56},
+        paper_bgcolor=_CLEAR,
+        plot_bgcolor=_CLEAR,
+        showlegend=len(figure.data) > 1,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        xaxis={"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d"},
+        yaxis={
+            "title": {"text": escaped(course.metric.title)},
+            "zeroline": False,
+            "rangemode": "tozero",
+            "tickformat": ",~r",
+        },
+    )
+    return figure
+
+
+def _row(
+    site: Site, night: Night, plan: Manifest | None, surroundings: Mapping[str, str], course: Course | None
+) -> dict[str, Any]:
+    """One night of the table."""
+    sweep = night.entries[-1].sweep_id
+    verdict = _kept(site, sweep)
+    place = course.dates.index(night.date) if course else -1
+    value = course.values[place] if course else None
+    return {
+        "day": night.day,
+        "href": site.link("sweeps", sweep) if sweep else None,
+        "valid": len(night.valid),
+        "total": len(night.entries),
+        "missing": None if plan is None else len(gap_of(plan, recorded(night.entries)).missing),
+        "build": night.build or NONE,
+        "value": course.metric.text(value.value) if course and value is not None else NONE,
+        "begins": course is not None and place in course.changes,
+        "summary": verdict.get("summary") or "not compared",
+        "worse": _lines(verdict.get("reasons")),
+        "problem": verdict.get("problem") or "",
+        "changed": surroundings.get(night.date, ""),
+    }
+
+
+def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:
+    """The verdict as the task wrote it; empty when there is none, or when it cannot be read."""
+    try:
+        found = json.loads((site.results / "nights" / f"{sweep}.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(found: object) -> Sequence[str]:
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _finite(value: float, other: float) -> float:
+    return value if abs(value) < float("inf") else other

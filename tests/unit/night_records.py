@@ -1,0 +1,40 @@
+"""Nights of November, made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from faultline.record import Record
+from faultline.schedule import NIGHTLY
+from tests.unit.pages_store import record
+
+RNG_SEED = 3
+
+
+def night_of(number: int) -> str:
+    """The logical date of the night."""
+    return f"2026-11-{number:02d}T02:00:00+00:00"
+
+
+def night_records(
+    number: int, p99: float, *, build: str = "b1", n: int = 5, versions: str = "4.2.0", **named: Any
+) -> list[Record]:
+    """The records of one night: `n` repetitions whose p99 lies some 2 % around the given one."""
+    rng = np.random.default_rng([RNG_SEED, number])
+    date, made = night_of(number), []
+    for repetition in range(n):
+        one = record(
+            f"202611{number:02d}T02{repetition:02d}00Z-00000{repetition}",
+            sweep=f"202611{number:02d}T020000",
+            matrix=NIGHTLY,
+            build=build,
+            latency={"p99": p99 * (1 + 0.02 * rng.standard_normal())},
+            measured_at=date,
+            **named,
+        )
+        environment = one.environment.model_copy(update={"versions": {"pyspark": versions}})
+        update = {"logical_date": date, "series": date, "repetition": repetition, "environment": environment}
+        made.append(one.model_copy(update=update))
+    return made

@@ -1,0 +1,122 @@
+"""The page of the nights, and what a sweep's page says is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from faultline.manifest import Manifest, Manifests, cells_of
+from faultline.matrices import MATRICES
+from faultline.matrix import Matrix
+from faultline.pages.nights import Chosen, nights_page
+from faultline.pages.site import Unknown
+from faultline.pages.sweep import sweep_page
+from faultline.schedule import NIGHTLY
+from tests.unit.night_records import night_of, night_records
+from tests.unit.pages_store import app, ask, figures, put, record, rows, site
+
+SPEC = MATRICES["recovery"]
+PLANNED = Matrix.under(SPEC.complete("smoke") | {"repetitions": 3}, SPEC.axes).cells("b1")
+
+
+def thirty(results: Path) -> None:
+    """A change of level with the nineteenth night, and an upgrade before it."""
+    for number in range(1, 31):
+        put(results, *night_records(number, 100 if number < 19 else 115, versions="4.2.0" if number < 19 else "4.3.0"))
+
+
+def test_thirty_nights_show_where_a_new_level_begins_and_what_was_different(tmp_path: Path) -> None:
+    thirty(tmp_path)
+    html = nights_page(site(tmp_path))
+    table = rows(html)
+    assert [row[0] for row in table[1:]] == [f"2026-11-{number:02d}" for number in range(30, 0, -1)]
+    (begun,) = [row for row in table if "new level" in row[2]]
+    assert begun[0] in ("2026-11-18", "2026-11-19", "2026-11-20")
+    (different,) = [row for row in table[1:] if row[6]]
+    assert (different[0], different[6]) == ("2026-11-19", "pyspark 4.2.0 -> 4.3.0")
+    drawn = go.Figure(figures(html)["course"])
+    assert [trace.name for trace in drawn.data] == ["median", "other surroundings"]
+    assert len(drawn.data[0].x) == 30
+    assert len(drawn.layout.shapes) == 1
+    assert "/sweeps/20261119T020000" in html
+
+
+def test_the_verdicts_are_those_that_the_nights_own_task_kept(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100), *night_records(2, 130))
+    kept = {"summary": "1 worse; against 2026-11-01", "reasons": ["Latency p99 (ms): <b>"], "problem": None}
+    (tmp_path / "nights").mkdir()
+    (tmp_path / "nights" / "20261102T020000.json").write_text(json.dumps(kept))
+    (tmp_path / "nights" / "20261101T020000.json").write_text("[cut")
+    html = nights_page(site(tmp_path))
+    table = rows(html)
+    assert table[1][1] == "1 worse; against 2026-11-01worse Latency p99 (ms): <b>"
+    assert table[2][1] == "not compared"
+    assert "&lt;b&gt;" in html
+
+
+def test_a_night_without_a_valid_record_leaves_a_gap(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100), *night_records(2, 100, status="failed"), *night_records(3, 100))
+    html = nights_page(site(tmp_path))
+    assert [row[2] for row in rows(html)[1:]][1] == "—"
+    assert len(go.Figure(figures(html)["course"]).data[0].x) == 2
+
+
+def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(Unknown, match="No night of nightly_regression has a record yet"):
+        nights_page(site(tmp_path))
+    put(tmp_path, *night_records(1, 100))
+    with pytest.raises(Unknown, match="No night has measured the configuration 0000"):
+        nights_page(site(tmp_path), Chosen(cell="0000"))
+    with pytest.raises(Unknown, match="No valid record here has the metric nonsense"):
+        nights_page(site(tmp_path), Chosen(metric="nonsense"))
+
+
+def test_the_way_from_the_dag_leads_there_and_nobody_sees_it_without_a_login(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100))
+    pages = app(tmp_path)
+    assert ask(pages, "/nights").status == 200
+    assert ask(pages, "/nights?page=9&metric=latency_ms.p50").status == 200
+    assert ask(pages, "/nights?metric=x").status == 404
+    assert ask(pages, f"/dags/{NIGHTLY}").headers["location"] == "/nights"
+    assert ask(pages, "/nights", headers={}).status == 401
+
+
+def test_a_sweeps_page_says_what_is_missing(tmp_path: Path) -> None:
+    plan = Manifest(
+        sweep_id="s1", matrix="recovery", run_id="r", series="b1", build="b1", logical_date=None,
+        planned_at="2026-11-21T06:00:00+00:00", cells=cells_of(PLANNED),
+    )  # fmt: skip
+    Manifests(tmp_path).write(plan)
+    config = PLANNED[0].config
+    first = record("20261121T061500Z-000001", matrix="recovery", raw_config=config.model_dump(mode="json"))
+    first = first.model_copy(update={"config_id": config.config_id})
+    bad = {
+        "attempt": "20261121T061600Z-000002",
+        "repetition": 1,
+        "status": "invalid",
+        "reasons": ["schedule-lag: <61 ms>"],
+    }
+    put(tmp_path, first, first.model_copy(update=bad))
+    html = sweep_page(site(tmp_path), "s1")
+    assert "2 of 3 planned cells missing" in html
+    assert ["fault control, checkpoint_interval_s 1.0, repetition 2", "never measured"] in rows(html)
+    assert "invalid: schedule-lag: &lt;61 ms&gt;" in html
+    # Measured by another sweep: it is not missing, wherever it was measured.
+    late = {"attempt": "20261121T061700Z-000003", "repetition": 2, "sweep_id": "s2"}
+    put(
+        tmp_path,
+        first.model_copy(update=late),
+        first.model_copy(update={**late, "attempt": "20261121T061800Z-000004", "repetition": 1}),
+    )
+    html = sweep_page(site(tmp_path), "s1")
+    assert "0 of 3 planned cells missing" in html
+    assert "Every cell that it set out to measure has a valid record." in html
+    assert night_of(1) not in html
+
+
+def test_a_sweep_without_a_plan_says_nothing_of_it(tmp_path: Path) -> None:
+    put(tmp_path, record("20261121T061500Z-000001"))
+    assert "planned cells" not in sweep_page(site(tmp_path), "s1")
