@@ -52,6 +52,7 @@ def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> 
     app.add_exception_handler(Unknown, unknown)
     app.add_exception_handler(StarletteHTTPException, refused)
     _add_pages(app, site_of)
+    _add_comparisons(app, site_of)
     _add_ways_in(app, site_of)
 
     @app.get("/static/{name:path}")
@@ -97,6 +98,8 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     def experiment(request: Request, name: str) -> Response:
         return _page(experiment_page(site_of(request), name))
 
+
+def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     @app.get("/nights")
     def nights(request: Request, metric: str = "", cell: str = "", page: str = "") -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.

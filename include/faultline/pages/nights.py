@@ -78,7 +78,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
 
 
 def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
-    """Medians over nights with their intervals; a line where a level begins, a diamond where the surroundings changed."""
+    """Medians over nights with intervals; a line where a level begins, a diamond where the surroundings changed."""
     seen = [(date[:10], one) for date, one in zip(course.dates, course.values, strict=True) if one is not None]
     known = [(day, one) for day, one in seen if one.value < float("inf")]
     colour = SERIES_COLOURS[0]
