@@ -268,7 +268,9 @@ def test_init_writes_the_password_and_then_database_and_connections(tmp_path: Pa
 # ---- Settings ----
 
 
-def test_spark_is_started_as_the_embedded_one_is() -> None:
+def test_spark_is_started_as_the_embedded_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Spark's settings folder belongs to the Python environment.
+    monkeypatch.setattr("sys.prefix", f"{INSIDE.home}/venv")
     embedded = {service.name: service for service in data_services(INSIDE, Path("java"), "0" * 16)}
     for name in SPARK:
         script, *given = SERVICES[name]["command"]

@@ -195,7 +195,7 @@ def test_a_delay_is_a_lower_bound_and_keeps_the_order(proxy: Running) -> None:
         for number in range(6):
             sent.append(time.monotonic())
             sender.sendall(bytes([number]))
-            assert silent(receiver, 0.005)
+            assert silent(receiver, 0.005) or time.monotonic() - sent[0] >= 0.080
         for number in range(6):
             assert receiver.recv(1) == bytes([number])
             assert time.monotonic() - sent[number] >= 0.080
