@@ -24,11 +24,10 @@ from faultline.sides import Side, require_apart, side_of
 from faultline.statistics.comparison import Comparison, Verdict, compare
 from faultline.statistics.intervals import Interval
 from faultline.statistics.sample import Sample
-from faultline.table import NONE, WIDTH
+from faultline.table import FAULT_KEYS, NONE, WIDTH
 
 # Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
 _SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})
-_FAULT = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
 
 _COLUMNS = {
     "Configuration": "cell", "Metric": "metric", "A": "before", "B": "after", "Change": "change", "p": "p",
@@ -139,7 +138,7 @@ def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
 
 
 def _without_fault(point: Point) -> str:
-    return json.dumps({name: value for name, value in point.config.items() if name not in _FAULT}, sort_keys=True)
+    return json.dumps({name: value for name, value in point.config.items() if name not in FAULT_KEYS}, sort_keys=True)
 
 
 def texts(row: Row, axes: Sequence[Axis]) -> dict[str, str]:

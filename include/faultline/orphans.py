@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from faultline.attempt import Attempt, write_json
 from faultline.closing import close
 from faultline.errors import FaultlineError
-from faultline.processes import CREATION_TOLERANCE_S
+from faultline.processes import live_process
 from faultline.settings import Settings
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
@@ -79,20 +78,12 @@ def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
     description = attempt.read()
     owner = description.get("owner")
     if owner:
-        return not _lives(owner)
+        return live_process(int(owner["pid"]), float(owner["create_time"])) is None
     # One that a scheduler's tasks measure: this process must be one of them to know what became of its run.
     if os.environ.get(LOCAL_RUN):
         return False
     run_id = description.get("run_id")
     return bool(run_id) and not at_work(str(run_id))
-
-
-def _lives(owner: Mapping[str, Any]) -> bool:
-    try:
-        process = psutil.Process(int(owner["pid"]))
-        return abs(process.create_time() - float(owner["create_time"])) <= CREATION_TOLERANCE_S
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _remove_parts(records: Path) -> None:

@@ -47,10 +47,15 @@ def run_token(attempt: str) -> str:
 
 
 def process_of(entry: Entry) -> psutil.Process | None:
-    """The live process of a ledger line, or None when it ended (a zombie has ended)."""
+    """The live process of a ledger line, or None when it ended."""
+    return live_process(entry.pid, entry.create_time)
+
+
+def live_process(pid: int, create_time: float) -> psutil.Process | None:
+    """The process with this pid that was created then, or None when it ended (a zombie has ended)."""
     try:
-        process = psutil.Process(entry.pid)
-        if abs(process.create_time() - entry.create_time) > CREATION_TOLERANCE_S:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - create_time) > CREATION_TOLERANCE_S:
             return None
         return None if process.status() == psutil.STATUS_ZOMBIE else process
     except psutil.NoSuchProcess:

@@ -23,8 +23,8 @@ NONE = "—"
 CONTROL = "control"
 WIDTH = 120
 # Shown in columns of their own, or following from what is; other differences are named beside the row.
-_FAULT = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
-_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "restart_delay_s"}) | _FAULT
+FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
+_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def name_of(record: Record) -> str:
 
 def ordered(records: Sequence[Record]) -> list[Record]:
     """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
-    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - _FAULT)
+    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
 
     def key(record: Record) -> tuple[Any, ...]:
         config = record.config

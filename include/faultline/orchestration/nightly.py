@@ -20,8 +20,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 from faultline.errors import ConfigError
 from faultline.metrics import USUAL
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
-from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, require_success
+from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, require_success
 from faultline.schedule import NIGHTLY, schedule
 from faultline.settings import load_settings
 from faultline.statistics import LEAST
@@ -66,13 +65,7 @@ def nightly_dag() -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         planned, end = plan_night(), aggregate()
-        runs = RunExperiment.partial(
-            task_id="run_experiment",
-            max_active_tis_per_dagrun=1,
-            retries=RETRIES,
-            retry_policy=retry_policy(),
-            retry_delay=timedelta(seconds=10),
-        ).expand_kwargs(planned)
+        runs = measure(planned)
         compared = compare_with_baseline()
         alarm = no_regression.override(on_failure_callback=notifiers(os.environ.get(NOTIFIERS)))(compared)
         chain(runs, end, compared, alarm)

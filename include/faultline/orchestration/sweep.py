@@ -49,17 +49,22 @@ def matrix_dag(name: str) -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         planned, end = plan(), aggregate()
-        runs = RunExperiment.partial(
-            task_id="run_experiment",
-            max_active_tis_per_dagrun=1,
-            retries=RETRIES,
-            retry_policy=retry_policy(),
-            retry_delay=timedelta(seconds=10),
-        ).expand_kwargs(planned)
+        runs = measure(planned)
         steps = [planned, runs, *([search(planned)] if spec.search else []), end]
         chain(*steps[1:])
         steps >> require_success()
     return dag
+
+
+def measure(planned: Any) -> Any:
+    """`run_experiment`, mapped over what a plan returns: one cell at a time."""
+    return RunExperiment.partial(
+        task_id="run_experiment",
+        max_active_tis_per_dagrun=1,
+        retries=RETRIES,
+        retry_policy=retry_policy(),
+        retry_delay=timedelta(seconds=10),
+    ).expand_kwargs(planned)
 
 
 def matrix_params(spec: MatrixSpec) -> dict[str, Param]:

@@ -59,7 +59,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     course = course_of(nights, cell, metric) if metric else None
     plans = {plan.logical_date: plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date}
     page, pages, offset = paged(choice.page, len(nights), NIGHTS_A_PAGE)
-    rows = [_row(site, night, plans.get(night.date), surroundings, course) for night in reversed(nights)]
+    shown = nights[::-1][offset : offset + NIGHTS_A_PAGE]
     return render(
         site,
         "nights",
@@ -70,7 +70,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         cells=cells,
         cell=cell,
         cell_name=dict(cells)[cell],
-        rows=rows[offset : offset + NIGHTS_A_PAGE],
+        rows=[_row(site, night, plans.get(night.date), surroundings, course) for night in shown],
         page=page,
         pages=pages,
         page_link=lambda number: site.link("nights", metric=choice.metric, cell=choice.cell, page=number),

@@ -32,7 +32,7 @@ def median_interval(sample: Sample) -> Interval | None:
     if len(sample) < 2:
         return None
     if any(sample.censored):
-        return _percentiles(sample.median, _resampled(sample))
+        return _percentiles(sample.median, _resampled(sample, np.random.default_rng(SEED)))
     return _bca((np.array(sample.values),), lambda x, axis: np.median(x, axis=axis), sample.median)
 
 
@@ -45,8 +45,10 @@ def change_interval(before: Sample, after: Sample) -> Interval | None:
         return None
     value = after.median / before.median - 1
     if any(before.censored) or any(after.censored):
+        # One generator for both sides: resamples of one are independent of the other's.
+        rng = np.random.default_rng(SEED)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = _resampled(after) / _resampled(before) - 1
+            ratios = _resampled(after, rng) / _resampled(before, rng) - 1
         # Neither side ended in half of a resample: nobody knows which is more.
         return _percentiles(value, np.sort(ratios[~np.isnan(ratios)]))
 
@@ -69,10 +71,10 @@ def _bca(samples: tuple[Floats, ...], statistic: Any, value: float) -> Interval:
     return Interval(value, -math.inf, math.inf)
 
 
-def _resampled(sample: Sample) -> Floats:
+def _resampled(sample: Sample, rng: np.random.Generator) -> Floats:
     """Medians of resamples, in order of drawing."""
     values, censored = np.array(sample.values), np.array(sample.censored, dtype=np.bool_)
-    drawn = np.random.default_rng(SEED).integers(0, len(values), (RESAMPLES, len(values)))
+    drawn = rng.integers(0, len(values), (RESAMPLES, len(values)))
     return np.array([median_of(values[rows], censored[rows]) for rows in drawn])
 
 
