@@ -142,7 +142,7 @@ MATRICES: dict[str, MatrixSpec] = {
             {
                 "smoke": {**_SHORT, "rate": [100.0], "workload": "stock_group_by", "state_mb": 0.0},
                 DEFAULT: {
-                    "rate": [100.0, 1000.0, 10_000.0],
+                    "rate": [100.0, 500.0, 2500.0],
                     "workload": "stock_group_by",
                     "state_mb": 0.0,
                     "accept_overload": True,
