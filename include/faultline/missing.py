@@ -40,10 +40,16 @@ class Gap:
 
 
 def gaps_of(
-    matrix: str, settings: Settings, *, sweep: str | None = None, preset: str | None = None, series: str | None = None
+    matrix: str,
+    settings: Settings,
+    *,
+    sweep: str | None = None,
+    preset: str | None = None,
+    series: str | None = None,
+    now: datetime | None = None,
 ) -> list[Gap]:
     """What is missing: of one sweep, of a preset in a series (by default the build at hand), else of the newest sweep;
-    of a nightly set, of every night.
+    of a nightly set, of every night till `now`.
 
     Raises ConfigError for a matrix, a sweep or a preset that is not known.
     """
@@ -60,7 +66,9 @@ def gaps_of(
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
         found = [gap_of(plan, records) for plan in nights or plans[-1:]]
-        return found if matrix != NIGHTLY else sorted(found + missed_nights(nights), key=lambda gap: gap.series)
+        if matrix == NIGHTLY:
+            found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
+        return found
     if matrix not in MATRICES:
         raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
     spec = MATRICES[matrix]
@@ -80,13 +88,14 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -
     return Gap(plan.matrix, plan.sweep_id, plan.series, len(plan.cells), tuple(missing))
 
 
-def missed_nights(nights: Sequence[Manifest]) -> list[Gap]:
-    """The nights since the first one that were due and have no plan at all: the whole of the newest plan is missing."""
+def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
+    """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
+    missing."""
     if not nights:
         return []
     newest, present = nights[-1], {plan.logical_date for plan in nights}
     first = min(datetime.fromisoformat(plan.logical_date) for plan in nights if plan.logical_date)
-    due = due_nights(schedule(), first, datetime.now(UTC))
+    due = due_nights(schedule(), first, now)
     every = tuple(Missing(cell, "") for cell in newest.cells)
     return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
 
