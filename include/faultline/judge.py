@@ -207,6 +207,8 @@ def _findings(measured: Measured, recovered: Sequence[Recovered]) -> Findings:
             for number, one in enumerate(recovered, start=1)
             for problem in one.problems
         ],
+        clock_jump_ms=raw.clock_jump_ms,
+        besides=cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns),
     )
 
 

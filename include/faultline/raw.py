@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from faultline.clock import jump_ms
 from faultline.config import Configuration
 from faultline.errors import InfrastructureError
 
@@ -98,6 +99,8 @@ class Raw:
     reached: Mapping[str, int]
     records: pd.DataFrame
     checkpoint: Line | None
+    # See `faultline.clock`.
+    clock_jump_ms: float | None
 
     @property
     def tuples_path(self) -> Path:
@@ -138,6 +141,7 @@ def read_raw(directory: Path) -> Raw:
         reached=reached,
         records=_records(directory / "harvest" / "records.parquet"),
         checkpoint=_json(checkpoint) if checkpoint.exists() else None,
+        clock_jump_ms=jump_ms(recorder),
     )
     for path in (raw.tuples_path, raw.counts_path):
         _require(path)

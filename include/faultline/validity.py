@@ -5,8 +5,8 @@ A reason begins with the rule's code, which scripts may rely on: `schedule-lag: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from faultline.config import Configuration, baseline_bins
 
 SCHEDULE_LAG_MS = 50.0
 INTERVAL_EXCESS = 1.2
+# More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
+CLOCK_JUMP_MS = 100.0
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,6 +51,9 @@ class Findings:
     losses: Sequence[str]
     undrained: int
     chain_problems: Sequence[str]
+    clock_jump_ms: float | None = None
+    # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
+    besides: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def control(self) -> bool:
@@ -64,7 +69,19 @@ def reasons(findings: Findings) -> list[str]:
 def schedule_lag(findings: Findings) -> str | None:
     """The generator itself was late: its lateness would be read as the engine's."""
     lag = findings.schedule_lag_p99_ms
-    return f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms" if lag is not None and lag > SCHEDULE_LAG_MS else None
+    if lag is None or lag <= SCHEDULE_LAG_MS:
+        return None
+    said = {"stolen": "the host took", "others": "other processes used"}
+    taken = [f"{said[who]} {cores:.2f} cores" for who, cores in findings.besides.items() if cores is not None]
+    return "; ".join([f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms", *taken])
+
+
+def clock_jumped(findings: Findings) -> str | None:
+    """The wall clock was set during the run: latencies across that instant are wrong by as much."""
+    moved = findings.clock_jump_ms
+    if moved is None or abs(moved) <= CLOCK_JUMP_MS:
+        return None
+    return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
 
 
 def generator_died(findings: Findings) -> str | None:
@@ -147,6 +164,7 @@ def timeline_broken(findings: Findings) -> str | None:
 
 RULES: dict[str, Callable[[Findings], str | None]] = {
     "schedule-lag": schedule_lag,
+    "clock-jumped": clock_jumped,
     "generator-died": generator_died,
     "recorder-died": recorder_died,
     "conductor-died": conductor_died,

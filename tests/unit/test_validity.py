@@ -36,10 +36,20 @@ def test_a_good_run_and_a_good_control_are_valid() -> None:
     assert reasons(CONTROL) == []
 
 
+def test_a_late_generator_says_who_had_the_cores() -> None:
+    late = dataclasses.replace(GOOD, schedule_lag_p99_ms=80.0, besides={"others": 0.014, "stolen": 1.06})
+    assert reasons(late) == [
+        "schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"
+    ]
+    unknown = dataclasses.replace(late, besides={"others": None, "stolen": None})
+    assert reasons(unknown) == ["schedule-lag: p99 80 ms > 50 ms"]
+
+
 @pytest.mark.parametrize(
     ("code", "changes"),
     [
         ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
+        ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("conductor-died", {"conductor_died": "killed"}),
