@@ -152,12 +152,18 @@ def of_attempts(frame: DataFrame) -> DataFrame:
 
 
 def write(table: DataFrame, folder: Path, name: str) -> None:
-    """Writes `name`.parquet and `name`.csv as single files."""
-    for form, writer in (("parquet", table.coalesce(1).write), ("csv", table.coalesce(1).write.option("header", True))):
-        parts = folder / f".{name}.{form}"
-        writer.format(form).save(str(parts))
-        next(parts.glob(f"part-*.{form}")).rename(folder / f"{name}.{form}")
-        shutil.rmtree(parts)
+    """Writes `name`.parquet and `name`.csv as single files. The second is made of the first, so each table is computed
+    once."""
+    parquet = folder / f"{name}.parquet"
+    _write_one(table, "parquet", parquet)
+    _write_one(table.sparkSession.read.parquet(str(parquet)), "csv", folder / f"{name}.csv")
+
+
+def _write_one(table: DataFrame, form: str, file: Path) -> None:
+    parts = file.with_name(f".{file.name}")
+    table.coalesce(1).write.format(form).option("header", True).save(str(parts))
+    next(parts.glob(f"part-*.{form}")).rename(file)
+    shutil.rmtree(parts)
 
 
 def swap(new: Path, target: Path) -> None:
@@ -196,8 +202,11 @@ def main() -> None:
             if any(options.attempts.glob("*/series.json")):
                 courses = spark.read.option("multiLine", True).json(f"{options.attempts}/*/series.json")
                 write(samples(of_attempts(courses)).orderBy("attempt", "second"), new, "samples")
-            if any(options.attempts.glob("*/harvest/tuples.parquet")):
-                tuples = spark.read.parquet(f"{options.attempts}/*/harvest/tuples.parquet")
+            # Only those of valid records count, and reading is what it takes.
+            valid = [row["attempt"] for row in table.where("status = 'valid'").select("attempt").collect()]
+            files = [options.attempts / attempt / "harvest" / "tuples.parquet" for attempt in valid]
+            if present := [str(file) for file in files if file.exists()]:
+                tuples = spark.read.parquet(*present)
                 write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
