@@ -1,4 +1,4 @@
-"""Two sweeps side by side: cells matched by configuration, both medians and their ratio. No verdicts."""
+"""Two sweeps side by side: cells matched by configuration, both medians, and the verdict on what lies between them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from faultline.comparing import compare_sides, texts
 from faultline.entry import Entry
 from faultline.metrics import Metric, by_group, metrics_of
 from faultline.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
 from faultline.pages.sweep import chosen_group, chosen_metric
 from faultline.points import FAULT, Figure, Point, axes_of, in_order, points_of
+from faultline.sides import Side
 from faultline.table import NONE
 
 SUGGESTED = 200
+# A verdict takes some 8 ms, and a page answers within a second.
+MOST_VERDICTS = 80
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,17 @@ def compare_page(site: Site, pair: Pair) -> str:
     ordered = in_order(list(known.values()), axes)
     page, pages, offset = paged(pair.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
+    both = len(points[0].keys() & points[1].keys())
+    verdicts = _verdicts(sides, metric) if both <= MOST_VERDICTS else {}
     rows = [
         {
             "axes": [axis.label(point) for axis in cell_axes],
             "fault": point.entries[0].fault,
             **_matched(site, points, point.config_id, metric),
+            "said": verdicts.get(point.config_id),
         }
         for point in ordered[offset : offset + PAGE_ROWS]
     ]
-    both = len(points[0].keys() & points[1].keys())
     return render(
         site,
         "compare",
@@ -64,7 +70,9 @@ def compare_page(site: Site, pair: Pair) -> str:
         metric_groups=by_group(metrics),
         cell_axes=cell_axes,
         rows=rows,
+        verdicts=bool(verdicts),
         both=both,
+        many=both > MOST_VERDICTS,
         only=[len(points[0]) - both, len(points[1]) - both],
         page=page,
         pages=pages,
@@ -87,6 +95,18 @@ def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
         "points": {point.config_id: point for point in points_of(members)},
         "valid": sum(entry.status == "valid" for entry in members),
     }
+
+
+def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, dict[str, str]]:
+    """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
+    which neither less nor more is better, nor of sides that share a record."""
+    before, after = (
+        Side(side["sweep"], tuple(entry for entry in side["members"] if entry.status == "valid")) for side in sides
+    )
+    shared = {entry.attempt for entry in before.entries} & {entry.attempt for entry in after.entries}
+    if metric is None or metric.better is None or shared:
+        return {}
+    return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
 
 
 def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric: Metric | None) -> dict[str, Any]:
