@@ -1,4 +1,5 @@
-"""Airflow's configuration in the state directory: SQLite, LocalExecutor, loopback, one user.
+"""Airflow's configuration in the state directory: LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose
+address FAULTLINE_DATABASE gave to the `up` that started the services.
 
 Written as files, not as environment variables, so that every component reads the same settings
 and a detached process inherits none of them.
@@ -12,9 +13,14 @@ import os
 import secrets
 from pathlib import Path
 
+from faultline.errors import ConfigError
 from faultline.settings import HOST, Settings
 
 USER = "admin"
+DATABASE = "FAULTLINE_DATABASE"
+PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
+_DRIVER = "postgresql+psycopg2"
+_CONNECT_S = 5
 
 
 def configuration(settings: Settings, keys: dict[str, str], database: str | None = None) -> dict[str, dict[str, str]]:
@@ -52,7 +58,8 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "orphaned_tasks_check_interval": "30",
             "scheduler_health_check_threshold": "20",
             "scheduler_heartbeat_sec": "2",
-            "scheduler_idle_sleep_time": "0.5",
+            # Half a second would hand tasks over sooner, and take a tenth of a core beside whatever is measured.
+            "scheduler_idle_sleep_time": "1",
             "catchup_by_default": "False",
         },
         "dag_processor": {
@@ -84,6 +91,8 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     if not secret_file.exists():
         _write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
     keys = json.loads(secret_file.read_text())
+    if given := os.environ.get(PASSWORD):
+        keys["password"] = given
     parser = configparser.RawConfigParser()
     parser.read_dict(configuration(settings, keys, database))
     target = home / "airflow.cfg"
@@ -95,6 +104,70 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     temporary.rename(target)
     _write_private(password_file(settings), json.dumps({USER: keys["password"]}))
     return home
+
+
+def choose_database(settings: Settings, *, running: bool) -> str | None:
+    """The database that Airflow is `running` on; else the one that is wanted now, which must answer. None: SQLite.
+
+    Raises ConfigError before anything is started.
+    """
+    wanted = wanted_database()
+    if not running:
+        if wanted:
+            require_database(wanted)
+        return wanted
+    present = present_database(settings)
+    if wanted not in (None, present):
+        raise ConfigError(f"{DATABASE}: Airflow runs on another database; ./faultline down first")
+    return present
+
+
+def wanted_database() -> str | None:
+    """The address that FAULTLINE_DATABASE gives, as SQLAlchemy wants it; None: SQLite in the state directory.
+
+    Raises ConfigError when it is not that of a PostgreSQL database.
+    """
+    given = os.environ.get(DATABASE)
+    if not given:
+        return None
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    example = "give postgresql://USER:PASSWORD@HOST:PORT/NAME, or leave it out for SQLite"
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"{DATABASE}: not an address; {example}") from None
+    if url.drivername.split("+")[0] != "postgresql" or not url.database:
+        raise ConfigError(f"{DATABASE}: {url.drivername}, database {url.database or 'none'}: refused; {example}")
+    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+def require_database(address: str) -> None:
+    """Raises ConfigError, without the password, when the database does not answer, or cannot hold every text."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        engine = create_engine(address, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_S})
+        with engine.connect() as connection:
+            encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    except SQLAlchemyError as error:
+        shown = make_url(address).render_as_string(hide_password=True)
+        why = " ".join(str(getattr(error, "orig", None) or error).split())
+        raise ConfigError(f"{DATABASE}: {shown} does not answer ({why}); start it, or mend the address") from None
+    if encoding != "UTF8":
+        raise ConfigError(f"{DATABASE}: the database's encoding is {encoding}; make one with ENCODING 'UTF8'")
+
+
+def present_database(settings: Settings) -> str | None:
+    """The address of the PostgreSQL that the written configuration names; None: SQLite, or nothing written yet."""
+    parser = configparser.RawConfigParser()
+    parser.read(settings.airflow_home / "airflow.cfg")
+    address = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
+    return address if address.startswith(_DRIVER) else None
 
 
 def password_file(settings: Settings) -> Path:

@@ -19,12 +19,13 @@ from typing import Any
 
 import psutil
 
-from faultline.errors import InfrastructureError
+from faultline.errors import ConfigError, InfrastructureError
 from faultline.settings import HOST, WORKERS, Settings
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
 # anywhere; whether cores were oversubscribed stands in the record.
 WORKER_SLOTS = 64
+WORKER_MEMORY = "FAULTLINE_WORKER_MEMORY_MB"
 WORKER_MEMORY_SHARE = 0.35
 
 LOG4J_KAFKA = """\
@@ -91,8 +92,16 @@ def kafka_classpath(settings: Settings) -> str:
 
 
 def worker_memory_mb() -> int:
-    """Memory that each of the two workers offers, in MiB."""
-    return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
+    """Memory that each of the two workers offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
+
+    Raises ConfigError when the variable is no such number.
+    """
+    given = os.environ.get(WORKER_MEMORY)
+    if given is None:
+        return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
+    if not given.isdecimal() or not int(given):
+        raise ConfigError(f"{WORKER_MEMORY}: {given!r} is refused; give whole MiB, such as 2048")
+    return int(given)
 
 
 def instance_mark(instance: str) -> str:
@@ -174,7 +183,11 @@ def airflow_services(settings: Settings) -> list[Service]:
             "airflow-api-server", [airflow, *api_command], lambda: bool(airflow_health(settings)), stop_signal="INT"
         ),
         # The tasks' logs are read from disk, so the log servers, which bind to every address, stay off.
-        Service("airflow-scheduler", [airflow, "scheduler", "--skip-serve-logs"], component("scheduler")),
+        Service(
+            "airflow-scheduler",
+            [sys.executable, "-P", "-m", "faultline.stranded", airflow, "scheduler", "--skip-serve-logs"],
+            component("scheduler"),
+        ),
         Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor")),
         Service("airflow-triggerer", [airflow, "triggerer", "--skip-serve-logs"], component("triggerer")),
     ]

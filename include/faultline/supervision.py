@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from faultline.airflow_home import airflow_environment, write_airflow_home
+from faultline.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.attempt import Attempt, write_json
 from faultline.config import suggest
 from faultline.errors import ConfigError, InfrastructureError
@@ -153,13 +153,15 @@ def _up(
     settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
 ) -> Settings:
     supervisor = Supervisor(settings)
+    running = supervisor.states().get("airflow-scheduler") == "RUNNING"
+    database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports)
     else:
         _sweep(settings)
         settings = _claim_ports(settings, explicit_ports, progress)
-        _write_instance(settings)
-        _prepare(settings, java)
+        write_instance(settings)
+        prepare_services(settings, java)
         _start_daemon(settings, java, java_home)
         supervisor = Supervisor(settings)
     data, components = (
@@ -168,7 +170,7 @@ def _up(
     )
     wanted = data + components
     if airflow:
-        write_airflow_home(settings)
+        write_airflow_home(settings, database)
     if missing := [service for service in wanted if service.name not in supervisor.states()]:
         _write_configuration(settings, wanted)
         supervisor.load()
@@ -176,7 +178,7 @@ def _up(
     for service in data:
         supervisor.start(service.name)
     if airflow:
-        _provision_airflow(settings, progress)
+        provision_airflow(settings, progress)
     for service in components:
         supervisor.start(service.name)
     for service in wanted:
@@ -261,12 +263,14 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
     return replace(settings, ports=chosen)
 
 
-def _write_instance(settings: Settings) -> None:
+def write_instance(settings: Settings) -> None:
+    """Gives the installation a new mark, which all processes of its services carry."""
     terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
     (settings.home / "instance.json").write_text(json.dumps(terms))
 
 
-def _prepare(settings: Settings, java: Path) -> None:
+def prepare_services(settings: Settings, java: Path) -> None:
+    """What Kafka and Spark find when they start: settings, formatted storage."""
     settings.logs.mkdir(parents=True, exist_ok=True)
     prepare_kafka(settings, java)
     prepare_spark(settings)
@@ -274,7 +278,20 @@ def _prepare(settings: Settings, java: Path) -> None:
 
 def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     _write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
-    environment = clean_environment(
+    environment = service_environment(settings, java_home)
+    settings.supervisor_socket.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
+    done = subprocess.run(
+        command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
+    wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+
+
+def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
+    """What every service inherits, beside what it is given alone."""
+    return clean_environment(
         {
             **airflow_environment(settings),
             MARK: instance(settings)["instance"],
@@ -287,14 +304,6 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
             "no_proxy": "127.0.0.1,localhost",
         }
     )
-    settings.supervisor_socket.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
-    done = subprocess.run(
-        command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
-    )
-    if done.returncode:
-        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
-    wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
 
 
 def _write_configuration(settings: Settings, services: Iterable[Service]) -> None:
@@ -311,7 +320,7 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
     for service in services:
         text += CONF_PROGRAM.format(
             name=service.name,
-            command=escape(" ".join(_quote(part) for part in _start_command(settings, service))),
+            command=escape(" ".join(_quote(part) for part in start_command(settings, service))),
             directory=escape(str(settings.home)),
             environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
             stop_signal=service.stop_signal,
@@ -320,8 +329,8 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
     (settings.home / "supervisord.conf").write_text(text)
 
 
-def _start_command(settings: Settings, service: Service) -> list[str]:
-    """What supervisord runs: the service itself, or for a possible victim a start that minds a fault's hold."""
+def start_command(settings: Settings, service: Service) -> list[str]:
+    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold."""
     if not service.victim:
         return service.command
     folder = settings.home / "services"
@@ -345,7 +354,7 @@ def _quote(part: str) -> str:
     return shlex.quote(part)
 
 
-def _provision_airflow(settings: Settings, progress: Progress) -> None:
+def provision_airflow(settings: Settings, progress: Progress) -> None:
     """Migrates Airflow's database and writes the Connections, when anything of it changed."""
     progress("airflow: database and connections")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""docker-compose.yaml and docker/ against the project: versions, ports, settings, Connections, secrets, health."""
+"""docker-compose.yaml and docker/ against the project: services, versions, ports, mounts, secrets, health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,91 +22,69 @@ from typing import Any
 import pytest
 import yaml
 
-from faultline.airflow_home import USER, configuration
-from faultline.jars import read_lock
-from faultline.orchestration.provision import connections
-from faultline.services import WORKER_SLOTS, data_services, prepare_kafka
-from faultline.settings import DEFAULT_PORTS, HOST, ROOT, WORKERS, Settings
+from faultline import __version__
+from faultline.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.serve import PREPARE
+from faultline.services import WORKER_MEMORY, airflow_services, data_services
+from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-WORKER_NAMES = [f"spark-worker-{number}" for number in range(1, WORKERS + 1)]
-SPARK = ["spark-master", *WORKER_NAMES]
-AIRFLOW = [f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer")]
-ONE_SHOT = "airflow-init"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
 # What the image puts where; Settings of a container.
-INSIDE = Settings(Path("/opt/faultline"), Path("/var/lib/faultline"), Path("/var/lib/faultline/results"))
-# Service, port inside: the name of the port in settings.py.
-PUBLISHED = {
-    ("kafka", 29092): "kafka",
-    ("spark-master", 18080): "spark_master_ui",
-    ("spark-worker-1", 18081): "spark_worker_1_ui",
-    ("spark-worker-2", 18082): "spark_worker_2_ui",
-    ("airflow-api-server", 18090): "airflow",
-}
+INSIDE = Settings(Path("/opt/faultline"), Path("/var/lib/faultline/state"), Path("/var/lib/faultline/results"))
+EMBEDDED = {one.name: one for one in [*data_services(INSIDE, Path("java"), "0" * 16), *airflow_services(INSIDE)]}
+WORKERS = [name for name in EMBEDDED if name.startswith("spark-worker")]
+OURS = [*EMBEDDED, PREPARE, "machine"]
 REQUIRED = re.compile(r"\$\{[A-Z_]+:\?[^}]+\}")
-
-
-def requirement(name: str) -> str:
-    found = re.search(rf"^{re.escape(name)}==(\S+)", (ROOT / "requirements.in").read_text(), re.MULTILINE)
-    assert found, name
-    return found[1]
-
-
-def environment(service: str) -> dict[str, str]:
-    return dict(SERVICES[service].get("environment", {}))
 
 
 def mebibytes(text: str) -> int:
     return int(text[:-1]) * {"m": 1, "g": 1024}[text[-1]]
 
 
-def settings_in(folder: Path) -> Settings:
-    return replace(INSIDE, home=folder)
-
-
 # ---- Services, images, versions ----
 
 
-def test_the_services_are_those_of_the_embedded_system() -> None:
-    assert set(SERVICES) == {"kafka", "postgres", ONE_SHOT, *SPARK, *AIRFLOW}
+def test_there_is_a_container_for_each_service_of_the_embedded_system() -> None:
+    assert set(SERVICES) == {*OURS, "postgres"}
 
 
-def test_images_have_the_versions_of_the_locks() -> None:
-    broker = next(jar.version for jar in read_lock() if (jar.artifact, jar.set) == ("kafka_2.13", "kafka"))
-    assert SERVICES["kafka"]["image"] == f"apache/kafka:{broker}"
-    for name in SPARK:
-        assert SERVICES[name]["image"] == f"faultline-spark:{requirement('pyspark')}"
-    for name in (ONE_SHOT, *AIRFLOW):
-        assert SERVICES[name]["image"] == f"faultline-airflow:{requirement('apache-airflow')}"
+def test_each_container_becomes_the_service_of_its_name() -> None:
+    serve = ["python", "-P", "-m", "faultline.serve"]
+    for name in EMBEDDED:
+        program, *arguments = SERVICES[name]["command"]
+        if name in WORKERS:
+            assert (program, arguments[0]) == ("/opt/faultline/docker/worker", name)
+        elif name == "airflow-scheduler":
+            assert program == "/opt/faultline/docker/scheduler"
+        else:
+            assert [program, *arguments] == [*serve, name]
+    assert f'exec {" ".join(serve)} "$1"' in (DOCKER / "worker").read_text()
+    assert f"{' '.join(serve)} airflow-scheduler &" in (DOCKER / "scheduler").read_text()
+    assert f"exec {' '.join(serve)} {PREPARE}" in (DOCKER / "prepare").read_text()
 
 
 def test_every_image_is_pinned_to_a_version() -> None:
-    stages = set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE))
-    bases = set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) - stages
-    assert bases and stages == {"base", "spark", "airflow"}
-    for image in bases | {service["image"] for service in SERVICES.values()}:
-        assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?(-[a-z-]+)?", image), image
+    assert {SERVICES[name]["image"] for name in OURS} == {f"faultline:{__version__}"}
+    bases = re.findall(r"^FROM (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert len(bases) == 1
+    for image in (*bases, SERVICES["postgres"]["image"]):
+        assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?-[a-z-]+", image), image
 
 
-def test_the_images_are_made_from_the_locks_on_a_supported_python_and_java() -> None:
+def test_the_image_is_made_from_the_locks_on_a_supported_python_and_java() -> None:
     version = re.search(r"^FROM python:(\d+\.\d+)\.\d+-slim", DOCKERFILE, re.MULTILINE)
     assert version and version[1] in (ROOT / "faultline").read_text()
     assert "openjdk-17-jre-headless" in DOCKERFILE
-    assert "RUN python include/faultline/bootstrap.py" in DOCKERFILE
-    assert "--require-hashes" in DOCKERFILE and "docker/airflow/postgresql.lock" in DOCKERFILE
+    assert "RUN FAULTLINE_HOME=/var/lib/faultline python include/faultline/bootstrap.py" in DOCKERFILE
     for variable, folder in {"FAULTLINE_HOME": INSIDE.home, "FAULTLINE_RESULTS": INSIDE.results}.items():
         assert f"{variable}={folder} " in DOCKERFILE
+        # A volume takes its owner from the image's folder.
+        assert re.search(rf"mkdir -p .*{folder}(\s|$)", DOCKERFILE, re.MULTILINE), folder
     assert f"WORKDIR {INSIDE.root}\n" in DOCKERFILE
-
-
-def test_the_lock_of_the_database_drivers_has_hashes_and_no_address() -> None:
-    text = (DOCKER / "airflow" / "postgresql.lock").read_text()
-    assert re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE) == ["asyncpg", "psycopg2-binary"]
-    assert text.count("--hash=sha256:") > 2 and "://" not in text
 
 
 def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
@@ -118,61 +95,47 @@ def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
         for source in arguments.split()[:-1]:
             assert (ROOT / source).exists(), source
             assert any(fnmatch(source.rstrip("/"), rule) for rule in sent), f"{source} is not sent"
+    for name in OURS:
+        build = SERVICES[name]["build"]
+        assert (ROOT / build["context"] / build["dockerfile"]).is_file()
 
 
-def test_services_of_one_image_are_built_alike() -> None:
-    for service in SERVICES.values():
-        if "build" in service:
-            assert service["build"]["target"] == service["image"].split(":")[0].removeprefix("faultline-")
-            assert (ROOT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+# ---- Network, processes, mounts ----
 
 
-# ---- Ports, networks, mounts ----
+def test_all_share_the_network_and_the_processes_and_have_no_rights_beyond() -> None:
+    for name in OURS:
+        service = SERVICES[name]
+        assert service["network_mode"] == "host" and "ports" not in service, name
+        assert service.get("pid") == (None if name == "machine" else "service:machine"), name
+        assert service["cap_drop"] == ["ALL"] and "privileged" not in service
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert SERVICES["machine"]["init"] is True, "whoever dies is buried"
 
 
-def test_published_ports_are_the_projects_and_on_loopback() -> None:
-    published = {}
-    for name, service in SERVICES.items():
-        for entry in service.get("ports", []):
-            address, outside, inside = entry.split(":")
-            assert address == HOST, f"{name}: {entry}"
-            published[name, int(inside)] = int(outside)
-    assert published == {key: DEFAULT_PORTS[port] for key, port in PUBLISHED.items()}
-
-
-def test_compute_and_the_rest_meet_in_the_scheduler_alone() -> None:
-    for name, service in SERVICES.items():
-        expected = ["compute"] if name == "kafka" or name in SPARK else ["control"]
-        assert service["networks"] == (["compute", "control"] if name == "airflow-scheduler" else expected), name
-        assert "network_mode" not in service and "privileged" not in service and "pid" not in service
+def test_ports_are_the_projects_and_on_loopback() -> None:
+    assert [entry.split(":")[0] for entry in SERVICES["postgres"]["ports"]] == [HOST]
+    named = re.findall(r"(?<![\d.])1\d{4}(?!\d)", FILE.read_text())
+    own = {"15432", "17122", "17222"}
+    assert {int(port) for port in named if port not in own} <= set(DEFAULT_PORTS.values())
+    assert not {int(port) for port in own} & set(DEFAULT_PORTS.values())
 
 
 def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
-    for name, service in SERVICES.items():
-        for mount in service.get("volumes", []):
-            if isinstance(mount, str):
-                volume, target = mount.split(":")
-                assert volume in COMPOSE["volumes"], f"{name}: {mount}"
-                assert target.startswith(("/var/lib/kafka/", "/var/lib/postgresql/", f"{INSIDE.home}/"))
-            else:
-                assert mount["type"] == "bind" and mount["read_only"] is True
-                assert (ROOT / mount["source"]).is_dir(), mount["source"]
-                assert Path(mount["target"]) == INSIDE.root / mount["source"]
-
-
-def test_all_code_that_is_imported_is_mounted() -> None:
-    code = {"./dags", "./fault", "./generators", "./include", "./plugins", "./spark_jobs"}
-    for name in (ONE_SHOT, *AIRFLOW):
-        assert {mount["source"] for mount in SERVICES[name]["volumes"] if isinstance(mount, dict)} == code
-
-
-def test_workers_and_scheduler_share_checkpoints_and_logs() -> None:
-    shared = {f"results:{INSIDE.results}", f"spark-work:{INSIDE.spark_work}"}
-    for name in (*WORKER_NAMES, "airflow-scheduler"):
-        assert shared <= {mount for mount in SERVICES[name]["volumes"] if isinstance(mount, str)}, name
-    for folder in (INSIDE.airflow_home, INSIDE.results, INSIDE.spark_work):
-        # A volume takes its owner from the image's folder.
-        assert re.search(rf"mkdir -p .*{folder}(\s|$)", DOCKERFILE, re.MULTILINE), folder
+    for name in set(OURS) - {"machine"}:
+        mounts = SERVICES[name]["volumes"]
+        bound = [mount for mount in mounts if isinstance(mount, dict)]
+        for mount in bound:
+            assert mount["type"] == "bind" and mount["read_only"] is True
+            assert (ROOT / mount["source"]).is_dir(), mount["source"]
+            assert Path(mount["target"]) == INSIDE.root / mount["source"]
+        code = {"./dags", "./docker", "./fault", "./generators", "./include", "./plugins", "./spark_jobs"}
+        assert {mount["source"] for mount in bound} == code
+        assert [mount for mount in mounts if isinstance(mount, str)] == [
+            f"state:{INSIDE.home}",
+            f"results:{INSIDE.results}",
+        ]
+    assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data"}
 
 
 # ---- Life of the services ----
@@ -180,7 +143,7 @@ def test_workers_and_scheduler_share_checkpoints_and_logs() -> None:
 
 def test_long_running_services_have_health_checks_and_restart() -> None:
     for name, service in SERVICES.items():
-        if name == ONE_SHOT:
+        if name == PREPARE:
             assert service["restart"] == "no" and "healthcheck" not in service
             continue
         assert service["restart"] == "unless-stopped", name
@@ -196,17 +159,19 @@ def test_every_service_bounds_its_logs() -> None:
 def test_dependencies_wait_for_what_can_come_true() -> None:
     for name, service in SERVICES.items():
         for other, wait in service.get("depends_on", {}).items():
-            wanted = "service_completed_successfully" if other == ONE_SHOT else "service_healthy"
+            wanted = "service_completed_successfully" if other == PREPARE else "service_healthy"
             assert wait == {"condition": wanted}, f"{name} on {other}"
-    assert set(SERVICES["airflow-scheduler"]["depends_on"]) >= {"kafka", "postgres", ONE_SHOT, *WORKER_NAMES}
+    assert all(PREPARE in SERVICES[name]["depends_on"] for name in EMBEDDED)
+    assert set(SERVICES[PREPARE]["depends_on"]) == {"machine", "postgres"}
+    assert set(SERVICES["airflow-scheduler"]["depends_on"]) >= {"kafka", *WORKERS}
 
 
 def test_scripts_that_are_started_exist_and_parse() -> None:
     started = [service.get("command", [""])[0] for service in SERVICES.values()]
     started += [service["healthcheck"]["test"][1] for service in SERVICES.values() if "healthcheck" in service]
     scripts = {Path(text).relative_to(INSIDE.root) for text in started if text.startswith(str(INSIDE.root))}
-    assert len(scripts) == 5
-    for script in (*scripts, Path("docker/prepare-spark"), Path("docker/make-secrets")):
+    assert len(scripts) == 4
+    for script in (*scripts, Path("docker/make-secrets")):
         file = ROOT / script
         assert os.access(file, os.X_OK), script
         if file.read_text().startswith("#!/bin/sh"):
@@ -221,10 +186,10 @@ def fake(folder: Path, name: str, body: str) -> None:
 
 
 def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: Path) -> None:
-    fake(tmp_path, "airflow", f'echo "$$ $*" >>{tmp_path}/started; exec /bin/sleep 60')
+    fake(tmp_path, "python", f'echo "$$ $*" >>{tmp_path}/started; exec /bin/sleep 60')
     fake(tmp_path, "sleep", "exit 0")
     path = f"{tmp_path}:{os.environ['PATH']}"
-    script = subprocess.Popen([str(DOCKER / "airflow" / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
+    script = subprocess.Popen([str(DOCKER / "scheduler")], env={"PATH": path}, stderr=subprocess.DEVNULL)
 
     def started(count: int) -> list[str]:
         deadline = time.monotonic() + 20
@@ -237,7 +202,7 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
 
     try:
         pid, *arguments = started(1)[0].split()
-        assert arguments == ["scheduler", "--skip-serve-logs"]
+        assert arguments[-2:] == ["faultline.serve", "airflow-scheduler"]
         os.kill(int(pid), signal.SIGKILL)
         second = int(started(2)[1].split()[0])
         script.terminate()
@@ -249,135 +214,43 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
         script.wait()
 
 
-def test_init_writes_the_password_and_then_database_and_connections(tmp_path: Path) -> None:
-    fake(tmp_path, "airflow", f'echo "$*" >>{tmp_path}/called')
-    fake(tmp_path, "python", f'exec {sys.executable} "$@"')
-    passwords = tmp_path / "passwords.json"
-    variables = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "FAULTLINE_ADMIN_PASSWORD": 'of "everything"',
-    }
-    subprocess.run([str(DOCKER / "airflow" / "init")], env=variables, check=True, timeout=30)
-    assert json.loads(passwords.read_text()) == {USER: 'of "everything"'}
-    assert passwords.stat().st_mode & 0o077 == 0
-    migrate, load = (tmp_path / "called").read_text().splitlines()
-    assert migrate == "db migrate" and load.startswith("connections import --overwrite /opt/faultline/docker/")
-
-
 # ---- Settings ----
 
 
-def test_spark_is_started_as_the_embedded_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Spark's settings folder belongs to the Python environment.
-    monkeypatch.setattr("sys.prefix", f"{INSIDE.home}/venv")
-    embedded = {service.name: service for service in data_services(INSIDE, Path("java"), "0" * 16)}
-    for name in SPARK:
-        script, *given = SERVICES[name]["command"]
-        assert script == f"/opt/faultline/docker/spark/{'master' if name == 'spark-master' else 'worker'}"
-        known = [text.replace(f"//{HOST}", "//spark-master") for text in embedded[name].command[2:]]
-        known = [name if text == HOST else text for text in known]
-        if "--memory" in known:
-            # The embedded worker offers a share of the machine, this one a part of its limit.
-            position = known.index("--memory") + 1
-            known[position] = given[position]
-        assert given == known
-        same = {"SPARK_DAEMON_MEMORY", "SPARK_MASTER_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_CONF_DIR"}
-        for key in same:
-            assert environment(name)[key] == embedded[name].environment[key]
-    assert str(WORKER_SLOTS) in SERVICES["spark-worker-1"]["command"]
-
-
 def test_workers_are_limited_alike_and_offer_less_than_their_limit() -> None:
-    kept = ("cpus", "mem_limit", "memswap_limit", "secrets", "volumes", "healthcheck", "environment")
-    first, *others = (SERVICES[name] for name in WORKER_NAMES)
+    kept = ("cpus", "mem_limit", "memswap_limit", "secrets", "volumes", "environment")
+    first, *others = (SERVICES[name] for name in WORKERS)
     for other in others:
         assert {key: other[key] for key in kept} == {key: first[key] for key in kept}
-    offered = first["command"][first["command"].index("--memory") + 1]
-    daemon = environment("spark-worker-1")["SPARK_DAEMON_MEMORY"]
+    offered = int(first["environment"][WORKER_MEMORY])
+    daemon = EMBEDDED[WORKERS[0]].environment["SPARK_DAEMON_MEMORY"]
     # Two executors of 384 MiB overhead each, beside heap and worker.
-    assert mebibytes(offered) + mebibytes(daemon) + 2 * 384 <= mebibytes(first["mem_limit"])
+    assert offered + mebibytes(daemon) + 2 * 384 <= mebibytes(first["mem_limit"])
     assert first["mem_limit"] == first["memswap_limit"]
+    # Who places executors must know what the workers offer.
+    assert SERVICES["airflow-scheduler"]["environment"][WORKER_MEMORY] == first["environment"][WORKER_MEMORY]
 
 
-def test_the_broker_has_the_settings_of_the_embedded_one(tmp_path: Path) -> None:
-    # Formatted storage, so that no Java is started.
-    (tmp_path / "kafka" / "data").mkdir(parents=True)
-    (tmp_path / "kafka" / "data" / "meta.properties").touch()
-    prepare_kafka(settings_in(tmp_path), Path("java"))
-    lines = (tmp_path / "kafka" / "server.properties").read_text().splitlines()
-    known = dict(line.split("=", 1) for line in lines)
-    # The containers have listeners of their own, and no proxy yet.
-    listening = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
-    local = {"log.dirs", "controller.quorum.bootstrap.servers", *listening}
-    given = environment("kafka")
-    for key in known.keys() - local:
-        assert given[f"KAFKA_{key.upper().replace('.', '_')}"] == known[key], key
-    listeners = dict(entry.split("://") for entry in given["KAFKA_ADVERTISED_LISTENERS"].split(","))
-    assert listeners == {
-        "PLAINTEXT": f"kafka:{DEFAULT_PORTS['kafka']}",
-        "LOOPBACK": f"{HOST}:{DEFAULT_PORTS['kafka']}",
-    }
-    assert f"PLAINTEXT://:{DEFAULT_PORTS['kafka']}," in given["KAFKA_LISTENERS"]
-    assert given["KAFKA_CONTROLLER_QUORUM_VOTERS"] == f"1@kafka:{DEFAULT_PORTS['kafka_controller']}"
-    assert given["KAFKA_LOG_DIRS"] in SERVICES["kafka"]["volumes"][0]
+def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = SERVICES["postgres"]["environment"]
+    address = SERVICES[PREPARE]["environment"][DATABASE]
+    outside = SERVICES["postgres"]["ports"][0].removesuffix(":5432")
+    assert address == (
+        f"postgresql://{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}@{outside}/{given['POSTGRES_DB']}"
+    )
+    monkeypatch.setenv(DATABASE, REQUIRED.sub("secret", address))
+    assert wanted_database() == f"postgresql+psycopg2://faultline:secret@{outside}/airflow"
+    assert [name for name in OURS if DATABASE in SERVICES[name].get("environment", {})] == [PREPARE]
+    assert PASSWORD in SERVICES[PREPARE]["environment"]
 
 
-def test_airflow_has_the_options_of_the_embedded_one() -> None:
-    keys = dict.fromkeys(("fernet", "internal", "api", "jwt"), "SECRET")
-    server = f"airflow-api-server:{DEFAULT_PORTS['airflow']}"
-    differing = {
-        "core.execution_api_server_url": f"http://{server}/execution/",
-        "api.host": "0.0.0.0",
-    }
-    known = {
-        f"{section}.{option}": value
-        for section, options in configuration(INSIDE, keys).items()
-        for option, value in options.items()
-    }
-    known |= differing
-    for service in (ONE_SHOT, *AIRFLOW):
-        given = {
-            ".".join(key.removeprefix("AIRFLOW__").lower().split("__")): value
-            for key, value in environment(service).items()
-            if key.startswith("AIRFLOW__")
-        }
-        assert set(given) == set(known)
-        for key, value in known.items():
-            if key == "database.sql_alchemy_conn":
-                assert re.fullmatch(r"postgresql\+psycopg2://faultline:\$\{\S+ .*\}@postgres:5432/airflow", given[key])
-            elif value == "SECRET":
-                assert REQUIRED.fullmatch(given[key]), key
-            else:
-                assert given[key] == value, key
-        assert environment(service)["AIRFLOW_HOME"] == str(INSIDE.airflow_home)
-    assert known["core.simple_auth_manager_users"] == f"{USER}:admin"
-
-
-def test_the_database_is_the_one_that_airflow_asks_for() -> None:
-    given = environment("postgres")
-    address = environment("airflow-scheduler")["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
-    assert f"//{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}@postgres:5432/{given['POSTGRES_DB']}" in address
-
-
-def test_connections_agree_with_services_ports_and_the_embedded_ones() -> None:
-    given = json.loads((DOCKER / "airflow" / "connections.json").read_text())
-    known = connections(INSIDE)
-    assert set(given) == {*known, *(f"ssh_{name}" for name in WORKER_NAMES)}
-    for conn_id, arguments in known.items():
-        expected = {**arguments, "extra": json.loads(str(arguments["extra"]))}
-        if conn_id == "kafka_default":
-            expected["extra"] = {"bootstrap.servers": f"kafka:{DEFAULT_PORTS['kafka']}"}
-        if conn_id == "spark_default":
-            expected["host"] = "spark://spark-master"
-        assert given[conn_id] == expected
-    port = int(sshd_config()["Port"])
+def test_the_example_of_ssh_hosts_reaches_a_workers_sshd() -> None:
+    (host,) = json.loads((DOCKER / "ssh_hosts.json").read_text()).values()
+    assert str(host["port"]) == SERVICES[WORKERS[0]]["command"][2]
     secrets = {f"/run/secrets/{name}" for name in SERVICES["airflow-scheduler"]["secrets"]}
-    for name in WORKER_NAMES:
-        arguments = given[f"ssh_{name}"]
-        assert (arguments["host"], arguments["port"], arguments["login"]) == (name, port, "faultline")
-        assert set(arguments["extra"].values()) == secrets
-    assert "/opt/faultline/docker/airflow/connections.json" in (DOCKER / "airflow" / "init").read_text()
+    assert {host["key_file"], host["known_hosts"]} == secrets
+    keys = {"key_file": str(FILE), "known_hosts": str(FILE)}
+    assert check_ssh_host("example", {**host, **keys})["user"] == "faultline"
 
 
 # ---- Secrets ----
@@ -406,13 +279,13 @@ def test_no_password_has_a_default() -> None:
 def test_keys_come_from_files_that_the_environment_names() -> None:
     for name, secret in COMPOSE["secrets"].items():
         assert REQUIRED.match(secret["file"]), name
-    assert SERVICES["spark-worker-1"]["secrets"] == ["ssh_authorized_key", "ssh_host_key"]
+    assert SERVICES[WORKERS[0]]["secrets"] == ["ssh_authorized_key", "ssh_host_key"]
     holders = [name for name, service in SERVICES.items() if "ssh_key" in service.get("secrets", [])]
     assert holders == ["airflow-scheduler"]
 
 
 def sshd_config() -> dict[str, str]:
-    lines = (DOCKER / "spark" / "sshd_config").read_text().splitlines()
+    lines = (DOCKER / "sshd_config").read_text().splitlines()
     return dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
 
 
@@ -422,7 +295,9 @@ def test_sshd_takes_one_user_by_key_only() -> None:
     assert {config[key] for key in no} == {"no"}
     assert config["AuthenticationMethods"] == "publickey" and config["AllowUsers"] == "faultline"
     assert config["AuthorizedKeysFile"] == "/run/secrets/ssh_authorized_key"
-    assert config["Port"] in SERVICES["spark-worker-1"]["healthcheck"]["test"]
+    assert config["ListenAddress"] == HOST and "Port" not in config
+    ports = [SERVICES[name]["command"][2] for name in WORKERS]
+    assert ports == [SERVICES[name]["healthcheck"]["test"][-1] for name in WORKERS] and len(set(ports)) == len(WORKERS)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen makes the keys; install openssh-client")
@@ -440,11 +315,11 @@ def test_make_secrets_gives_all_that_is_asked_for_and_keeps_it(tmp_path: Path) -
     assert make() == made
     given = dict(line.split("=", 1) for line in made["env"].decode().splitlines())
     assert set(given) == set(re.findall(r"\$\{([A-Z_]+):\?", FILE.read_text()))
-    assert all(given.values()) and re.fullmatch(r"[\w-]{43}=", given["FAULTLINE_FERNET_KEY"])
+    assert all(given.values())
     assert re.fullmatch(r"[0-9a-f]{48}", given["FAULTLINE_POSTGRES_PASSWORD"])
     assert {Path(secret["file"].split("}")[1]).name for secret in COMPOSE["secrets"].values()} <= set(made)
     hosts = [line.split()[0] for line in made["ssh_known_hosts"].decode().splitlines()]
-    assert hosts == [f"[{name}]:{sshd_config()['Port']}" for name in WORKER_NAMES]
+    assert hosts == [f"[{HOST}]:{SERVICES[name]['command'][2]}" for name in WORKERS]
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
 
@@ -501,13 +376,21 @@ def test_a_worker_is_healthy_when_the_master_knows_it_and_sshd_answers() -> None
         port = str(server.getsockname()[1])
         thread = threading.Thread(target=greet, args=(server,))
         thread.start()
-        with answering({"workers": [{"host": socket.gethostname(), "state": "ALIVE"}]}) as url:
-            assert healthy("spark-worker", url, port)
+        with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
+            assert healthy("spark-worker", url, "17081", port)
+            assert not healthy("spark-worker", url, "17082", port)
         thread.join()
-        with answering({"workers": [{"host": socket.gethostname(), "state": "DEAD"}]}) as url:
-            assert not healthy("spark-worker", url, port)
-    with answering({"workers": [{"host": socket.gethostname(), "state": "ALIVE"}]}) as url:
-        assert not healthy("spark-worker", url, port)
+        with answering({"workers": [{"port": 17081, "state": "DEAD"}]}) as url:
+            assert not healthy("spark-worker", url, "17081", port)
+    with answering({"workers": [{"port": 17081, "state": "ALIVE"}]}) as url:
+        assert not healthy("spark-worker", url, "17081", port)
+
+
+def test_a_port_is_healthy_when_something_listens() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = str(server.getsockname()[1])
+        assert healthy("port", port)
+    assert not healthy("port", port)
 
 
 # ---- Compose itself ----

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from faultline.airflow_home import present_database
 from faultline.errors import ConfigError
 from faultline.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
 from faultline.spark_conf import LOCAL_MASTER
@@ -72,7 +73,8 @@ def provision(settings: Settings) -> None:
     wanted = connections(settings)
     stamp = settings.airflow_home / "provisioned.json"
     digest = _digest(wanted, settings)
-    if stamp.exists() and stamp.read_text() == digest:
+    # A database elsewhere may be another one at the same address.
+    if stamp.exists() and stamp.read_text() == digest and present_database(settings) is None:
         return
     from airflow.models.connection import Connection
     from airflow.utils.db import initdb

@@ -1,0 +1,206 @@
+"""Airflow on a real PostgreSQL, embedded and as the containers start it; and addresses that are refused."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_home import DATABASE, PASSWORD, password, present_database
+from faultline.bench.installation import EXPERIMENT, form
+from faultline.demo import await_dags
+from faultline.java import find_java
+from faultline.processes import end_processes
+from faultline.serve import services
+from faultline.settings import HOST, instance
+from faultline.store import Store
+from faultline.supervision import Supervisor, marked_processes
+from faultline.waiting import wait_until
+from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+SECRET = "pass%40word"  # a sign that a configuration file could interpolate
+SWEEP_ONLY = ("repetitions", "max_measurements")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A PostgreSQL of our own in a temporary folder."""
+
+    programs: Path
+    folder: Path
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"postgresql://faultline:{SECRET}@{HOST}:{self.port}/postgres"
+
+    def call(self, program: str, *arguments: str, **more: str) -> str:
+        # The server refuses to run as root.
+        account = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+        command = [*account, str(self.programs / program), *arguments]
+        environment = {**os.environ, "LC_ALL": "C", **more}
+        done = subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def query(self, statement: str) -> str:
+        arguments = ["-h", HOST, "-p", str(self.port), "-U", "faultline", "-d", "postgres", "-Atc", statement]
+        return self.call("psql", *arguments, PGPASSWORD="pass@word").strip()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    programs = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts)]
+    found = programs[-1] if programs else shutil.which("initdb")
+    if not found:
+        pytest.fail("PostgreSQL is not installed; run scripts/install-debian-packages")
+    folder = Path(tempfile.mkdtemp(prefix="faultline-pg-"))
+    (folder / "password").write_text("pass@word")
+    if os.getuid() == 0:
+        account = pwd.getpwnam("postgres")
+        for path in (folder, folder / "password"):
+            os.chown(path, account.pw_uid, account.pw_gid)
+    made = Cluster(Path(found).parent, folder, free_ports(1)[0])
+    data = str(folder / "data")
+    made.call(
+        "initdb",
+        "-D",
+        data,
+        "-U",
+        "faultline",
+        "-A",
+        "scram-sha-256",
+        "--pwfile",
+        str(folder / "password"),
+        "-E",
+        "UTF8",
+    )
+    options = f"-p {made.port} -c listen_addresses={HOST} -k {folder}"
+    made.call("pg_ctl", "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
+    yield made
+    made.call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+    shutil.rmtree(folder)
+
+
+def test_up_uses_the_database_and_what_runs_keeps_it(
+    installation: Installation, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATABASE, cluster.address)
+    done = installation.run("up")
+    assert done.returncode == 0, done.stderr
+    await_dags(AirflowApi(installation.settings), "experiment")
+    assert cluster.query("SELECT count(*) FROM dag WHERE dag_id = 'experiment'") == "1"
+    assert not (installation.home / "airflow" / "airflow.db").exists()
+    monkeypatch.delenv(DATABASE)
+    assert installation.run("up").returncode == 0
+    assert present_database(installation.settings) is not None
+    monkeypatch.setenv(DATABASE, cluster.address + "2")
+    refused = installation.run("up")
+    assert refused.returncode == 2 and "Airflow runs on another database" in refused.stderr
+
+
+@pytest.fixture
+def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts one service as its container does; all are ended afterwards."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", "faultline.serve", name]
+        with (installation.home / f"{name}.log").open("w") as log:
+            started.append(
+                subprocess.Popen(
+                    command,
+                    env=installation.environment,
+                    cwd=installation.home,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        return started[-1]
+
+    yield begin
+    end_processes(marked_processes(installation.settings))
+    for process in started:
+        process.wait(30)
+
+
+def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_containers(
+    installation: Installation,
+    cluster: Cluster,
+    serve: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DATABASE, cluster.address)
+    monkeypatch.setenv(PASSWORD, "given")
+    assert serve("prepare").wait(120) == 0, (installation.home / "prepare.log").read_text()
+    settings = installation.settings
+    mark = instance(settings)
+    assert serve("prepare").wait(120) == 0 and instance(settings) == mark, "a second time changes no mark"
+    # Only that one container is told the database and the password.
+    monkeypatch.delenv(DATABASE)
+    monkeypatch.delenv(PASSWORD)
+    assert password(settings) == "given" and present_database(settings) is not None
+
+    for one in services(settings, find_java(settings.home / "java.json")).values():
+        process = serve(one.name)
+        wait_until(
+            one.ready,
+            timeout_s=180,
+            every_s=0.5,
+            what=f"{one.name}: ready",
+            alive=lambda process=process, name=one.name: (  # type: ignore[misc]
+                None if process.poll() is None else (installation.home / f"{name}.log").read_text()[-2000:]
+            ),
+        )
+    api = AirflowApi(settings)
+    await_dags(api, EXPERIMENT)
+    conf = {key: value for key, value in form("test", [100.0], 1).items() if key not in SWEEP_ONLY}
+    run_id = api.trigger(EXPERIMENT, {**conf, "rate": 100.0})
+    wait_until(lambda: api.run_state(EXPERIMENT, run_id) in FINISHED, timeout_s=300, every_s=0.5, what="the run's end")
+    (record,) = Store(settings.results).query()
+    assert record.status == "valid" or all(one.split(":")[0] in OF_A_BUSY_MACHINE for one in record.reasons)
+    assert cluster.query("SELECT count(*) FROM dag_run WHERE dag_id = 'experiment'") == "1"
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(
+    installation: Installation, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.query("CREATE DATABASE narrow ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    monkeypatch.setenv(DATABASE, cluster.address.replace("/postgres", "/narrow"))
+    done = installation.run("up")
+    assert done.returncode == 2 and "encoding is SQL_ASCII" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("mysql://u:secret@127.0.0.1/airflow", "FAULTLINE_DATABASE: mysql"),
+        ("no address", "FAULTLINE_DATABASE: not an address"),
+        ("postgresql://u:secret@127.0.0.1:1", "database none"),
+        ("postgresql://u:secret@127.0.0.1:1/airflow", "does not answer"),
+    ],
+)
+def test_an_address_of_no_use_is_refused_before_anything_starts(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, address: str, words: str
+) -> None:
+    monkeypatch.setenv(DATABASE, address)
+    done = installation.run("up")
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+    assert not Supervisor(installation.settings).running()
