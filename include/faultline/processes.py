@@ -234,15 +234,24 @@ def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) 
             process.send_signal(signal.SIGCONT)
             process.terminate()
             alive.append(process)
-    _, stubborn = psutil.wait_procs(alive, timeout=grace_s)
+    stubborn = _outlive(alive, grace_s)
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    _, immortal = psutil.wait_procs(stubborn, timeout=grace_s)
-    if immortal:
+    if immortal := _outlive(stubborn, grace_s):
         names = ", ".join(str(process.pid) for process in immortal)
         raise InfrastructureError(f"processes {names}: still there after SIGKILL; look at them with ps")
     return [process.pid for process in alive]
+
+
+def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended after so many seconds. One that nobody has buried yet (a zombie) has ended."""
+    left, deadline = list(processes), time.monotonic() + seconds
+    while left := [process for process in left if live_process(process.pid, process.create_time()) is not None]:
+        if time.monotonic() >= deadline:
+            break
+        psutil.wait_procs(left, timeout=0.05)
+    return left
 
 
 def end_ledger(ledger: Path, *, grace_s: float = 5.0) -> list[int]:

@@ -100,7 +100,7 @@ def loopback_settings() -> dict[str, str]:
 def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf."""
     # The attempt's id in an executor's command line is what the guard rails look for.
-    options = f"-Dfaultline.run={attempt.id} {logging_option(settings)}"
+    options = f"{mark_option(attempt.id)} {logging_option(settings)}"
     if not config.planned_faults():
         # Where something is broken, processes start as everybody's do: their start is part of what is measured.
         options = f"{options} {archive_option(settings)}".rstrip()
@@ -114,14 +114,24 @@ def workload_settings(settings: Settings, attempt: Attempt, config: Configuratio
     }
 
 
+def mark_option(attempt: str) -> str:
+    """The JVM option by which `processes_with_token` knows a process of the attempt."""
+    return f"-Dfaultline.run={attempt}"
+
+
 def logging_option(settings: Settings) -> str:
     """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
     return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
 
 
-def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]:
-    """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler."""
-    quick = "" if large else "-XX:TieredStopAtLevel=1"
+def batch_settings(settings: Settings, *, large: bool = False, attempt: str | None = None) -> dict[str, str]:
+    """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler.
+
+    A job for an `attempt` bears its mark, so that whoever closes the attempt finds it when its task was killed.
+    """
+    options = [] if large else ["-XX:TieredStopAtLevel=1"]
+    options += [mark_option(attempt)] if attempt else []
+    options += [logging_option(settings), archive_option(settings)]
     return {
         **loopback_settings(),
         "spark.driver.memory": "1g",
@@ -130,7 +140,7 @@ def batch_settings(settings: Settings, *, large: bool = False) -> dict[str, str]
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": str(large).lower(),
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"{quick} {logging_option(settings)} {archive_option(settings)}".strip(),
+        "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
     }
 
 

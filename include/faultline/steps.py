@@ -344,6 +344,9 @@ def _tail(log: Path) -> str:
 
 
 def _spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:
+    # The scheduler may die and have a step begun twice; what two generators send is no measurement.
+    if _last(attempt, role) is not None:
+        raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
     return spawn_detached(
         command,
         role=role,

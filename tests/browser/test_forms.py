@@ -13,6 +13,7 @@ from faultline.airflow_api import FINISHED, AirflowApi
 from faultline.config import Configuration, parse_configuration
 from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.matrix import Matrix
+from faultline.schedule import NIGHTLY
 from faultline.store import Store
 from faultline.waiting import wait_until
 from faultline.workloads import TRAITS
@@ -38,6 +39,11 @@ SWEEP = {
     "preset": "smoke", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
 }  # fmt: skip
+NIGHT = {
+    "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],
+    "repetitions": 6, "controls": 2, "baseline_nights": 5, "metrics": ["latency_ms.p50", "recovery.macro_s"],
+    "only_missing": False, "max_measurements": 2, "build": "form:check",
+}  # fmt: skip
 BOOKKEEPING = {
     "repetition": 2, "series": "form-check", "build": "form:check", "matrix": "form-check", "sweep_id": "form-check",
     "parent_run_id": "nobody", "logical_date": "2026-11-21", "keep_topics": True,
@@ -48,7 +54,8 @@ BOOKKEEPING = {
 def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
     """The open form of a paused DAG, whose runs stay queued; they are gone before anything can start them."""
     dag_id, token = request.param, AirflowApi(ui.installation.settings).token()
-    params = call(ui.installation, token, "GET", f"/dags/{dag_id}/details")["params"]
+    details = call(ui.installation, token, "GET", f"/dags/{dag_id}/details")
+    params = details["params"]
     call(ui.installation, token, "PATCH", f"/dags/{dag_id}", {"is_paused": True})
     made = Form(ui, dag_id, params)
     try:
@@ -59,7 +66,7 @@ def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
     finally:
         for run in call(ui.installation, token, "GET", f"/dags/{dag_id}/dagRuns?state=queued")["dag_runs"]:
             call(ui.installation, token, "DELETE", f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}")
-        call(ui.installation, token, "PATCH", f"/dags/{dag_id}", {"is_paused": False})
+        call(ui.installation, token, "PATCH", f"/dags/{dag_id}", {"is_paused": details["is_paused"]})
 
 
 def legal(name: str, workload: str) -> Any:
@@ -130,6 +137,19 @@ def test_every_field_of_an_experiment_takes_a_legal_value_and_a_wrong_one_is_ref
     assert status == 200, run
     assert run["conf"] == values
     assert parse_configuration({name: run["conf"][name] for name in Configuration.model_fields}).rate == values["rate"]
+
+
+@pytest.mark.parametrize("form", [NIGHTLY], indirect=True)
+def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
+    assert set(NIGHT) == set(form.params), "a new field needs a value here"
+    form.fill({"build": "two words"})
+    status, answer = form.send()
+    assert status == 400 and answer["detail"].startswith("Invalid input for param build: ")
+    form.fill(NIGHT)
+    expect(form.complaints).to_have_count(0)
+    status, run = form.send()
+    assert status == 200, run
+    assert run["conf"] == NIGHT
 
 
 @pytest.mark.parametrize("form", ["state_size_x_checkpoint_interval"], indirect=True)

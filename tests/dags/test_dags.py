@@ -13,7 +13,7 @@ from faultline.matrices import MATRICES
 from faultline.matrix import Matrix, plan
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
-from faultline.orchestration.run_experiment import retry_policy
+from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.schedule import NIGHTLY
 from faultline.settings import ROOT
 
@@ -171,3 +171,14 @@ def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
         InfrastructureError: RetryAction.RETRY,
         InvalidMeasurement: RetryAction.RETRY,
     }
+
+
+def test_the_state_of_another_run_is_told_by_its_value() -> None:
+    """The SDK answers with an enumeration whose text is not its value: a stopped sweep went unnoticed."""
+    from airflow.sdk.api.datamodels._generated import DagRunState
+
+    class Instance:
+        def get_dagrun_state(self, dag_id: str, run_id: str) -> object:
+            return DagRunState.FAILED
+
+    assert state_of({"ti": Instance()}, "a", "r") == "failed"

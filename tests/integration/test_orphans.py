@@ -15,9 +15,11 @@ import pytest
 
 from faultline.attempt import Attempt, write_json
 from faultline.config import parse_configuration
+from faultline.errors import InfrastructureError
 from faultline.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
 from faultline.processes import end_ledger, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
+from faultline.steps import start_generator
 from faultline.store import Store
 
 pytestmark = pytest.mark.integration
@@ -86,6 +88,14 @@ def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site
     assert (record.attempt, record.status) == (orphan.id, "failed")
     assert site.sweep() == []
     assert len(site.deleted) == 2
+
+
+def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
+    """A scheduler that died may run a task once more; two generators would be no measurement."""
+    attempt = site.attempt(1, kafka={"bootstrap": "127.0.0.1:1"})
+    with pytest.raises(InfrastructureError, match="generator: was started before"):
+        start_generator(attempt, site.settings)
+    assert len(read_ledger(attempt.ledger)) == 1
 
 
 def test_what_is_being_measured_is_left_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,24 @@ def _matrices(say: Say, quick: bool) -> Figures:
     return run(say, quick)
 
 
+def _crash(say: Say, quick: bool) -> Figures:
+    from faultline.bench.crash import run
+
+    return run(say, quick)
+
+
+def _sweep(say: Say, quick: bool) -> Figures:
+    from faultline.bench.long_sweep import run
+
+    return run(say, quick)
+
+
+def _verdicts(say: Say, quick: bool) -> Figures:
+    from faultline.bench.verdicts import run
+
+    return run(say, quick)
+
+
 BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
     "overhead": _overhead,
@@ -123,4 +141,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "aggregate": _aggregate,
     "harvest": _harvest,
     "matrices": _matrices,
+    "crash": _crash,
+    "sweep": _sweep,
+    "verdicts": _verdicts,
 }

@@ -1,21 +1,27 @@
 """Whether the whole chain gives back what the engine with known truth planted, through real Kafka.
 
-Each scenario is one experiment like any other. Its times are compared in bins, its counts exactly. What
-was measured is kept in one file, by scenario and by the hash of the code, so a benchmark that was
-interrupted goes on where it was, and one of changed code begins anew.
+Each scenario is one experiment like any other. Its times are compared in bins, its counts exactly. Its topics are
+harvested once more by Spark, as those of every other workload are, and the tables must be the same. What was measured
+is kept in one file, by scenario and by the hash of the code, so a benchmark that was interrupted goes on where it was,
+and one of changed code begins anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from faultline.attempt import write_json
+import pandas as pd
+
+from faultline.attempt import Attempt, write_json
 from faultline.bench.figure import Figure
+from faultline.bench.spark_job import run_job, submit_command
+from faultline.bench.topics import delete_topics
 from faultline.errors import InfrastructureError
 from faultline.known_truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.known_truth.truth import Comparison, compare, planted
@@ -25,6 +31,7 @@ from faultline.settings import Settings
 from faultline.single import run_single
 from faultline.sources import primer_records
 
+TABLES = ("records", "tuples", "counts")
 # An experiment whose record is invalid is measured again, as in a sweep.
 MOST_MEASUREMENTS = 3
 _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
@@ -34,7 +41,8 @@ Outcome = dict[str, Any]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors.
+    """Runs what is missing of the scenarios. Figures: scenarios, worst_time_error_bins, count_errors, and
+    differing_tables: of Spark's harvest from the one that was judged.
 
     Raises InfrastructureError when a scenario gives no valid record.
     """
@@ -56,10 +64,12 @@ def figures(outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
     n = len(outcomes)
     times = [max(float(item["error"]) for item in _of_kind(outcome, "time")) for outcome in outcomes]
     counts = [sum(float(item["error"]) for item in _of_kind(outcome, "count")) for outcome in outcomes]
+    differing = [len(outcome["differing_tables"]) for outcome in outcomes]
     found = {
         "scenarios": Figure(n, "1", n, n, n),
         "worst_time_error_bins": Figure(max(times), "bins", min(times), max(times), n),
         "count_errors": Figure(sum(counts), "1", min(counts), max(counts), n),
+        "differing_tables": Figure(sum(differing), "1", min(differing), max(differing), n),
     }
     return {name: asdict(figure) for name, figure in found.items()}
 
@@ -109,16 +119,46 @@ def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
     record: Record | None = None
     for number in range(MOST_MEASUREMENTS):
         say(f"{scenario.name}: measuring" + (f" again ({number + 1} of {MOST_MEASUREMENTS})" if number else ""))
-        record = run_single("known_truth", scenario.parameters(), lambda text: None, keep_topics=False)
-        if record.status == "valid":
-            found = [asdict(item) for item in judge_scenario(scenario, record)]
-            return {"attempt": record.attempt, "measurements": number + 1, "comparisons": found}
+        record = run_single("known_truth", scenario.parameters(), lambda text: None, keep_topics=True)
+        attempt = Attempt(settings.attempts / record.attempt)
+        try:
+            if record.status == "valid":
+                found = [asdict(item) for item in judge_scenario(scenario, record)]
+                outcome = {"attempt": record.attempt, "measurements": number + 1, "comparisons": found}
+                return {**outcome, "differing_tables": differing_tables(settings, attempt)}
+        finally:
+            if attempt.folder.exists():
+                delete_topics(settings.kafka_bootstrap, list(attempt.read()["topics"].values()))
         say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(
         f"{scenario.name}: no valid record in {MOST_MEASUREMENTS} measurements, the last being "
         f"{settings.attempts / record.attempt}: {'; '.join(record.reasons)}"
     )
+
+
+def differing_tables(settings: Settings, attempt: Attempt) -> list[str]:
+    """Names of the harvest's tables that Spark makes otherwise from the same topics."""
+    with tempfile.TemporaryDirectory(prefix="faultline-harvest-") as name:
+        folder = Path(name)
+        config = json.loads((attempt.folder / "harvest_config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps({**config, "target": str(folder / "harvest")}))
+        command = submit_command(settings, "harvest", ["--config", str(folder / "config.json")], kafka=True)
+        run_job(settings, command, folder)
+        pairs = {
+            table: (attempt.harvest / f"{table}.parquet", folder / "harvest" / f"{table}.parquet") for table in TABLES
+        }
+        return [table for table, pair in pairs.items() if not _alike(*pair)]
+
+
+def _alike(first: Path, second: Path) -> bool:
+    """Whether two tables hold the same rows, in whatever order."""
+    a, b = (pd.read_parquet(path) for path in (first, second))
+    columns = sorted(a.columns)
+    if columns != sorted(b.columns) or len(a) != len(b):
+        return False
+    a, b = (one[columns].sort_values(columns).reset_index(drop=True) for one in (a, b))
+    return bool(a.equals(b))
 
 
 def _show(say: Say, number: int, scenario: Scenario, outcome: Outcome) -> None:
@@ -130,6 +170,8 @@ def _show(say: Say, number: int, scenario: Scenario, outcome: Outcome) -> None:
         f"{number}. {scenario.name} ({outcome['attempt']}): worst time error {worst['error']:.3f} bins "
         f"({worst['name']}), count errors {wrong:g}"
     )
+    for table in outcome["differing_tables"]:
+        say(f"   {table}: Spark's harvest differs")
     for item in [*times, *counts]:
         if float(item["error"]) >= (0.1 if item["kind"] == "time" else 1):
             say(f"   {item['name']}: planted {_text(item['planted'])}, measured {_text(item['measured'])}")

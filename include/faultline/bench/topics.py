@@ -238,8 +238,14 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
             made.append(name)
         yield names
     finally:
-        for name, future in (admin.delete_topics(made) if made else {}).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0]}") from error
+        delete_topics(bootstrap, made)
+
+
+def delete_topics(bootstrap: str, names: Sequence[str]) -> None:
+    """Deletes topics. Raises InfrastructureError for one that stays."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    for name, future in (admin.delete_topics(list(names)) if names else {}).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0]}") from error

@@ -19,6 +19,7 @@ from faultline.config import Configuration
 from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
+from faultline.orchestration.run_experiment import state_of
 from faultline.settings import load_settings
 from faultline.waiting import seldom
 
@@ -164,8 +165,7 @@ def parent_stopped() -> bool:
     params = context["params"]
     if not params.get("parent_run_id") or not params.get("matrix"):
         return False
-    state = context["ti"].get_dagrun_state(dag_id=params["matrix"], run_id=params["parent_run_id"])
-    return str(state) == "failed"
+    return state_of(context, params["matrix"], params["parent_run_id"]) == "failed"
 
 
 def run_at_work(run_id: str) -> bool:
@@ -285,9 +285,10 @@ class HarvestOperator(LocalSparkJob):
         super().__init__(program="harvest", jars=kafka_jars(load_settings()), **arguments)
         self.attempt_id = attempt_id
 
-    def execute(self, context: Any, *, large: bool = False) -> None:
+    def execute(self, context: Any, **arguments: Any) -> None:
         from faultline.closing import note_failure
         from faultline.harvesting import gather, is_large
+        from faultline.processes import end_processes, processes_with_token
         from faultline.spark_conf import JOBS
         from faultline.steps import scheduled_records
 
@@ -299,9 +300,11 @@ class HarvestOperator(LocalSparkJob):
 
                 harvest(configuration)
                 return
+            # The job of an earlier try whose task was killed would write into the same folder.
+            end_processes(processes_with_token(attempt.id))
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
-            super().execute(context, large=large or is_large(scheduled_records(attempt)))
+            super().execute(context, large=is_large(scheduled_records(attempt)), attempt=attempt.id)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)
             raise

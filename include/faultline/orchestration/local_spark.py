@@ -23,10 +23,10 @@ class LocalSparkJob(SparkSubmitOperator):
             application=str(path_of(load_settings(), program)), conn_id="spark_local", durable=False, **arguments
         )
 
-    def execute(self, context: Any, *, large: bool = False) -> None:
+    def execute(self, context: Any, *, large: bool = False, attempt: str | None = None) -> None:
         from faultline.spark_conf import batch_settings, spark_environment
 
         settings = load_settings()
-        self.conf = batch_settings(settings, large=large)
+        self.conf = batch_settings(settings, large=large, attempt=attempt)
         self.env_vars = spark_environment(settings)
         super().execute(context)

@@ -32,6 +32,13 @@ def retry_policy() -> ExceptionRetryPolicy:
     )
 
 
+def state_of(context: Any, dag_id: str, run_id: str) -> str:
+    """State of another run, as seen from a task: queued, running, success or failed."""
+    state = context["ti"].get_dagrun_state(dag_id=dag_id, run_id=run_id)
+    # The SDK answers with an enumeration whose text is its name ("DagRunState.FAILED"), whatever its signature says.
+    return str(getattr(state, "value", state))
+
+
 class RunExperiment(TriggerDagRunOperator):
     """Runs the DAG `experiment` for one cell and reads the cell's record when it ended.
 
@@ -92,7 +99,7 @@ class RunExperiment(TriggerDagRunOperator):
         known = context["ti"].get_dr_count(dag_id=CHILD, run_ids=[str(self.trigger_run_id)])
         if not known:
             return None
-        return str(context["ti"].get_dagrun_state(dag_id=CHILD, run_id=str(self.trigger_run_id)))
+        return state_of(context, CHILD, str(self.trigger_run_id))
 
     def _done(self, context: Any) -> bool:
         """Whether a valid record ends it: any one of the cell, or with `only_missing` off one of this sweep.

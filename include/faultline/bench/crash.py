@@ -1,0 +1,260 @@
+"""Sweeps whose every part is killed: what Faultline promises of them, held against real processes.
+
+A sweep of short experiments with known truth runs under the real scheduler, and while it runs SIGKILL hits the
+scheduler, a running task, the API server, Kafka, the recorder, the generator or the workload's supervisor, at each
+step boundary and at random instants. Each kill is noted as it happens, so a benchmark that was interrupted goes on
+with the next.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.bench.figure import Figure
+from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form, own_services
+from faultline.bench.kills import SERVICES, Kill, find_victim, is_due, plan_kills
+from faultline.bench.leftovers import (
+    Tally,
+    series_tally,
+    stray_ports,
+    stray_processes,
+    stray_topics,
+    unclosed,
+)
+from faultline.errors import InfrastructureError
+from faultline.matrix import sweep_id_of
+from faultline.progress import current_attempt
+from faultline.services import airflow_health, kafka_ready
+from faultline.settings import Settings
+from faultline.store import Store
+from faultline.supervision import Supervisor
+from faultline.waiting import wait_until
+
+RATES = [100.0, 150.0]
+REPETITIONS = 2
+KILLS_PER_SWEEP = 6
+QUICK_KILLS = 6
+# A sweep that ends red is triggered again, as its user would; more often means that it does not heal.
+MOST_TRIGGERS = 4
+_POLL_S = 0.25
+_RECOVERY_S = 180.0
+# A boundary that a sweep does not reach is waited for no longer.
+_BOUNDARY_S = 300.0
+
+# Figures by what they sum of a tally.
+_COUNTS = {
+    "cells": "planned", "cells_once": "once", "cells_lost": "lost", "cells_double": "double",
+    "remeasured": "remeasured", "attempts": "attempts",
+}  # fmt: skip
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One sweep under kills, with the runs that it took; `seconds` from its trigger to its end."""
+
+    series: str
+    kills: int
+    triggers: int
+    seconds: float
+    outcome: Tally
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Kills and counts: all planned kills, or six when `quick`. Figures: what was killed, what became of the cells,
+    what was left behind, and the wall time.
+
+    Raises InfrastructureError naming what was lost, measured twice or left behind.
+    """
+    kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
+    with own_services("crash", say) as settings:
+        journal, api = Journal(settings), AirflowApi(settings)
+        for former in api.runs(MATRIX, "queued", "running"):
+            say(f"{former['dag_run_id']}: goes on from an interrupted call")
+            await_run(api, former["dag_run_id"])
+        while left := [kill for kill in kills if kill.number not in journal.done]:
+            say(f"{len(kills) - len(left)} of {len(kills)} kills done")
+            sweep = _sweep(settings, left[:KILLS_PER_SWEEP], journal, say)
+            journal.note("sweep", **asdict(sweep))
+            if not sweep.kills:
+                raise InfrastructureError(f"crash: the moment of kill {left[0].number} ({left[0]}) never came")
+            say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
+        _calm(settings, say)
+        leftovers = {
+            "orphan_processes": stray_processes(settings),
+            "orphan_ports": stray_ports(settings),
+            "orphan_topics": stray_topics(settings),
+            "orphan_attempts": unclosed(settings),
+        }
+        problems = Store(settings.results).read().problems
+    for line in [line for lines in leftovers.values() for line in lines]:
+        say(line)
+    found = figures(journal.sweeps, journal.kills, {name: len(lines) for name, lines in leftovers.items()})
+    found["unreadable_records"] = Figure(len(problems), "1", len(problems), len(problems), 1)
+    _require(found)
+    return {name: asdict(figure) for name, figure in found.items()}
+
+
+class Journal:
+    """Kills and sweeps that are done, a line each, so that a crash of the benchmark itself loses none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.home / "crash.jsonl"
+        self._lines: list[dict[str, Any]] = []
+        if self._path.exists():
+            self._lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+
+    def note(self, kind: str, **facts: Any) -> None:
+        """Adds a line and writes it to disk."""
+        self._lines.append({"kind": kind, **facts})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self._lines[-1]) + "\n")
+
+    @property
+    def kills(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines if line["kind"] == "kill"]
+
+    @property
+    def done(self) -> set[int]:
+        """Numbers of the kills that were delivered."""
+        return {line["number"] for line in self.kills}
+
+    @property
+    def sweeps(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines if line["kind"] == "sweep"]
+
+
+def figures(
+    sweeps: Sequence[dict[str, Any]], kills: Sequence[dict[str, Any]], leftovers: dict[str, int]
+) -> dict[str, Figure]:
+    """Sums over all sweeps; `low` and `high` are those of single sweeps where that says something."""
+
+    def total(values: list[float], unit: str = "1") -> Figure:
+        return Figure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
+
+    found = {f"kills_{victim}": total([kill["victim"] == victim for kill in kills]) for victim in _victims(kills)}
+    found["kills"] = total([1.0 for _ in kills])
+    found["kills_at_boundaries"] = total([kill["after"] is not None for kill in kills])
+    for name, key in _COUNTS.items():
+        found[name] = total([sweep["outcome"][key] for sweep in sweeps])
+    found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
+    found |= {name: total([count]) for name, count in leftovers.items()}
+    found["wall_s"] = total([sweep["seconds"] for sweep in sweeps], "s")
+    return found
+
+
+def _victims(kills: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted({kill["victim"] for kill in kills})
+
+
+def _require(found: dict[str, Figure]) -> None:
+    """Raises InfrastructureError for what must not be."""
+    forbidden = [name for name in found if name.startswith(("orphan_", "unreadable_"))]
+    forbidden += ["cells_lost", "cells_double", "remeasured"]
+    bad = [f"{name} {found[name].value:g}" for name in forbidden if found[name].value]
+    if bad:
+        raise InfrastructureError(f"crash: {', '.join(bad)}")
+
+
+def _sweep(settings: Settings, kills: Sequence[Kill], journal: Journal, say: Say) -> Sweep:
+    """Triggers a sweep, delivers kills while it runs, and triggers it again till it ends green."""
+    api, began = AirflowApi(settings), time.monotonic()
+    series = f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    waiting, state = list(kills), ""
+    runs: list[str] = []
+    while state != "success":
+        if len(runs) == MOST_TRIGGERS:
+            raise InfrastructureError(
+                f"{series}: not green after {MOST_TRIGGERS} triggers; see {settings.airflow_home}"
+            )
+        runs.append(api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=f"{series}-{len(runs)}"))
+        while waiting and _state(api, runs[-1]) not in FINISHED:
+            if _deliver(settings, api, waiting[0], runs[-1], journal, say):
+                waiting.pop(0)
+        state = await_run(api, runs[-1])
+    outcome = series_tally(settings, series, [sweep_id_of(run) for run in runs])
+    return Sweep(series, len(kills) - len(waiting), len(runs), time.monotonic() - began, outcome)
+
+
+def _deliver(settings: Settings, api: AirflowApi, kill: Kill, run_id: str, journal: Journal, say: Say) -> bool:
+    """Waits for the kill's moment, and kills; False when the sweep ended, or its moment never came."""
+    began, since = time.monotonic(), datetime.now(UTC)
+    while True:
+        if _state(api, run_id) in FINISHED or time.monotonic() - began > _BOUNDARY_S:
+            return False
+        due = time.monotonic() - began >= kill.wait_s if kill.after is None else _reached(api, kill.after, since)
+        process = find_victim(settings, kill.victim, current_attempt(settings, sweep_id_of(run_id))) if due else None
+        if process is not None:
+            break
+        time.sleep(_POLL_S)
+    try:
+        created = process.create_time()
+        process.kill()
+    except psutil.NoSuchProcess:
+        return False
+    say(f"kill {kill.number}: {kill}, pid {process.pid}")
+    journal.note(
+        "kill", **asdict(kill), run_id=run_id, pid=process.pid, create_time=created, at=datetime.now(UTC).isoformat()
+    )
+    _survived(settings, kill, process)
+    return True
+
+
+def _state(api: AirflowApi, run_id: str) -> str:
+    """The run's state, also while the API server starts again."""
+    return str(wait_until(lambda: _ask(lambda: api.run_state(MATRIX, run_id)), timeout_s=_RECOVERY_S, what="airflow"))
+
+
+def _reached(api: AirflowApi, after: str, since: datetime) -> bool:
+    """Whether the running experiment stands right behind the step `after`, which ended since then."""
+    runs = _ask(lambda: api.runs(EXPERIMENT, "running", *(("success", "failed") if after == "teardown" else ()))) or []
+    tasks = _ask(lambda: api.tasks(EXPERIMENT, runs[0]["dag_run_id"])) if runs else None
+    return bool(tasks) and is_due(tasks or [], after, since)
+
+
+def _ask(question: Callable[[], Any]) -> Any:
+    """The answer, or None while nobody answers."""
+    try:
+        return question()
+    except InfrastructureError:
+        return None
+
+
+def _survived(settings: Settings, kill: Kill, process: psutil.Process) -> None:
+    """Waits until the victim is gone and, if it is a service, a new one answers."""
+    psutil.wait_procs([process], timeout=10)
+    if kill.victim not in SERVICES:
+        return
+    name, supervisor = SERVICES[kill.victim], Supervisor(settings)
+
+    def back() -> bool:
+        if supervisor.pids().get(name) in (None, process.pid) or supervisor.states().get(name) != "RUNNING":
+            return False
+        return kafka_ready(settings.kafka_bootstrap) if kill.victim == "kafka" else bool(airflow_health(settings))
+
+    wait_until(back, timeout_s=_RECOVERY_S, every_s=0.5, what=f"{name}: back after a kill")
+
+
+def _calm(settings: Settings, say: Say) -> None:
+    """One experiment without a kill: it cleans up behind the last dead one. Waits until no run is left."""
+    api = AirflowApi(settings)
+    say("one experiment without a kill")
+    series = f"calm-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    run_id = api.trigger(MATRIX, form(series, RATES[:1], 1), run_id=series)
+    if (state := await_run(api, run_id)) != "success":
+        raise InfrastructureError(f"{run_id}: ended as {state} although nothing was killed")
+    wait_until(
+        lambda: not api.runs(EXPERIMENT, "queued", "running"),
+        timeout_s=_RECOVERY_S,
+        every_s=1.0,
+        what="airflow: the end of every experiment",
+    )

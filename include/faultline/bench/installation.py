@@ -1,0 +1,76 @@
+"""An installation for benchmarks that break it: its own services, ports, database and results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.demo import await_dags
+from faultline.operations import require
+from faultline.rehearsal import make_archive
+from faultline.settings import Settings, load_settings
+from faultline.supervision import down, up
+from faultline.waiting import wait_until
+
+# An axis of its own, so that a sweep has as many cells as are wanted.
+MATRIX = "input_rate"
+EXPERIMENT = "experiment"
+_SWEEP_TIMEOUT_S = 8 * 3600.0
+
+Say = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def own_services(name: str, say: Say) -> Iterator[Settings]:
+    """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out.
+
+    Their records stay there too, so that a benchmark which was interrupted goes on where it was.
+    """
+    main = load_settings()
+    java = require(main)
+    make_archive(main, say)
+    home = main.home / "bench" / name
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "jars").is_symlink():
+        (home / "jars").symlink_to(main.jars, target_is_directory=True)
+    settings = Settings(main.root, home, home / "results")
+    try:
+        settings = up(settings, java.executable, java.home, progress=say)
+        await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
+        yield settings
+    finally:
+        down(settings, say)
+
+
+def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
+    """A sweep of experiments with known truth that measure 5 s each, `repetitions` at each of the `rates`."""
+    return {
+        "workload": "known_truth",
+        "truth": {},
+        "fault": "none",
+        "rate": rates,
+        "checkpoint_interval_s": 0.5,
+        "warmup_s": 5.0,
+        "duration_s": 5.0,
+        "state_mb": 0.0,
+        "accept_overload": False,
+        "repetitions": repetitions,
+        # What was killed is measured again; how often is the benchmark's affair, not the form's.
+        "max_measurements": 10,
+        "series": series,
+    }
+
+
+def await_run(api: AirflowApi, run_id: str) -> str:
+    """The state in which the sweep's run ends."""
+    state = ""
+
+    def ended() -> bool:
+        nonlocal state
+        state = api.run_state(MATRIX, run_id)
+        return state in FINISHED
+
+    wait_until(ended, timeout_s=_SWEEP_TIMEOUT_S, every_s=1.0, what=f"{MATRIX}: the end of the run {run_id}")
+    return state

@@ -1,0 +1,121 @@
+"""What a sweep under kills has to show for itself: its records, and that nothing is left of its dead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from faultline.attempt import Attempt
+from faultline.errors import FaultlineError, InfrastructureError
+from faultline.manifest import ManifestCell, Manifests
+from faultline.processes import processes_with_token
+from faultline.record import Record
+from faultline.settings import Settings, port_is_free
+from faultline.store import Cell, Store
+from faultline.supervision import Supervisor, marked_processes
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How the planned cells of a series ended.
+
+    `once`: cells with exactly one valid record; `lost`: with none; `double`: with more; `remeasured`: attempts that
+    began although their cell had a valid record; `attempts`: all of them.
+    """
+
+    planned: int
+    once: int
+    lost: int
+    double: int
+    remeasured: int
+    attempts: int
+
+
+def tally(cells: Sequence[ManifestCell], series: str, attempts: Sequence[str], records: Sequence[Record]) -> Tally:
+    """Counts records against a plan.
+
+    `attempts`: ids of all attempts of the series' sweeps, in order; `records`: theirs.
+    """
+    valid = Counter(Cell.of(record) for record in records if record.status == "valid")
+    wanted = [Cell(cell.config_id, cell.repetition, series) for cell in cells]
+    first_valid: dict[Cell, str] = {}
+    for record in records:
+        if record.status == "valid":
+            first_valid.setdefault(Cell.of(record), record.attempt)
+    cell_of = {record.attempt: Cell.of(record) for record in records}
+    again = [one for one in attempts if one in cell_of and one > first_valid.get(cell_of[one], one)]
+    return Tally(
+        planned=len(wanted),
+        once=sum(valid[cell] == 1 for cell in wanted),
+        lost=sum(valid[cell] == 0 for cell in wanted),
+        double=sum(valid[cell] > 1 for cell in wanted),
+        remeasured=len(again),
+        attempts=len(attempts),
+    )
+
+
+def attempts_of(settings: Settings) -> list[Attempt]:
+    """All attempts, in order."""
+    return [Attempt(folder) for folder in sorted(settings.attempts.glob("*")) if folder.is_dir()]
+
+
+def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Tally:
+    """The tally of a series' sweeps, the first of which planned all of its cells.
+
+    Raises InfrastructureError when that one has no plan.
+    """
+    manifest = Manifests(settings.results).read(sweeps[0])
+    if manifest is None:
+        raise InfrastructureError(f"{sweeps[0]}: has no plan")
+    attempts = [attempt.id for attempt in attempts_of(settings) if sweep_of(attempt) in sweeps]
+    records = [record for record in Store(settings.results).query() if record.sweep_id in sweeps]
+    return tally(manifest.cells, series, attempts, records)
+
+
+def sweep_of(attempt: Attempt) -> str | None:
+    """The sweep that an attempt belongs to; None when nobody can tell."""
+    try:
+        return str(attempt.read()["sweep_id"])
+    except (FaultlineError, KeyError):
+        return None
+
+
+def unclosed(settings: Settings) -> list[str]:
+    """Attempts that nobody closed."""
+    return [f"{attempt.id}: not closed" for attempt in attempts_of(settings) if not attempt.closed.exists()]
+
+
+def stray_processes(settings: Settings) -> list[str]:
+    """Processes of this installation that no service has started, and those that bear an attempt's mark."""
+    daemon = psutil.Process(Supervisor(settings).call("supervisor.getPID"))
+    known = {daemon.pid, *(process.pid for process in daemon.children(recursive=True))}
+    found = {process.pid: process for process in marked_processes(settings) if process.pid not in known}
+    for attempt in attempts_of(settings):
+        found |= {process.pid: process for process in processes_with_token(attempt.id)}
+    lines = []
+    for process in found.values():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                lines.append(f"process {process.pid}: {' '.join(process.cmdline())[:120]}")
+    return lines
+
+
+def stray_ports(settings: Settings) -> list[str]:
+    """Ports of attempts at which something still listens, and the proxy's."""
+    wanted = {settings.ports["kafka_proxy"]: "the proxy"}
+    for attempt in attempts_of(settings):
+        with contextlib.suppress(FaultlineError):
+            wanted[int(attempt.read()["spark"]["ui_port"])] = attempt.id
+    return [f"port {port} of {owner}: still taken" for port, owner in wanted.items() if not port_is_free(port)]
+
+
+def stray_topics(settings: Settings) -> list[str]:
+    """Topics of attempts that still exist."""
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": settings.kafka_bootstrap, "log_level": 0})
+    return [f"topic {name}" for name in client.list_topics(timeout=30).topics if name.startswith("faultline-")]
