@@ -186,11 +186,13 @@ def test_mistreated_records_are_exact_and_the_same_in_every_incarnation(style: s
 
 
 def test_figures_add_up_what_the_scenarios_found() -> None:
-    def outcome(times: list[float], counts: list[float]) -> dict[str, object]:
+    def outcome(times: list[float], counts: list[float], *differing: str) -> dict[str, object]:
         kinds = [("time", error) for error in times] + [("count", error) for error in counts]
-        return {"comparisons": [{"kind": kind, "error": error} for kind, error in kinds]}
+        comparisons = [{"kind": kind, "error": error} for kind, error in kinds]
+        return {"comparisons": comparisons, "differing_tables": list(differing)}
 
-    found = figures([outcome([0.1, 0.4], [0, 0]), outcome([0.2], [3, 0])])
+    found = figures([outcome([0.1, 0.4], [0, 0]), outcome([0.2], [3, 0], "counts")])
     assert found["scenarios"]["value"] == 2
     assert (found["worst_time_error_bins"]["value"], found["worst_time_error_bins"]["low"]) == (0.4, 0.2)
     assert (found["count_errors"]["value"], found["count_errors"]["high"]) == (3, 3)
+    assert found["differing_tables"]["value"] == 1

@@ -1,0 +1,101 @@
+"""What `bench crash` plans, when it takes a moment for due, and how it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.bench.crash import figures
+from faultline.bench.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
+from faultline.bench.leftovers import tally
+from faultline.bench.long_sweep import LOCKED, fixed_cost, growth, lines_with
+from faultline.manifest import ManifestCell
+from faultline.record import Record
+from tests.unit.sample_records import sample
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def test_the_plan_holds_every_victim_at_every_boundary_and_is_the_same_each_time() -> None:
+    kills = plan_kills()
+    boundaries = Counter((kill.victim, kill.after) for kill in kills if kill.after)
+    assert set(boundaries.values()) == {1}
+    assert len(boundaries) == 4 * len(STEPS) + sum(map(len, ROLES.values()))
+    assert sum(kill.after is None for kill in kills) == RANDOM_KILLS
+    assert {kill.victim for kill in kills} == set(VICTIMS)
+    assert [kill.number for kill in kills] == list(range(len(kills)))
+    assert plan_kills() == kills
+
+
+def task(task_id: str, state: str | None, ended: datetime | None = None) -> dict[str, Any]:
+    return {"task_id": task_id, "state": state, "end_date": ended.isoformat() if ended else None}
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running"])
+def test_a_boundary_is_due_between_two_steps(state: str | None) -> None:
+    tasks = [task("prepare", "success", NOW), task("provision_topics", state)]
+    assert is_due(tasks, "prepare", NOW)
+    assert not is_due(tasks, "prepare", NOW + timedelta(seconds=1)), "that was an earlier one"
+    assert not is_due(tasks, "provision_topics", NOW)
+
+
+def test_a_boundary_that_has_passed_is_none() -> None:
+    assert not is_due([task("prepare", "success", NOW), task("provision_topics", "failed", NOW)], "prepare", NOW)
+    assert is_due([task("teardown", "success", NOW)], "teardown", NOW)
+    assert not is_due([task("prepare", "running")], "prepare", NOW)
+
+
+def record(attempt: str, repetition: int, status: str) -> Record:
+    return sample(attempt=attempt, repetition=repetition, status=status, reasons=[] if status == "valid" else ["x: y"])
+
+
+def cell(repetition: int) -> ManifestCell:
+    return ManifestCell(config={}, config_id=record("0", 0, "valid").config_id, repetition=repetition)
+
+
+def test_cells_are_counted_by_their_valid_records() -> None:
+    cells = [cell(number) for number in range(4)]
+    records = [
+        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "valid"), record("4", 1, "invalid"),
+        record("5", 2, "valid"), record("6", 2, "valid"),
+    ]  # fmt: skip
+    found = tally(cells, "b1", [*"123456", "7"], records)
+    assert (found.planned, found.once, found.lost, found.double) == (4, 2, 1, 1)
+    assert found.remeasured == 2, "of the cells 1 and 2"
+    assert found.attempts == 7
+
+
+def test_figures_are_sums_over_sweeps() -> None:
+    outcome = {"planned": 4, "once": 4, "lost": 0, "double": 0, "remeasured": 0, "attempts": 6}
+    sweeps = [{"outcome": outcome, "triggers": 1, "seconds": 10.0}, {"outcome": outcome, "triggers": 2, "seconds": 5.0}]
+    kills = [{"victim": "kafka", "after": "judge"}, {"victim": "task", "after": None}]
+    found = figures(sweeps, kills, {"orphan_ports": 1})
+    values = {name: figure.value for name, figure in found.items()}
+    assert values["cells"] == values["cells_once"] == 8
+    assert (values["kills"], values["kills_kafka"], values["kills_at_boundaries"]) == (2, 1, 1)
+    assert (values["triggers"], values["wall_s"], values["orphan_ports"]) == (3, 15.0, 1)
+
+
+def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:
+    figure = fixed_cost([0.0, 30.0, 62.0, 90.0], measured_s=10.0)["fixed_s"]
+    assert (figure.value, figure.low, figure.high, figure.n) == (20.0, 18.0, 22.0, 3)
+    assert fixed_cost([1.0], measured_s=10.0) == {}
+
+
+def test_growth_is_told_by_the_first_and_the_last_quarter() -> None:
+    samples = [{"kafka": (float(number), 7)} for number in range(8)]
+    found = growth(samples)  # type: ignore[arg-type]
+    assert (found["memory_kafka"].low, found["memory_kafka"].value) == (0.5, 6.5)
+    assert (found["descriptors_kafka"].low, found["descriptors_kafka"].value) == (7, 7)
+    assert growth(samples[:3]) == {}  # type: ignore[arg-type]
+
+
+def test_lines_of_all_logs_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "one.log").write_text(f"x\n(sqlite3.OperationalError) {LOCKED}\n")
+    (tmp_path / "two.txt").write_text(LOCKED)
+    assert lines_with(LOCKED, [tmp_path, tmp_path / "none"]) == 1
