@@ -73,8 +73,9 @@ def judge(directory: Path) -> Record:
     measured = measured_of(read_raw(directory))
     recovered = recoveries_of(measured)
     named = _timeline(measured, recovered)
-    why = reasons(_findings(measured, recovered))
     window, raw = measured.window, measured.raw
+    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
+    why = reasons(_findings(measured, recovered, besides))
     write_json(directory / "audit.json", {**asdict(measured.audit), "offenders": measured.offenders})
     write_histogram(directory / "latency.hlog", measured.tuples, window)
     write_series(directory / "series.json", series(window, measured.bins, measured.tuples, raw.processes, named))
@@ -89,7 +90,7 @@ def judge(directory: Path) -> Record:
             )
             for event in named
         ],
-        metrics=_metrics(measured, recovered),
+        metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
     )
@@ -120,7 +121,7 @@ def artifacts(directory: Path) -> dict[str, str]:
     }
 
 
-def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
+def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
     config = raw.attempt.config
     used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
@@ -149,7 +150,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered]) -> Metrics:
             measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
         ),
         cpu_nodes=_cpu_nodes(raw.attempt, used),
-        cpu_besides=CpuBesides.model_validate(cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)),
+        cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),
@@ -183,7 +184,7 @@ def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]
     return sorted([*frame, *(event for one in recovered for event in one.events)], key=lambda event: event.wall_ns)
 
 
-def _findings(measured: Measured, recovered: Sequence[Recovered]) -> Findings:
+def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Findings:
     raw, window, schedule = measured.raw, measured.window, measured.schedule
     done = events(raw.generator, "done")
     at_t0 = [commit for commit in raw.commits if commit.committed_wall_ns <= window.t0_ns]
@@ -208,7 +209,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered]) -> Findings:
             for problem in one.problems
         ],
         clock_jump_ms=raw.clock_jump_ms,
-        besides=cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns),
+        besides=besides,
     )
 
 

@@ -29,9 +29,11 @@ def require(settings: Settings) -> Java:
     return java
 
 
-def bring_up(say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None) -> Settings:
-    """Starts what does not run yet and waits until it answers."""
-    settings = load_settings()
+def bring_up(
+    say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None, settings: Settings | None = None
+) -> Settings:
+    """Starts what does not run yet of an installation, by default this one, and waits until it answers."""
+    settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
     return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)

@@ -61,9 +61,13 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def require_apart(a: Side, b: Side) -> None:
     """Raises ConfigError when a record stands on both sides."""
-    shared = {entry.attempt for entry in a.entries} & {entry.attempt for entry in b.entries}
-    if shared:
-        raise ConfigError(f"{b.name}: {len(shared)} of its records belong to {a.name} too; compare others")
+    if shared := shared_records(a, b):
+        raise ConfigError(f"{b.name}: {shared} of its records belong to {a.name} too; compare others")
+
+
+def shared_records(a: Side, b: Side) -> int:
+    """How many records stand on both sides."""
+    return len({entry.attempt for entry in a.entries} & {entry.attempt for entry in b.entries})
 
 
 def _found(index: Index, name: str, root: Path) -> list[Entry]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
+from faultline.bench.kills import STEPS
 from faultline.config import Configuration, parse_configuration
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix, plan
@@ -16,19 +17,6 @@ from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.schedule import NIGHTLY
 from faultline.settings import ROOT
-
-STEPS = [
-    "prepare",
-    "provision_topics",
-    "start_recorder",
-    "start_generator",
-    "submit_workload",
-    "inject_fault",
-    "await_end",
-    "harvest",
-    "judge",
-    "teardown",
-]
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:

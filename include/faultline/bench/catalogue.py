@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import psutil
@@ -51,6 +52,16 @@ def print_figures(outcome: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
+def _module(name: str) -> Callable[[Say, bool], Figures]:
+    """The benchmark of a module, which is loaded when it runs."""
+
+    def run(say: Say, quick: bool) -> Figures:
+        figures: Figures = import_module(f"faultline.bench.{name}").run(say, quick)
+        return figures
+
+    return run
+
+
 def _generator(say: Say, quick: bool) -> Figures:
     from faultline.bench.generator import run
     from faultline.jars import classpath
@@ -63,41 +74,11 @@ def _generator(say: Say, quick: bool) -> Figures:
     return run(settings.kafka_bootstrap, os.pathsep.join(map(str, jars)), str(java.executable), quick)
 
 
-def _overhead(say: Say, quick: bool) -> Figures:
-    from faultline.bench.overhead import run
-
-    return run(say, quick)
-
-
 def _fault_timing(say: Say, quick: bool) -> Figures:
     from faultline.bench.fault_timing import run
     from faultline.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
-
-
-def _known_truth(say: Say, quick: bool) -> Figures:
-    from faultline.bench.known_truth import run
-
-    return run(say, quick)
-
-
-def _workloads(say: Say, quick: bool) -> Figures:
-    from faultline.bench.workloads import run
-
-    return run(say, quick)
-
-
-def _page(say: Say, quick: bool) -> Figures:
-    from faultline.bench.page import run
-
-    return run(say, quick)
-
-
-def _aggregate(say: Say, quick: bool) -> Figures:
-    from faultline.bench.aggregate import run
-
-    return run(say, quick)
 
 
 def _harvest(say: Say, quick: bool) -> Figures:
@@ -107,41 +88,17 @@ def _harvest(say: Say, quick: bool) -> Figures:
     return run(bring_up(say, airflow=False), say, quick)
 
 
-def _matrices(say: Say, quick: bool) -> Figures:
-    from faultline.bench.matrices import run
-
-    return run(say, quick)
-
-
-def _crash(say: Say, quick: bool) -> Figures:
-    from faultline.bench.crash import run
-
-    return run(say, quick)
-
-
-def _sweep(say: Say, quick: bool) -> Figures:
-    from faultline.bench.long_sweep import run
-
-    return run(say, quick)
-
-
-def _verdicts(say: Say, quick: bool) -> Figures:
-    from faultline.bench.verdicts import run
-
-    return run(say, quick)
-
-
 BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
-    "overhead": _overhead,
+    "overhead": _module("overhead"),
     "fault_timing": _fault_timing,
-    "known_truth": _known_truth,
-    "workloads": _workloads,
-    "page": _page,
-    "aggregate": _aggregate,
+    "known_truth": _module("known_truth"),
+    "workloads": _module("workloads"),
+    "page": _module("page"),
+    "aggregate": _module("aggregate"),
     "harvest": _harvest,
-    "matrices": _matrices,
-    "crash": _crash,
-    "sweep": _sweep,
-    "verdicts": _verdicts,
+    "matrices": _module("matrices"),
+    "crash": _module("crash"),
+    "sweep": _module("long_sweep"),
+    "verdicts": _module("verdicts"),
 }

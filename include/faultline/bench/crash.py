@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.bench.figure import Figure
+from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form, own_services
 from faultline.bench.kills import SERVICES, Kill, find_victim, is_due, plan_kills
 from faultline.bench.leftovers import (
@@ -99,7 +99,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     for line in [line for lines in leftovers.values() for line in lines]:
         say(line)
     found = figures(journal.sweeps, journal.kills, {name: len(lines) for name, lines in leftovers.items()})
-    found["unreadable_records"] = Figure(len(problems), "1", len(problems), len(problems), 1)
+    found["unreadable_records"] = summarise([len(problems)], "1")
     _require(found)
     return {name: asdict(figure) for name, figure in found.items()}
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from faultline.airflow_api import FINISHED, AirflowApi
 from faultline.demo import await_dags
-from faultline.operations import require
-from faultline.rehearsal import make_archive
+from faultline.operations import bring_up
 from faultline.settings import Settings, load_settings
-from faultline.supervision import down, up
+from faultline.supervision import down
 from faultline.waiting import wait_until
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
@@ -29,15 +28,13 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
     Their records stay there too, so that a benchmark which was interrupted goes on where it was.
     """
     main = load_settings()
-    java = require(main)
-    make_archive(main, say)
     home = main.home / "bench" / name
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "jars").is_symlink():
         (home / "jars").symlink_to(main.jars, target_is_directory=True)
     settings = Settings(main.root, home, home / "results")
     try:
-        settings = up(settings, java.executable, java.home, progress=say)
+        settings = bring_up(say, settings=settings)
         await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
         yield settings
     finally:

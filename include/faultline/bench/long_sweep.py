@@ -62,8 +62,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     say(f"{series}: {outcome}")
     if outcome.once == outcome.planned:
         state.unlink()  # the next call measures anew
-    found = {name: _one(value) for name, value in asdict(outcome).items()}
-    found |= {"lock_errors": _one(locked), "seconds": _one(seconds, "s")}
+    found = {name: summarise([value], "1") for name, value in asdict(outcome).items()}
+    found |= {"lock_errors": summarise([locked], "1"), "seconds": summarise([seconds], "s")}
     found |= fixed_cost(starts, measured_s=10.0) | growth(samples)
     if outcome.once != outcome.planned or locked:
         raise InfrastructureError(f"{series}: {outcome.once} of {outcome.planned} cells, {locked} lock errors")
@@ -140,7 +140,3 @@ def _begun(state: Path) -> tuple[str, list[str]]:
         return str(found["series"]), list(found["runs"])
     except (OSError, ValueError, KeyError):
         return f"long-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", []
-
-
-def _one(value: float, unit: str = "1") -> Figure:
-    return Figure(value, unit, value, value, 1)

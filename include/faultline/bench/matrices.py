@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.bench.figure import Figure
+from faultline.bench.figure import Figure, summarise
 from faultline.demo import await_dags
 from faultline.errors import InfrastructureError
 from faultline.matrices import MATRICES
@@ -85,16 +85,13 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 def figures(outcomes: Sequence[Outcome], pages: int) -> dict[str, Figure]:
     """The figures; `pages` is how many answers of pages were checked."""
 
-    def one(value: float, unit: str) -> Figure:
-        return Figure(value, unit, value, value, 1)
-
     found = {}
     for outcome in outcomes:
-        found[f"{outcome.matrix}_s"] = one(outcome.seconds, "s")
-        found[f"{outcome.matrix}_experiments"] = one(len(outcome.records), "1")
-        found[f"{outcome.matrix}_valid"] = one(outcome.valid, "1")
-    found["matrices_s"] = one(sum(outcome.seconds for outcome in outcomes), "s")
-    found["pages"] = one(pages, "1")
+        found[f"{outcome.matrix}_s"] = summarise([outcome.seconds], "s")
+        found[f"{outcome.matrix}_experiments"] = summarise([len(outcome.records)], "1")
+        found[f"{outcome.matrix}_valid"] = summarise([outcome.valid], "1")
+    found["matrices_s"] = summarise([sum(outcome.seconds for outcome in outcomes)], "s")
+    found["pages"] = summarise([pages], "1")
     return found
 
 

@@ -285,7 +285,7 @@ class HarvestOperator(LocalSparkJob):
         super().__init__(program="harvest", jars=kafka_jars(load_settings()), **arguments)
         self.attempt_id = attempt_id
 
-    def execute(self, context: Any, **arguments: Any) -> None:
+    def execute(self, context: Any) -> None:
         from faultline.closing import note_failure
         from faultline.harvesting import gather, is_large
         from faultline.processes import end_processes, processes_with_token
@@ -304,7 +304,8 @@ class HarvestOperator(LocalSparkJob):
             end_processes(processes_with_token(attempt.id))
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
-            super().execute(context, large=is_large(scheduled_records(attempt)), attempt=attempt.id)
+            self.large, self.for_attempt = is_large(scheduled_records(attempt)), attempt.id
+            super().execute(context)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)
             raise

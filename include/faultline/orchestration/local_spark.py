@@ -16,6 +16,10 @@ class LocalSparkJob(SparkSubmitOperator):
     What the machine must provide is looked for when the task runs, not when the DAG file is read.
     """
 
+    # Set before `execute` by a job that reads much, or that belongs to one attempt.
+    large = False
+    for_attempt: str | None = None
+
     def __init__(self, *, program: str, **arguments: Any) -> None:
         from faultline.spark_conf import program as path_of
 
@@ -23,10 +27,10 @@ class LocalSparkJob(SparkSubmitOperator):
             application=str(path_of(load_settings(), program)), conn_id="spark_local", durable=False, **arguments
         )
 
-    def execute(self, context: Any, *, large: bool = False, attempt: str | None = None) -> None:
+    def execute(self, context: Any) -> None:
         from faultline.spark_conf import batch_settings, spark_environment
 
         settings = load_settings()
-        self.conf = batch_settings(settings, large=large, attempt=attempt)
+        self.conf = batch_settings(settings, large=self.large, attempt=self.for_attempt)
         self.env_vars = spark_environment(settings)
         super().execute(context)

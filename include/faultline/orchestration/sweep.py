@@ -182,13 +182,13 @@ class Aggregate(LocalSparkJob):
             **arguments,
         )
 
-    def execute(self, context: Any, **arguments: Any) -> None:
+    def execute(self, context: Any) -> None:
         from faultline.headline import sweep_headline, write_note
         from faultline.index import Index
         from faultline.matrix import sweep_id_of
         from faultline.store import Store
 
-        super().execute(context, **arguments)
+        super().execute(context)
         settings, run_id = load_settings(), context["run_id"]
         # So that the first look at the results need not parse what the sweep has added.
         Index(settings.results).refresh()

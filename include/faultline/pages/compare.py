@@ -12,7 +12,7 @@ from faultline.metrics import Metric, by_group, metrics_of
 from faultline.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
 from faultline.pages.sweep import chosen_group, chosen_metric
 from faultline.points import FAULT, Figure, Point, axes_of, in_order, points_of
-from faultline.sides import Side
+from faultline.sides import Side, shared_records
 from faultline.table import NONE
 
 SUGGESTED = 200
@@ -103,8 +103,7 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
     before, after = (
         Side(side["sweep"], tuple(entry for entry in side["members"] if entry.status == "valid")) for side in sides
     )
-    shared = {entry.attempt for entry in before.entries} & {entry.attempt for entry in after.entries}
-    if metric is None or metric.better is None or shared:
+    if metric is None or metric.better is None or shared_records(before, after):
         return {}
     return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
 
