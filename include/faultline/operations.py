@@ -9,6 +9,7 @@ from faultline.config import suggest
 from faultline.errors import ConfigError
 from faultline.jars import verify
 from faultline.java import Java, find_java
+from faultline.quiet import longest_wait_s
 from faultline.record import Record, Status
 from faultline.rehearsal import make_archive
 from faultline.settings import Settings, check_folders, load_settings
@@ -19,11 +20,12 @@ Say = Callable[[str], None]
 
 
 def require(settings: Settings) -> Java:
-    """Checks folders, Java and jars before anything is started; returns the Java to use.
+    """Checks folders, the environment's numbers, Java and jars before anything is started; returns the Java to use.
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
     check_folders(settings)
+    longest_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)
     return java

@@ -13,6 +13,7 @@ from faultline.config import Configuration
 from faultline.environment import default_build, describe
 from faultline.errors import Cancelled, ConfigError
 from faultline.orphans import owner_here
+from faultline.quiet import await_quiet, longest_wait_s
 from faultline.recorder import lock_holder
 from faultline.services import kafka_ready, master_state, worker_memory_mb
 from faultline.settings import HOST, WORKERS, Settings, check_folders, instance
@@ -66,11 +67,13 @@ def prepare(
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
+    wait_s = longest_wait_s()
     check_folders(settings)
     check_capacity(order.config)
     check_source(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
+    await_quiet(wait_s, cancelled=cancelled)
     attempt = Attempt(settings.attempts / new_attempt_id())
     attempt.folder.mkdir(parents=True)
     ui_port = free_port()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generators.pacing import BURST, Schedule, Stripe, pace
+from generators.pacing import BURST, SHORTEST_SLEEP_NS, Schedule, Stripe, pace
 from generators.piecewise import NANOSECONDS
 
 RATES = st.one_of(
@@ -115,7 +115,7 @@ def test_lateness_without_stalls_is_below_the_shortest_sleep() -> None:
     schedule, clock = Schedule.over(5000.0, 2.0), FakeClock()
     late: list[int] = []
     pace(schedule, Stripe(), 0, clock, lambda a, b: late.extend(clock.now - schedule.due_ns(k) for k in range(a, b)))
-    assert len(late) == 10_000 and 0 <= min(late) and max(late) <= 500_000
+    assert len(late) == 10_000 and 0 <= min(late) and max(late) <= SHORTEST_SLEEP_NS
 
 
 def test_pace_stops_when_asked() -> None:
