@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,6 +118,14 @@ class Attempt:
         except (OSError, ValueError):
             raise InfrastructureError(f"{self.folder.name}: has no attempt.json; clear the whole run") from None
         return value
+
+    def is_of(self, home: Path) -> bool:
+        """Whether the installation at `home` made it, and may close it: others, perhaps of other machines, may keep their
+        results in the same folder. Attempts from before that was written down are everybody's.
+        """
+        description = self.read()
+        host = (description.get("environment") or {}).get("host")
+        return description.get("home", str(home)) == str(home) and host in (None, socket.gethostname())
 
     def configuration(self) -> Configuration:
         return Configuration.model_validate(self.read()["config"])

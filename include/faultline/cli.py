@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,14 +29,26 @@ app = typer.Typer(
 
 def main() -> None:
     """Runs the command line; every expected failure is one line on standard error."""
+    # Whoever asks it to end, a command ends what it has started for itself, such as a benchmark's own services.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         app()
     except ConfigError as error:
         _refuse(error, 2)
     except FaultlineError as error:
         _refuse(error, 1)
-    except KeyboardInterrupt:
+    except Interrupted:
         _refuse("interrupted; services go on running, `./faultline down` ends them", 1)
+
+
+class Interrupted(BaseException):
+    """A signal asked for the end. Click would turn a KeyboardInterrupt into a word of its own."""
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise Interrupted
 
 
 @app.command()

@@ -5,6 +5,7 @@ Only light modules are imported at the top: this runs in tasks that shall end wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,11 +33,12 @@ def refuse_closed(attempt: Attempt) -> None:
         raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
 
 
-def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
-    """Ends the attempt's processes, writes the record that is still missing, and removes working data.
+def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
+    """Ends the attempt's processes, writes the record that is still missing, removes working data and topics.
 
-    Idempotent. Returns {"ended": pids, "topics": topics that may be deleted}. Topics are kept when the run came to
-    its end and the harvest did not read them, so that nothing measured is lost.
+    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}.
+    Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
+    nothing measured is lost.
     """
     ended = end_ledger(attempt.ledger)
     heal_leftovers(attempt)
@@ -48,9 +50,11 @@ def close(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     harvested = (attempt.harvest / "counts.parquet").exists()
     description = attempt.read()
     ran_through = (attempt.folder / "end.json").exists()
-    topics = list(description["topics"].values()) if harvested or not ran_through else []
-    if topics:
+    topics: list[str] = []
+    if harvested or not ran_through:
         remove_working_data(attempt, settings)
+        topics = [] if description.get("keep_topics") else list(description["topics"].values())
+        delete_topics(topics)
     else:
         keep_logs_only(attempt)
     write_json(attempt.closed, {"ended": ended, "topics": topics})

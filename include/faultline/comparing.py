@@ -21,7 +21,7 @@ from faultline.metrics import CENSORED_AT, KNOWN, LESS, MACRO, USUAL, Metric, va
 from faultline.points import Axis, Point, axes_of, in_order, points_of
 from faultline.settings import load_settings
 from faultline.sides import Side, require_apart, side_of
-from faultline.statistics.comparison import Comparison, Verdict, compare
+from faultline.statistics.comparison import Comparison, Verdict, between, compare
 from faultline.statistics.intervals import Interval
 from faultline.statistics.sample import Sample
 from faultline.table import FAULT_KEYS, NONE, WIDTH
@@ -99,7 +99,9 @@ def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compa
             for a, b in [[sample_of(side[point.config_id].valid, metric.key) for side in sides]]
             if len(a) and len(b)
         }
-        floors = {key: _floor(sides[0][key], controls, metric.key) for key in pairs}
+        floors = {
+            key: max(_floor(sides[0][key], controls, metric.key), _between(sides[0][key], metric.key)) for key in pairs
+        }
         compared = compare(pairs, lower_is_better=metric.better == LESS, floors=floors)
         found.update({(key, metric.key): one for key, one in compared.items()})
     rows = [
@@ -135,6 +137,14 @@ def _floor(point: Point, controls: Sequence[Point], key: str) -> float:
     own = [control for control in controls if _without_fault(control) == _without_fault(point)]
     spreads = [sample_of(control.valid, key).spread for control in own or controls]
     return max((spread for spread in spreads if spread is not None), default=0.0)
+
+
+def _between(point: Point, key: str) -> float:
+    """By which share its series differ from each other, where it has several: those of a baseline are its nights."""
+    by_series: dict[str, list[Entry]] = {}
+    for entry in point.valid:
+        by_series.setdefault(entry.series, []).append(entry)
+    return between([sample_of(entries, key) for entries in by_series.values()])
 
 
 def _without_fault(point: Point) -> str:

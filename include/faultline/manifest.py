@@ -14,7 +14,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.attempt import write_json
-from faultline.config import parse_configuration
 from faultline.errors import ConfigError, FaultlineError
 from faultline.matrix import PlannedCell
 from faultline.store import Cell
@@ -31,7 +30,8 @@ class ManifestCell(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A sweep's plan. `logical_date`: the night that it stands for; `planned_at`: when it was made, UTC."""
+    """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
+    (null in plans from before that was noted); `planned_at`: when it was made, UTC."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -43,11 +43,8 @@ class Manifest(BaseModel):
     build: str
     logical_date: str | None
     planned_at: str
+    schedule: str | None = None
     cells: tuple[ManifestCell, ...]
-
-    def planned(self) -> list[PlannedCell]:
-        """The cells as a matrix expands to them."""
-        return [PlannedCell(parse_configuration(cell.config), cell.repetition, self.series) for cell in self.cells]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from rich import box
@@ -54,6 +55,8 @@ def gaps_of(
     Raises ConfigError for a matrix, a sweep or a preset that is not known.
     """
     plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results)
+    if matrix == NIGHTLY and not plans:
+        raise ConfigError(f"{NIGHTLY}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:
         raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
     index.refresh()
@@ -90,12 +93,18 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -
 
 def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
     """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
-    missing."""
+    missing. From one night to the next the schedule is that of the former."""
     if not nights:
         return []
     newest, present = nights[-1], {plan.logical_date for plan in nights}
-    first = min(datetime.fromisoformat(plan.logical_date) for plan in nights if plan.logical_date)
-    due = due_nights(schedule(), first, now)
+    moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
+    dated = sorted(moments, key=itemgetter(0))
+    ends = [*(date for date, _ in dated[1:]), now]
+    due = [
+        night
+        for (begin, cron), end in zip(dated, ends, strict=True)
+        for night in due_nights(cron or schedule(), begin, end)
+    ]
     every = tuple(Missing(cell, "") for cell in newest.cells)
     return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
 

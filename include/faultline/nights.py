@@ -129,7 +129,8 @@ def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course
     """One figure over the nights. Nights without it, or with half of it censored, are left out of the levels."""
     values: list[Interval | None] = []
     for night in nights:
-        sample = sample_of((one for one in night.valid if one.config_id == config_id), metric.key)
+        own = [one for one in night.valid if (one.config_id, one.build) == (config_id, night.build)]
+        sample = sample_of(own, metric.key)
         interval = median_interval(sample)
         if interval is None and len(sample) == 1 and not sample.censored[0]:
             interval = Interval(sample.values[0], sample.values[0], sample.values[0])

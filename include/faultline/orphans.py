@@ -48,8 +48,7 @@ def sweep_orphans(
         try:
             if not _is_orphan(attempt, at_work):
                 continue
-            outcome = close(attempt, settings)
-            delete_topics(outcome["topics"])
+            outcome = close(attempt, settings, delete_topics)
             said.append(f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)")
         except FaultlineError as error:
             said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {error}")
@@ -67,7 +66,8 @@ def _unclosed(settings: Settings) -> list[Attempt]:
         if not folder.is_dir() or attempt.closed.exists():
             continue
         if (folder / "attempt.json").exists():
-            found.append(attempt)
+            if attempt.is_of(settings.home):
+                found.append(attempt)
         elif time.time() - folder.stat().st_mtime > SETTLED_S:
             # Its `prepare` died between making the folder and writing the file: nothing was started.
             write_json(attempt.closed, {"ended": [], "topics": []})

@@ -60,10 +60,11 @@ def prepare(
     *,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    keep_topics: bool = False,
 ) -> Attempt:
     """Makes the attempt's folder and writes `attempt.json`; starts nothing.
 
-    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
+    `keep_topics`: whoever closes it leaves its topics. `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
@@ -73,7 +74,9 @@ def prepare(
     check_source(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
-    await_quiet(wait_s, cancelled=cancelled)
+    if wait_s:
+        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
+        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
     attempt = Attempt(settings.attempts / new_attempt_id())
     attempt.folder.mkdir(parents=True)
     ui_port = free_port()
@@ -83,6 +86,9 @@ def prepare(
         {
             **describe_order(order, settings, java),
             "attempt": attempt.id,
+            # Other installations may keep their results in the same folder, and leave it to this one to clean up.
+            "home": str(settings.home),
+            "keep_topics": keep_topics,
             "kafka": {
                 "bootstrap": settings.kafka_bootstrap,
                 # Through the proxy only where the plan needs it: it is one more hop.

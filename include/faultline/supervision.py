@@ -153,7 +153,10 @@ def _up(
     settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
 ) -> Settings:
     supervisor = Supervisor(settings)
-    running = supervisor.states().get("airflow-scheduler") == "RUNNING"
+    # Any of its components: one that is down for the moment comes back to where the others are.
+    running = any(
+        name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in supervisor.states().items()
+    )
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports)
@@ -238,9 +241,17 @@ def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
 
 
 def _open_ledgers(settings: Settings) -> list[Path]:
-    """Ledgers of attempts that no teardown has closed."""
+    """Ledgers of this installation's attempts that no teardown has closed."""
     ledgers = settings.attempts.glob("*/ledger.jsonl")
-    return [ledger for ledger in ledgers if not Attempt(ledger.parent).closed.exists()]
+    attempts = {ledger: Attempt(ledger.parent) for ledger in ledgers}
+    return [ledger for ledger, one in attempts.items() if not one.closed.exists() and _is_own(one, settings)]
+
+
+def _is_own(attempt: Attempt, settings: Settings) -> bool:
+    try:
+        return attempt.is_of(settings.home)
+    except InfrastructureError:
+        return True  # it never came to say so
 
 
 def _sweep(settings: Settings) -> list[int]:

@@ -176,7 +176,9 @@ def test_the_run_of_the_experiment_leads_to_its_page_and_the_dag_to_its_matrix(
     ui: Ui, measured: Measured, artefacts: Path
 ) -> None:
     record = measured.record
-    child = f"{measured.sweep_id}__{record.config_id}-r{record.repetition}"
+    attempt = ui.installation.settings.attempts / record.attempt / "attempt.json"
+    child = json.loads(attempt.read_text())["run_id"]
+    assert child.startswith(f"{measured.sweep_id}__{record.config_id}-r{record.repetition}-")
     ui.open(f"/dags/experiment/runs/{quote(child, safe='')}")
     ui.tab.click()
     check_experiment(ui.results, record)

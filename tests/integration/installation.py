@@ -25,7 +25,8 @@ class Installation:
 
     @property
     def environment(self) -> dict[str, str]:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+        # Nor the database, the schedule or the patience of whoever runs the tests.
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
         return {**clean, "FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
 
     @property

@@ -76,7 +76,8 @@ def test_sweeps_interleave_a_stopped_one_leaves_nothing_and_a_dead_scheduler_cos
     assert api.run_state(OTHER, "test_on") == "success"
     valid = [Cell.of(record) for record in store.query(sweep="test_on", status="valid")]
     assert len(valid) == len(set(valid)) == 2, "one valid record for each cell"
-    assert {record.status for record in store.query(sweep="test_single")} <= {"valid", "invalid"}
+    (single,) = store.query(sweep="test_single")
+    assert single.status in ("valid", "invalid")
 
     own = [one for one in attempts_of(settings) if str(one.read().get("sweep_id")) in runs.values()]
     spans = [(one.read()["prepared_wall_ns"] / 1e9, one.closed.stat().st_mtime) for one in own]

@@ -57,5 +57,7 @@ def test_the_bound_of_no_hit_in_a_thousand() -> None:
 @pytest.mark.timeout(300)
 def test_the_quick_benchmark_keeps_its_promise() -> None:
     figures = run(lambda text: None, quick=True)
-    assert figures["aa_false_alarms"]["low"] <= 0.05
+    # Of a hundred draws; of a thousand 2 % were seen.
+    assert figures["aa_false_alarms"]["value"] <= 0.05
+    assert figures["uneven_nights_alarms"]["value"] <= 0.08
     assert figures["nights_found_20"]["value"] >= 0.9

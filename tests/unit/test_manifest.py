@@ -40,7 +40,6 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = store.write(manifest())
     assert json.loads(path.read_text())["schema"] == 1
     assert store.read("s1") == manifest()
-    assert manifest().planned() == PLANNED
     assert store.of_matrix("recovery") == [manifest()]
     assert store.of_matrix("input_rate") == []
 
@@ -123,9 +122,23 @@ def test_every_night_of_a_nightly_set_is_listed(settings: Settings) -> None:
     assert [gap.sweep_id for gap in listed] == ["20261120T020000", "20261121T020000", None], "the last one was missed"
 
 
+def test_each_night_counts_by_the_schedule_that_it_was_due_by(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the services' schedule is now, or what this shell says, changes nothing about nights that were."""
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "15 4 * * *")
+    for day, hour, cron in ((18, 3, "0 3 * * *"), (20, 3, "0 3 * * *"), (21, 5, "0 5 * * 6")):
+        date = f"2026-11-{day}T{hour:02d}:00:00+00:00"
+        named = {"logical_date": date, "series": date, "planned_at": date, "schedule": cron}
+        Manifests(settings.results).write(manifest(f"s{day}", matrix="nightly_regression", run_id=date, **named))
+    listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 29, tzinfo=UTC))
+    assert [gap.series[:16] for gap in listed if gap.sweep_id is None] == ["2026-11-19T03:00", "2026-11-28T05:00"]
+
+
 def test_what_is_not_known_is_refused_by_name(settings: Settings) -> None:
     for arguments, words in (
         ({"matrix": "recvery"}, "recvery: no such matrix, nor a sweep of one; did you mean recovery"),
+        ({"matrix": "nightly_regression"}, "nightly_regression: no night has been planned yet; switch the DAG on"),
         ({"matrix": "recovery", "sweep": "s9"}, "--sweep s9: no sweep of recovery with a plan"),
         ({"matrix": "recovery", "preset": "smok"}, "preset: 'smok' is not known; did you mean smoke"),
     ):

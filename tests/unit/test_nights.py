@@ -97,6 +97,20 @@ def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[Entry]], p
     assert problem.split(":")[0].replace("-", "") in night_headline(verdict, "s").replace("\\-", "").replace("-", "")
 
 
+def test_a_night_within_what_nights_differ_by_raises_no_alarm() -> None:
+    levels = [100, 108, 93, 101, 96, 106, 99, 110]
+    every = nights(*(night(number, level) for number, level in enumerate(levels, start=1)))
+    assert judge_night(every[-1], every, P99, 7).reasons() == []
+    far = nights(*(night(number, level) for number, level in enumerate([*levels[:-1], 150], start=1)))
+    assert len(judge_night(far[-1], far, P99, 7).reasons()) == 1
+
+
+def test_a_night_of_two_builds_counts_with_the_newer_only() -> None:
+    every = nights([*night(1, 100), *night(1, 200, build="b2")])
+    course = course_of(every, every[0].valid[0].config_id, P99[0])
+    assert course.values[0] is not None and course.values[0].value > 190
+
+
 def test_a_planted_change_of_level_is_found_over_thirty_nights() -> None:
     every = nights(*(night(number, 100 if number < 19 else 112) for number in range(1, 31)))
     course = course_of(every, every[0].valid[0].config_id, P99[0])

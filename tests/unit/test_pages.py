@@ -484,7 +484,8 @@ def test_runs_lead_to_pages_and_pages_to_runs(tmp_path: Path) -> None:
     run_id = "manual__2026-11-21T06:15:00.123456+00:00"
     assert address_of_run(one, "m", run_id) == "/faultline/sweeps/20261121T061500-123456"
     child = f"20261121T061500-123456__{cell.config_id}-r0"
-    assert address_of_run(one, "experiment", child) == "/faultline/experiments/a2", "the newest try"
+    for name in (child, f"{child}-0a1b2c3d"):
+        assert address_of_run(one, "experiment", name) == "/faultline/experiments/a2", "the newest try"
     assert address_of_run(one, "experiment", "single-20261121T111350Z-c7fd") == "/faultline/experiments/b1"
     assert address_of_run(one, "m", "demo_5") == "/faultline/sweeps/demo_5"
     for dag_id, unknown in (("m", "manual__2027"), ("experiment", f"x__{'0' * 12}-r0"), ("m", ""), ("m", "../..")):

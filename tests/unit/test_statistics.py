@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from faultline.statistics import LEAST
-from faultline.statistics.comparison import Verdict, compare, detectable
+from faultline.statistics.comparison import Verdict, between, compare, detectable
 from faultline.statistics.intervals import change_interval, median_interval
-from faultline.statistics.ranks import holm, needed_shift, orders, p_value, scores
+from faultline.statistics.ranks import MOST_PAIRS, holm, needed_shift, orders, p_value, scores
 from faultline.statistics.sample import Sample
 
 FIGURES = st.floats(0.1, 1000, allow_nan=False)
@@ -35,6 +35,8 @@ def verdict_of(before: Sample, after: Sample, *, lower_is_better: bool = True, f
 def test_the_median_of_censored_values_is_kaplan_and_meiers() -> None:
     # At 2 one of four ends; at 5 one of the two that are left does: half, then a quarter are still going on.
     assert Sample((2.0, 3.0, 5.0, 9.0), (False, True, False, False)).median == 5
+    assert Sample((2.0, 4.0, 9.0, 9.0), (False, False, False, True)).median == 6.5, "as of four that ended"
+    assert Sample((2.0, 4.0, 9.0, 9.0), (False, False, True, True)).median == 4, "nobody knows of a later end"
     assert Sample((2.0, 3.0, 3.0), (False, True, True)).median == math.inf
     assert Sample((7.0,), (True,)).median == math.inf
     assert math.isnan(Sample(()).median)
@@ -190,6 +192,33 @@ def test_censored_recoveries_are_worse_than_any_that_ended() -> None:
     assert verdict_of(before, after) is Verdict.WORSE
     # Nobody knows what two censored ones are to each other.
     assert verdict_of(after, Sample((40.0,) * 5, (True,) * 5)) is Verdict.CANNOT_TELL
+
+
+def test_recoveries_that_end_more_often_are_better_also_where_most_do_not() -> None:
+    none = Sample((80.0,) * 12, (True,) * 12)
+    some = Sample((30.0,) * 5 + (80.0,) * 7, (False,) * 5 + (True,) * 7)
+    assert verdict_of(none, some) is Verdict.BETTER
+    assert verdict_of(some, none) is Verdict.WORSE
+
+
+def test_many_nights_are_no_trouble() -> None:
+    """A baseline of a year, of which 1,825 repetitions are held against five."""
+    shift = needed_shift(1825, 5, 0.05)
+    assert shift is not None and 1.2 < shift < 1.4
+    assert orders((400, 5)).sum() == pytest.approx(1)
+    # Beside the bound the simulation and the formula agree.
+    side = math.isqrt(MOST_PAIRS)
+    below, above = needed_shift(side, side, 0.05), needed_shift(side + 1, side + 1, 0.05)
+    assert below is not None and above is not None and below == pytest.approx(above, rel=0.1)
+
+
+def test_nights_that_differ_anyway_make_a_floor() -> None:
+    nights = [Sample.of([level, level + 1, level - 1]) for level in (100, 104, 96, 100)]
+    # Student's t for three degrees of freedom, and the spread of four medians.
+    spread = np.std([100, 104, 96, 100], ddof=1)
+    assert between(nights) == pytest.approx(3.182 * spread * math.sqrt(1.25) / 100, rel=1e-3)
+    assert between(nights[:2]) == 0.0
+    assert between([*nights[:2], Sample((9.0,), (True,))]) == 0.0, "an unknown median is none"
 
 
 def test_the_shift_that_is_said_to_show_does_show() -> None:

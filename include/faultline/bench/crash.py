@@ -51,7 +51,7 @@ _BOUNDARY_S = 300.0
 
 # Figures by what they sum of a tally.
 _COUNTS = {
-    "cells": "planned", "cells_once": "once", "cells_lost": "lost", "cells_double": "double",
+    "cells": "planned", "cells_once": "once", "lost_records": "lost", "duplicate_records": "double",
     "remeasured": "remeasured", "attempts": "attempts",
 }  # fmt: skip
 
@@ -81,10 +81,12 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         for former in api.runs(MATRIX, "queued", "running"):
             say(f"{former['dag_run_id']}: goes on from an interrupted call")
             await_run(api, former["dag_run_id"])
+        for begun in journal.unfinished:
+            sweep = _again(settings, begun, journal)
+            say(f"{sweep.series}: {sweep.outcome}, from an interrupted call")
         while left := [kill for kill in kills if kill.number not in journal.done]:
             say(f"{len(kills) - len(left)} of {len(kills)} kills done")
             sweep = _sweep(settings, left[:KILLS_PER_SWEEP], journal, say)
-            journal.note("sweep", **asdict(sweep))
             if not sweep.kills:
                 raise InfrastructureError(f"crash: the moment of kill {left[0].number} ({left[0]}) never came")
             say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
@@ -100,6 +102,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         say(line)
     found = figures(journal.sweeps, journal.kills, {name: len(lines) for name, lines in leftovers.items()})
     found["unreadable_records"] = summarise([len(problems)], "1")
+    journal.move_aside()  # all kills are done: the next call measures anew
     _require(found)
     return {name: asdict(figure) for name, figure in found.items()}
 
@@ -129,6 +132,18 @@ class Journal:
         return {line["number"] for line in self.kills}
 
     @property
+    def unfinished(self) -> list[dict[str, Any]]:
+        """Runs of sweeps that were triggered and not counted, as an interrupted call leaves them; by series."""
+        counted = {line["series"] for line in self.sweeps}
+        runs = [line for line in self._lines if line["kind"] == "run" and line["series"] not in counted]
+        series = dict.fromkeys(line["series"] for line in runs)
+        return [{"series": one, "runs": [line["run_id"] for line in runs if line["series"] == one]} for one in series]
+
+    def move_aside(self) -> None:
+        """Keeps the journal under the present time; the next one begins empty."""
+        self._path.rename(self._path.with_name(f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
+
+    @property
     def sweeps(self) -> list[dict[str, Any]]:
         return [line for line in self._lines if line["kind"] == "sweep"]
 
@@ -148,6 +163,7 @@ def figures(
         found[name] = total([sweep["outcome"][key] for sweep in sweeps])
     found["triggers"] = total([sweep["triggers"] for sweep in sweeps])
     found |= {name: total([count]) for name, count in leftovers.items()}
+    found["orphans"] = total([sum(leftovers.values())])
     found["wall_s"] = total([sweep["seconds"] for sweep in sweeps], "s")
     return found
 
@@ -159,7 +175,7 @@ def _victims(kills: Sequence[dict[str, Any]]) -> list[str]:
 def _require(found: dict[str, Figure]) -> None:
     """Raises InfrastructureError for what must not be."""
     forbidden = [name for name in found if name.startswith(("orphan_", "unreadable_"))]
-    forbidden += ["cells_lost", "cells_double", "remeasured"]
+    forbidden += ["lost_records", "duplicate_records", "remeasured"]
     bad = [f"{name} {found[name].value:g}" for name in forbidden if found[name].value]
     if bad:
         raise InfrastructureError(f"crash: {', '.join(bad)}")
@@ -176,13 +192,42 @@ def _sweep(settings: Settings, kills: Sequence[Kill], journal: Journal, say: Say
             raise InfrastructureError(
                 f"{series}: not green after {MOST_TRIGGERS} triggers; see {settings.airflow_home}"
             )
-        runs.append(api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=f"{series}-{len(runs)}"))
+        runs.append(f"{series}-{len(runs)}")
+        journal.note("run", series=series, run_id=runs[-1])
+        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=runs[-1])
         while waiting and _state(api, runs[-1]) not in FINISHED:
             if _deliver(settings, api, waiting[0], runs[-1], journal, say):
                 waiting.pop(0)
         state = await_run(api, runs[-1])
+    return _counted(settings, series, runs, len(kills) - len(waiting), time.monotonic() - began, journal)
+
+
+def _again(settings: Settings, begun: dict[str, Any], journal: Journal) -> Sweep:
+    """Brings a sweep of an interrupted call to its end, without further kills, so that its cells are counted, too."""
+    api, series, runs = AirflowApi(settings), str(begun["series"]), list(begun["runs"])
+    start = time.monotonic()
+    while len(runs) < MOST_TRIGGERS and not _is_green(api, runs[-1]):
+        runs.append(f"{series}-{len(runs)}")
+        journal.note("run", series=series, run_id=runs[-1])
+        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=runs[-1])
+        await_run(api, runs[-1])
+    kills = sum(line["run_id"] in begun["runs"] for line in journal.kills)
+    return _counted(settings, series, runs, kills, time.monotonic() - start, journal)
+
+
+def _is_green(api: AirflowApi, run_id: str) -> bool:
+    """Whether the run ended well; one that was never triggered did not."""
+    return bool(_ask(lambda: api.run_state(MATRIX, run_id)) == "success")
+
+
+def _counted(
+    settings: Settings, series: str, runs: Sequence[str], kills: int, seconds: float, journal: Journal
+) -> Sweep:
+    """The sweep with its tally, noted."""
     outcome = series_tally(settings, series, [sweep_id_of(run) for run in runs])
-    return Sweep(series, len(kills) - len(waiting), len(runs), time.monotonic() - began, outcome)
+    sweep = Sweep(series, kills, len(runs), seconds, outcome)
+    journal.note("sweep", **asdict(sweep))
+    return sweep
 
 
 def _deliver(settings: Settings, api: AirflowApi, kill: Kill, run_id: str, journal: Journal, say: Say) -> bool:

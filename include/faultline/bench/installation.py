@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_home import DATABASE
 from faultline.demo import await_dags
 from faultline.operations import bring_up
 from faultline.settings import Settings, load_settings
@@ -28,10 +30,16 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
     Their records stay there too, so that a benchmark which was interrupted goes on where it was.
     """
     main = load_settings()
+    # Its database is its own, too, wherever the other installation keeps its one.
+    os.environ.pop(DATABASE, None)
     home = main.home / "bench" / name
     home.mkdir(parents=True, exist_ok=True)
-    if not (home / "jars").is_symlink():
-        (home / "jars").symlink_to(main.jars, target_is_directory=True)
+    # One experiment at a time on a machine, whichever installation runs it.
+    for mine, shared in ((home / "jars", main.jars), (home / main.machine_lock.name, main.machine_lock)):
+        if mine.is_file() and not mine.is_symlink():
+            mine.unlink()
+        if not mine.is_symlink():
+            mine.symlink_to(shared)
     settings = Settings(main.root, home, home / "results")
     try:
         settings = bring_up(say, settings=settings)

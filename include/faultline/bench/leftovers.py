@@ -64,13 +64,14 @@ def attempts_of(settings: Settings) -> list[Attempt]:
 
 
 def series_tally(settings: Settings, series: str, sweeps: Sequence[str]) -> Tally:
-    """The tally of a series' sweeps, the first of which planned all of its cells.
+    """The tally of a series' sweeps, each of which planned all of its cells.
 
-    Raises InfrastructureError when that one has no plan.
+    Raises InfrastructureError when none of them has a plan.
     """
-    manifest = Manifests(settings.results).read(sweeps[0])
+    manifests = Manifests(settings.results)
+    manifest = next((plan for sweep in sweeps if (plan := manifests.read(sweep))), None)
     if manifest is None:
-        raise InfrastructureError(f"{sweeps[0]}: has no plan")
+        raise InfrastructureError(f"{', '.join(sweeps)}: has no plan")
     attempts = [attempt.id for attempt in attempts_of(settings) if sweep_of(attempt) in sweeps]
     records = [record for record in Store(settings.results).query() if record.sweep_id in sweeps]
     return tally(manifest.cells, series, attempts, records)

@@ -15,7 +15,7 @@ import numpy as np
 from faultline.bench.figure import Figure
 from faultline.bench.shapes import draw, load_shapes, variation
 from faultline.statistics.changes import change_points
-from faultline.statistics.comparison import Verdict, compare
+from faultline.statistics.comparison import Verdict, between, compare
 from faultline.statistics.intervals import Interval
 from faultline.statistics.sample import Sample
 
@@ -24,6 +24,7 @@ SLOWDOWN = 1.1
 # The fewest repetitions that get a verdict, and as many as a patient user measures.
 SIZES = (5, 10)
 NIGHTS, CHANGE_AT = 30, 18
+BASELINE_NIGHTS = 7
 # Steps of the nightly level, in percent; a night's figure is the median of so many repetitions.
 STEPS = (5, 10, 20)
 REPETITIONS = 5
@@ -36,7 +37,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """1,000 draws of everything and 200 of each power, or 100 and 20 when `quick`.
 
     Figures are shares; `low` and `high` are the bounds of 95 % (Wilson). `aa_…`: two samples of 5 from one shape, over
-    all shapes. `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal
+    all shapes. `uneven_nights_alarms`: the same of a night against seven, when the level of each night differs as much as
+    repetitions do. `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal
     nights with a change point; `nights_found_STEP`: a step of so many percent at night 18 found within one night;
     `nights_only_STEP`: and nothing else.
     """
@@ -49,6 +51,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             seen = share(sum(_slowed(shape, size, rng) is Verdict.WORSE for _ in range(each)), each)
             figures[f"power_{size}_{name.replace(' ', '_')}"] = seen
             say(f"{name}: cv {variation(shape):.1%}, 10 % found in {seen.value:.0%} with {size} a side")
+    figures["uneven_nights_alarms"] = share(sum(_uneven(shapes, number, rng) for number in range(count)), count)
     figures |= _series(shapes, count, rng)
     return {name: asdict(figure) for name, figure in figures.items()}
 
@@ -84,6 +87,16 @@ def _equal(shapes: dict[str, list[float]], count: int, rng: np.random.Generator)
 
 def _slowed(shape: Sequence[float], size: int, rng: np.random.Generator) -> Verdict:
     return _verdict(draw(shape, size, rng), draw(shape, size, rng, level=100.0 * SLOWDOWN))
+
+
+def _uneven(shapes: dict[str, list[float]], number: int, rng: np.random.Generator) -> bool:
+    """Whether a night against the nights before it is called better or worse, none of which is like another."""
+    shape = shapes[list(shapes)[number % len(shapes)]]
+    levels = 100.0 * np.exp(rng.normal(0.0, variation(shape), BASELINE_NIGHTS + 1))
+    *before, tonight = [draw(shape, REPETITIONS, rng, level=float(level)) for level in levels]
+    pooled = Sample.of([value for night in before for value in night.values])
+    pairs, floors = {"cell": (pooled, tonight)}, {"cell": between(before)}
+    return compare(pairs, lower_is_better=True, floors=floors)["cell"].verdict in (Verdict.WORSE, Verdict.BETTER)
 
 
 def _verdict(before: Sample, after: Sample) -> Verdict:

@@ -19,7 +19,7 @@ from faultline.config import Configuration
 from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import state_of
+from faultline.orchestration.run_experiment import UNFINISHED, state_of
 from faultline.settings import load_settings
 from faultline.waiting import seldom
 
@@ -32,6 +32,8 @@ DAG_ID = "experiment"
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
+# What the DAG itself needs to know of a run.
+SWITCHES = ("keep_topics", "only_missing")
 DOC = """\
 ### One experiment
 
@@ -103,6 +105,10 @@ def experiment_params() -> dict[str, Param]:
             False, type="boolean", title="keep_topics", section="Bookkeeping",
             description="Keep the Kafka topics after the teardown, to look at them.",
         ),
+        "only_missing": Param(
+            False, type="boolean", title="only_missing", section="Bookkeeping",
+            description="Measure nothing when the cell has a valid record by the time its turn comes.",
+        ),
     }  # fmt: skip
 
 
@@ -112,7 +118,7 @@ def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
     from faultline.preparing import Order
 
     known = Configuration.model_fields
-    refuse_unknown(params, [*known, *BOOKKEEPING, "keep_topics"])
+    refuse_unknown(params, [*known, *BOOKKEEPING, *SWITCHES])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
     return Order(config, run_id=run_id, **given)
@@ -160,12 +166,15 @@ def attempt_of(attempt_id: str) -> Attempt:
 
 
 def parent_stopped() -> bool:
-    """Whether the matrix run that asked for this experiment was marked failed meanwhile."""
+    """Whether the matrix run that asked for this experiment is over or gone: it waits for as long as it wants it."""
     context = get_current_context()
     params = context["params"]
-    if not params.get("parent_run_id") or not params.get("matrix"):
+    matrix, parent = params.get("matrix"), params.get("parent_run_id")
+    if not parent or not matrix:
         return False
-    return state_of(context, params["matrix"], params["parent_run_id"]) == "failed"
+    if not context["ti"].get_dr_count(dag_id=matrix, run_ids=[parent]):
+        return True
+    return state_of(context, matrix, parent) not in UNFINISHED
 
 
 def run_at_work(run_id: str) -> bool:
@@ -192,10 +201,20 @@ def java_version() -> str:
     return find_java(load_settings().home / "java.json").version
 
 
+def is_measured(order: Order) -> bool:
+    """Whether the order's cell has a valid record; one without a series is of no cell yet."""
+    from faultline.store import Cell, Store
+
+    if order.series is None:
+        return False
+    cell = Cell(order.config.config_id, order.repetition, order.series)
+    return Store(load_settings().results).valid(cell) is not None
+
+
 @task
 def prepare() -> str:
     """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.matrix import sweep_id_of
     from faultline.orchestration.kafka import delete_topics
@@ -210,13 +229,16 @@ def prepare() -> str:
         order = order_of(params, context["run_id"])
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
+    if params.get("only_missing") and is_measured(order):
+        raise AirflowSkipException("the cell got a valid record while this run was queued")
     try:
         from faultline.orchestration.provision import remote_hosts
 
         for line in sweep_orphans(settings, run_at_work, delete_topics):
             print(line)
         hosts, cancelled = remote_hosts(settings), seldom(parent_stopped, PARENT_CHECK_S)
-        return make(order, settings, java_version(), hosts=hosts, cancelled=cancelled).id
+        keep = bool(params.get("keep_topics"))
+        return make(order, settings, java_version(), hosts=hosts, cancelled=cancelled, keep_topics=keep).id
     except FaultlineError as error:
         from faultline.orchestration.refusal import record_refusal
 
@@ -338,7 +360,4 @@ def teardown(attempt_id: str) -> dict[str, Any]:
     from faultline.closing import close
     from faultline.orchestration.kafka import delete_topics
 
-    outcome = close(attempt_of(attempt_id), load_settings())
-    if not get_current_context()["params"].get("keep_topics"):
-        delete_topics(outcome["topics"])
-    return outcome
+    return close(attempt_of(attempt_id), load_settings(), delete_topics)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from faultline.attempt import Attempt
 
 REQUEST_TIMEOUT_S = 30.0
+# The client itself gives up in time, and says why.
+TIMEOUTS = {"operation_timeout": REQUEST_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S}
 
 
 def create_topics(attempt: Attempt) -> None:
@@ -30,9 +32,9 @@ def create_topics(attempt: Attempt) -> None:
         for name in attempt.read()["topics"].values()
     ]
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
-    for name, future in client.create_topics(topics, operation_timeout=REQUEST_TIMEOUT_S).items():
+    for name, future in client.create_topics(topics, **TIMEOUTS).items():
         try:
-            future.result(timeout=REQUEST_TIMEOUT_S)
+            future.result()
         except KafkaException as error:
             raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
 
@@ -44,9 +46,9 @@ def delete_topics(topics: list[str]) -> None:
     if not topics:
         return
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
-    for name, future in client.delete_topics(topics, operation_timeout=REQUEST_TIMEOUT_S).items():
+    for name, future in client.delete_topics(topics, **TIMEOUTS).items():
         try:
-            future.result(timeout=REQUEST_TIMEOUT_S)
+            future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0].str()}") from None

@@ -20,7 +20,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 from faultline.errors import ConfigError
 from faultline.metrics import USUAL
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, require_success
+from faultline.orchestration.sweep import AGAIN, aggregate, begin_sweep, integer_param, measure, require_success
 from faultline.schedule import NIGHTLY, schedule
 from faultline.settings import load_settings
 from faultline.statistics import LEAST
@@ -122,7 +122,7 @@ def nightly_params() -> dict[str, Param]:
     }  # fmt: skip
 
 
-@task
+@task(**AGAIN)
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from airflow.sdk.exceptions import AirflowFailException
@@ -138,7 +138,8 @@ def plan_night() -> list[dict[str, Any]]:
         night = night_of_run()
         build = params["build"] or default_build(load_settings(), java_version())
         order = {**params, "seed": zlib.crc32(night.encode())}
-        return begin_sweep(night_cells(params, night), series=night, build=build, params=order, logical_date=night)
+        cells, cron = night_cells(params, night), schedule()
+        return begin_sweep(cells, series=night, build=build, params=order, logical_date=night, schedule=cron)
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -43,7 +44,8 @@ class RunExperiment(TriggerDagRunOperator):
     """Runs the DAG `experiment` for one cell and reads the cell's record when it ended.
 
     It asks the store first (a valid record ends it), then the child's state (one that is queued or
-    running is waited for, not reset), and only then triggers. A retry is a whole new attempt.
+    running is waited for, not reset), and only then triggers. A retry is a whole new attempt. The child asks the store
+    once more when its turn comes, since another sweep may have measured the cell while it was queued.
     """
 
     def __init__(self, *, max_measurements: int = 3, **arguments: Any) -> None:
@@ -84,13 +86,14 @@ class RunExperiment(TriggerDagRunOperator):
 
         from faultline.verdict import error_of
 
-        record = self._newest()
+        if self._done(context):
+            return
+        record = self._newest(context)
         if record is None:
             raise InfrastructureError(f"{self._run_id(event)}: ended without a record; see its first failed task")
         error = error_of(record)
-        if error is None:
-            return
-        if isinstance(error, InvalidMeasurement) and self._measured() >= self.max_measurements:
+        assert error is not None, "a valid record of this sweep is what _done looks for"
+        if isinstance(error, InvalidMeasurement) and self._measured(context) >= self.max_measurements:
             raise AirflowFailException(f"given up after {self.max_measurements} measurements: {error}")
         raise error
 
@@ -128,12 +131,19 @@ class RunExperiment(TriggerDagRunOperator):
         cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
         return [record for record in Store(load_settings().results).query(sweep=sweep) if Cell.of(record) == cell]
 
-    def _newest(self) -> Record | None:
-        own = self._own()
+    def _since(self, context: Any) -> list[Record]:
+        """Those of them since the run began, or was cleared: what was given up before is not counted again."""
+        begun = context["dag_run"].start_date
+        # An attempt's id begins with its time in UTC, to the second.
+        first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""
+        return [record for record in self._own() if record.attempt >= first]
+
+    def _newest(self, context: Any) -> Record | None:
+        own = self._since(context)
         return own[-1] if own else None
 
-    def _measured(self) -> int:
-        return sum(record.status == "invalid" for record in self._own())
+    def _measured(self, context: Any) -> int:
+        return sum(record.status == "invalid" for record in self._since(context))
 
     def _run_id(self, event: Any) -> str:
         return str(event[1]["run_ids"][0])

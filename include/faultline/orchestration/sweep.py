@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,11 @@ def _presets_text(spec: MatrixSpec) -> str:
     return "\n".join([*head, *rows])
 
 
-@task
+# Planning again gives the same plan: a task that died is tried again.
+AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+
+
+@task(**AGAIN)
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
     from airflow.sdk.exceptions import AirflowFailException
@@ -130,10 +135,17 @@ def plan() -> list[dict[str, Any]]:
 
 
 def begin_sweep(
-    cells: list[PlannedCell], *, series: str, build: str, params: Mapping[str, Any], logical_date: str | None = None
+    cells: list[PlannedCell],
+    *,
+    series: str,
+    build: str,
+    params: Mapping[str, Any],
+    logical_date: str | None = None,
+    schedule: str | None = None,
 ) -> list[dict[str, Any]]:
     """Writes down what the sweep of this run sets out to measure; returns the arguments of `run_experiment` for it.
 
+    `schedule`: the cron expression that a night was due by.
     Raises ConfigError when another run has a sweep of the same id.
     """
     from datetime import UTC, datetime
@@ -148,22 +160,31 @@ def begin_sweep(
     labels = {"matrix": matrix, "sweep_id": sweep_id_of(run_id), "series": series, "build": build}
     labels |= {"logical_date": logical_date} if logical_date else {}
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    manifest = Manifest(**{"logical_date": None, **labels}, run_id=run_id, planned_at=planned_at, cells=cells_of(cells))
-    Manifests(settings.results).write(manifest)
+    about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
+    Manifests(settings.results).write(Manifest(**about, cells=cells_of(cells)))
     valid = [Cell.of(record) for record in Store(settings.results).query(status="valid")]
     return [
         {
-            "trigger_run_id": f"{labels['sweep_id']}__{planned.label}",
+            "trigger_run_id": child_run_id(labels["sweep_id"], planned, build),
             "conf": {
                 **planned.config.model_dump(mode="json"),
                 **labels,
                 "repetition": planned.repetition,
                 "parent_run_id": run_id,
+                "only_missing": params["only_missing"],
             },
             "max_measurements": params["max_measurements"],
         }
         for planned in plan_cells(cells, valid, only_missing=params["only_missing"], seed=params["seed"])
     ]
+
+
+def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:
+    """Id of the run that measures a cell, the same each time the sweep is resumed.
+
+    Not after the build has changed: a run that is reset keeps the labels that it was triggered with.
+    """
+    return f"{sweep_id}__{planned.label}-{zlib.crc32(f'{planned.series} {build}'.encode()):08x}"
 
 
 class Aggregate(LocalSparkJob):

@@ -12,8 +12,11 @@ from faultline.pages.site import NotYet, Run, Site
 from faultline.schedule import NIGHTLY
 
 EXPERIMENT = "experiment"
-# Runs that a matrix triggers are named after their sweep and cell; those of a search, repetition 0, after the time.
-_CHILD = re.compile(r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})|search-\d{6})", re.DOTALL)
+# Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
+# after the time.
+_CHILD = re.compile(
+    r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})(?:-[0-9a-f]{8})?|search-\d{6})", re.DOTALL
+)
 # What `sweep_id_of` leaves of an id that Airflow made from an instant.
 _INSTANT = re.compile(
     r"(?P<kind>[a-z_]+__)?(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"

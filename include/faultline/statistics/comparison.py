@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from scipy import stats
+
 from faultline.statistics import LEAST
 from faultline.statistics.intervals import Interval, change_interval
-from faultline.statistics.ranks import holm, needed_shift, p_value
+from faultline.statistics.ranks import holm, needed_shift, p_value, shift
 from faultline.statistics.sample import Sample
 
 ALPHA = 0.05
 # A difference smaller than this share of the figure is none that anybody minds.
 NEGLIGIBLE = 0.05
+# Series whose medians say how much one differs from another.
+LEAST_SERIES = 3
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -80,6 +84,19 @@ def detectable(before: Sample, after: Sample, alpha: float = ALPHA) -> float | N
     return needed * deviation / abs(before.median)
 
 
+def between(series: Sequence[Sample]) -> float:
+    """By which share one more series, such as a night, may differ from these although nothing changed.
+
+    The half-width of the 95 % prediction interval of their medians: what disturbs a machine for an hour moves all
+    repetitions of a night together, and no number of them shows that. 0 for fewer than LEAST_SERIES known medians.
+    """
+    medians = [one.median for one in series if len(one) and math.isfinite(one.median)]
+    if len(medians) < LEAST_SERIES or not (mean := statistics.fmean(medians)):
+        return 0.0
+    quantile = stats.t.ppf(1 - ALPHA / 2, len(medians) - 1)
+    return float(quantile * statistics.stdev(medians) * math.sqrt(1 + 1 / len(medians)) / abs(mean))
+
+
 def _compare(pair: tuple[Sample, Sample], p: float, family: int, lower_is_better: bool, floor: float) -> Comparison:
     before, after = pair
     if (fewest := min(len(before), len(after))) < LEAST:
@@ -89,7 +106,7 @@ def _compare(pair: tuple[Sample, Sample], p: float, family: int, lower_is_better
     verdict = _verdict(pair, p, change, lower_is_better, floor)
     why = ""
     if verdict is Verdict.CANNOT_TELL and p <= ALPHA and floor > NEGLIGIBLE:
-        why = f"runs without a fault differ by {floor:.0%} anyway"
+        why = f"runs without a fault, or nights, differ by {floor:.0%} anyway"
     return Comparison(before, after, verdict, p, change, seen, floor, why)
 
 
@@ -103,6 +120,8 @@ def _verdict(
     if change is not None and -within <= change.low and change.high <= within:
         return Verdict.SAME
     larger = after.median - before.median
+    if math.isnan(larger):  # of neither side half has ended, but one ended more often, or sooner
+        larger = shift(before, after)
     if p > ALPHA or not larger or (change is not None and abs(change.value) <= within):
         return Verdict.CANNOT_TELL
     return Verdict.BETTER if (larger < 0) == lower_is_better else Verdict.WORSE

@@ -7,6 +7,7 @@ censoring this is the test of Mann, Whitney and Wilcoxon, ties included.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TypeVar
@@ -21,6 +22,10 @@ RESAMPLES = 9_999
 SIMULATED = 4_000
 POWER = 0.8
 SEED = 1
+# Of more pairs of values, what is simulated is known well enough.
+MOST_PAIRS = 1_000
+# Of this test against that of Student, for normal values (Hodges and Lehmann 1956).
+EFFICIENCY = 3 / math.pi
 
 Key = TypeVar("Key")
 
@@ -41,17 +46,28 @@ def p_value(a: Sample, b: Sample) -> float:
     """
     if len(a) < 2 or len(b) < 2:
         return 1.0
-    pooled = scores(np.array(a.values + b.values), np.array(a.censored + b.censored, dtype=np.bool_))
-    if not pooled.any():
+    ours, theirs = _scored(a, b)
+    if not ours.any() and not theirs.any():
         return 1.0
     found = stats.permutation_test(
-        (pooled[: len(a)], pooled[len(a) :]),
+        (ours, theirs),
         lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis),
         n_resamples=RESAMPLES,
         vectorized=True,
         rng=np.random.default_rng(SEED),
     )
     return float(found.pvalue)
+
+
+def shift(a: Sample, b: Sample) -> float:
+    """By how much larger the ranks of `b` are on average; what `p_value` judges."""
+    ours, theirs = _scored(a, b)
+    return float(theirs.mean() - ours.mean())
+
+
+def _scored(a: Sample, b: Sample) -> tuple[Floats, Floats]:
+    pooled = scores(np.array(a.values + b.values), np.array(a.censored + b.censored, dtype=np.bool_))
+    return pooled[: len(a)], pooled[len(a) :]
 
 
 def orders(sizes: Sequence[int]) -> Floats:
@@ -70,12 +86,16 @@ def orders(sizes: Sequence[int]) -> Floats:
 def _of_two(first: int, second: int) -> Floats:
     """The same of two groups: the greatest of all values is one of the second group, and then exceeds all of the first,
     or one of the first, and then exceeds nothing that counts."""
-    if not first or not second:
-        return np.ones(1)
-    chances = np.zeros(first * second + 1)
-    chances[first:] += _of_two(first, second - 1) * second / (first + second)
-    chances[: (first - 1) * second + 1] += _of_two(first - 1, second) * first / (first + second)
-    return chances
+    rows = [np.ones(1)] * (second + 1)  # of an empty first group
+    for n in range(1, first + 1):
+        grown = [np.ones(1)]
+        for m in range(1, second + 1):
+            chances = np.zeros(n * m + 1)
+            chances[n:] += grown[m - 1] * m / (n + m)
+            chances[: (n - 1) * m + 1] += rows[m] * n / (n + m)
+            grown.append(chances)
+        rows = grown
+    return rows[second]
 
 
 @cache

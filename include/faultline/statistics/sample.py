@@ -68,4 +68,8 @@ def median_of(values: Floats, censored: Bools) -> float:
         return float(np.median(values))
     survival = stats.ecdf(stats.CensoredData.right_censored(values, censored)).sf
     ended = survival.quantiles[survival.probabilities <= 0.5]
-    return float(ended[0]) if len(ended) else math.inf
+    if not len(ended):
+        return math.inf
+    # As of an even number of values: where just half have ended, the middle lies between that end and the next.
+    half = math.isclose(float(survival.probabilities[survival.quantiles == ended[0]][0]), 0.5)
+    return float((ended[0] + ended[1]) / 2) if half and len(ended) > 1 else float(ended[0])

@@ -1,0 +1,131 @@
+"""`RunExperiment` asks before it measures, counts what it measured, and says which kind of failure there was."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from faultline.config import parse_configuration
+from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.matrix import PlannedCell
+from faultline.orchestration import run_experiment
+from faultline.orchestration.experiment import parent_stopped
+from faultline.orchestration.run_experiment import CHILD, RunExperiment
+from faultline.orchestration.sweep import child_run_id
+from faultline.record import Record
+from faultline.settings import Settings
+from faultline.store import Store
+from tests.unit.sample_records import sample
+
+CELL = PlannedCell(parse_configuration({}), 0, "b1")
+RUN = child_run_id("s1", CELL, "b1")
+BEGUN = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
+
+
+class Runs:
+    """What a task can ask of other runs: their states by (DAG, run)."""
+
+    def __init__(self, **states: str) -> None:
+        self.states = {RUN: states["child"]} if "child" in states else {}
+        self.states |= {"parent": states["parent"]} if "parent" in states else {}
+
+    def get_dr_count(self, *, dag_id: str, run_ids: list[str]) -> int:
+        return sum(run_id in self.states for run_id in run_ids)
+
+    def get_dagrun_state(self, *, dag_id: str, run_id: str) -> str:
+        return self.states[run_id]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    monkeypatch.setattr(run_experiment, "load_settings", lambda: settings)
+    return Store(settings.results)
+
+
+@pytest.fixture
+def operator() -> RunExperiment:
+    conf = {**CELL.config.model_dump(mode="json"), "series": "b1", "build": "b1", "sweep_id": "s1", "repetition": 0}
+    return RunExperiment(task_id="run", trigger_run_id=RUN, conf=conf, max_measurements=2)
+
+
+def context(runs: Runs | None = None, *, only_missing: bool = True, begun: datetime = BEGUN) -> dict[str, Any]:
+    return {
+        "ti": runs or Runs(),
+        "params": {"only_missing": only_missing, "matrix": "m", "parent_run_id": "parent"},
+        "dag_run": SimpleNamespace(start_date=begun),
+    }
+
+
+def put(store: Store, minute: int, status: str, *, sweep: str = "s1", reasons: tuple[str, ...] = ()) -> Record:
+    record = sample(status=status, reasons=list(reasons), attempt=f"20261121T06{minute:02d}00Z-00000{minute % 10}")
+    stored = record.model_copy(update={"sweep_id": sweep})
+    store.write(stored)
+    return stored
+
+
+EVENT = ("", {"run_ids": [RUN]})
+
+
+def test_a_cell_that_has_a_valid_record_is_not_measured(store: Store, operator: RunExperiment) -> None:
+    put(store, 1, "valid", sweep="another")
+    operator.execute(context())
+
+
+def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operator: RunExperiment) -> None:
+    for state in ("queued", "running"):
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context(Runs(child=state)))
+        assert deferred.value.trigger.run_ids == [RUN] and deferred.value.trigger.dag_id == CHILD
+
+
+def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: RunExperiment) -> None:
+    """Its own child found the record when its turn came, and measured nothing."""
+    put(store, 1, "valid", sweep="another")
+    operator.execute_complete(context(), EVENT)
+    with pytest.raises(InfrastructureError, match="ended without a record"):
+        operator.execute_complete(context(only_missing=False), EVENT)
+
+
+def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(store: Store, operator: RunExperiment) -> None:
+    put(store, 1, "invalid", reasons=("schedule-lag: p99 73 ms > 50 ms",))
+    with pytest.raises(InvalidMeasurement, match="schedule-lag"):
+        operator.execute_complete(context(), EVENT)
+    put(store, 2, "invalid", reasons=("schedule-lag: p99 74 ms > 50 ms",))
+    with pytest.raises(AirflowFailException, match="given up after 2 measurements: .*74 ms"):
+        operator.execute_complete(context(), EVENT)
+    put(store, 9, "invalid", reasons=("not-steady: lag",))
+    with pytest.raises(InvalidMeasurement, match="not-steady"):
+        operator.execute_complete(context(begun=datetime(2026, 11, 21, 6, 5, tzinfo=UTC)), EVENT)
+
+
+def test_a_failure_of_an_earlier_run_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
+    put(store, 1, "failed", reasons=("ConfigError: prepare: rate: too high",))
+    with pytest.raises(ConfigError, match="too high"):
+        operator.execute_complete(context(), EVENT)
+    with pytest.raises(InfrastructureError, match="ended without a record"):
+        operator.execute_complete(context(begun=datetime(2026, 11, 21, 6, 5, tzinfo=UTC)), EVENT)
+
+
+def test_a_resumed_sweep_takes_up_its_children_unless_the_build_changed() -> None:
+    assert child_run_id("s1", CELL, "b1") == RUN != child_run_id("s1", CELL, "b2")
+    assert RUN.startswith(f"s1__{CELL.config.config_id}-r0-")
+    assert RUN != child_run_id("s1", PlannedCell(CELL.config, 0, "b2"), "b1")
+
+
+@pytest.mark.parametrize(
+    ("parent", "stopped"),
+    [("queued", False), ("running", False), ("failed", True), ("success", True), (None, True)],
+)
+def test_a_child_stops_when_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, parent: str | None, stopped: bool
+) -> None:
+    """A sweep that was marked as failed, or as done, or deleted."""
+    runs = Runs(parent=parent) if parent else Runs()
+    monkeypatch.setattr("faultline.orchestration.experiment.get_current_context", lambda: context(runs))
+    assert parent_stopped() is stopped
