@@ -120,8 +120,10 @@ class Attempt:
         return value
 
     def is_of(self, home: Path) -> bool:
-        """Whether the installation at `home` made it, and may close it: others, perhaps of other machines, may keep their
-        results in the same folder. Attempts from before that was written down are everybody's.
+        """Whether the installation at `home` made it, and may close it.
+
+        Others, perhaps of other machines, may keep their results in the same folder. Attempts from before that was
+        written down are everybody's.
         """
         description = self.read()
         host = (description.get("environment") or {}).get("host")

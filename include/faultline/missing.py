@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -93,18 +94,16 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -
 
 def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
     """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
-    missing. From one night to the next the schedule is that of the former."""
+    missing. Where two nights had different schedules, nobody knows when it changed: only what both say is due."""
     if not nights:
         return []
     newest, present = nights[-1], {plan.logical_date for plan in nights}
     moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
     dated = sorted(moments, key=itemgetter(0))
-    ends = [*(date for date, _ in dated[1:]), now]
-    due = [
-        night
-        for (begin, cron), end in zip(dated, ends, strict=True)
-        for night in due_nights(cron or schedule(), begin, end)
-    ]
+    due: list[str] = []
+    for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
+        by_both = [due_nights(one or schedule(), begin, end) for one in dict.fromkeys((cron, other))]
+        due += [night for night in by_both[0] if all(night in nights for nights in by_both)]
     every = tuple(Missing(cell, "") for cell in newest.cells)
     return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
 

@@ -64,7 +64,8 @@ def prepare(
 ) -> Attempt:
     """Makes the attempt's folder and writes `attempt.json`; starts nothing.
 
-    `keep_topics`: whoever closes it leaves its topics. `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one.
+    `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one. `keep_topics`:
+    whoever closes the attempt leaves its topics.
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """

@@ -155,7 +155,8 @@ def _up(
     supervisor = Supervisor(settings)
     # Any of its components: one that is down for the moment comes back to where the others are.
     running = any(
-        name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in supervisor.states().items()
+        name.startswith("airflow-") and state not in ("STOPPED", "EXITED")
+        for name, state in supervisor.states().items()
     )
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():

@@ -12,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+# Products of fractions that make a half miss it by less.
+_EXACT = 1e-9
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -67,9 +70,12 @@ def median_of(values: Floats, censored: Bools) -> float:
     if not censored.any():
         return float(np.median(values))
     survival = stats.ecdf(stats.CensoredData.right_censored(values, censored)).sf
-    ended = survival.quantiles[survival.probabilities <= 0.5]
+    left = survival.probabilities
+    ended = survival.quantiles[left <= 0.5 + _EXACT]
     if not len(ended):
         return math.inf
     # As of an even number of values: where just half have ended, the middle lies between that end and the next.
-    half = math.isclose(float(survival.probabilities[survival.quantiles == ended[0]][0]), 0.5)
-    return float((ended[0] + ended[1]) / 2) if half and len(ended) > 1 else float(ended[0])
+    later = survival.quantiles[left < 0.5 - _EXACT]
+    if len(later) and later[0] != ended[0]:
+        return float((ended[0] + later[0]) / 2)
+    return float(ended[0])
