@@ -38,9 +38,9 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 
     Figures are shares; `low` and `high` are the bounds of 95 % (Wilson). `aa_…`: two samples of 5 from one shape, over
     all shapes. `uneven_nights_alarms`: a night against seven, when nights differ as much as repetitions do.
-    `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal nights with
-    a change point; `nights_found_STEP`: a step of so many percent at night 18 found within one night; `nights_only_STEP`:
-    and nothing else.
+    `power_N_SHAPE`: a slowdown by 10 % found with N repetitions a side. `nights_false`: series of 30 equal
+    nights with a change point; `nights_found_STEP`: a step of so many percent at night 18 found within one night;
+    `nights_only_STEP`: and nothing else.
     """
     count, shapes = QUICK_COMPARISONS if quick else COMPARISONS, load_shapes()
     each = count // 5
