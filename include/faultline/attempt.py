@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -131,6 +132,18 @@ class Attempt:
 
     def configuration(self) -> Configuration:
         return Configuration.model_validate(self.read()["config"])
+
+
+def open_ledgers(attempts: Path, home: Path) -> list[Path]:
+    """Ledgers of attempts that no teardown has closed, and that the installation at `home` made."""
+    found = []
+    for ledger in attempts.glob("*/ledger.jsonl"):
+        attempt = Attempt(ledger.parent)
+        with contextlib.suppress(InfrastructureError):  # it never came to say whose it is: it is taken as everybody's
+            if attempt.closed.exists() or not attempt.is_of(home):
+                continue
+        found.append(ledger)
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from faultline.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.attempt import Attempt, write_json
+from faultline.attempt import open_ledgers, write_json
 from faultline.config import suggest
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.processes import clean_environment, end_ledger, end_processes
@@ -201,7 +201,7 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
 
 def _down(settings: Settings, progress: Progress) -> list[int]:
-    for ledger in _open_ledgers(settings):
+    for ledger in open_ledgers(settings.attempts, settings.home):
         end_ledger(ledger)
     supervisor = Supervisor(settings)
     if supervisor.running():
@@ -239,20 +239,6 @@ def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
     results = instance(settings).get("results", str(settings.results))
     if results != str(settings.results):
         raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
-
-
-def _open_ledgers(settings: Settings) -> list[Path]:
-    """Ledgers of this installation's attempts that no teardown has closed."""
-    ledgers = settings.attempts.glob("*/ledger.jsonl")
-    attempts = {ledger: Attempt(ledger.parent) for ledger in ledgers}
-    return [ledger for ledger, one in attempts.items() if not one.closed.exists() and _is_own(one, settings)]
-
-
-def _is_own(attempt: Attempt, settings: Settings) -> bool:
-    try:
-        return attempt.is_of(settings.home)
-    except InfrastructureError:
-        return True  # it never came to say so
 
 
 def _sweep(settings: Settings) -> list[int]:
