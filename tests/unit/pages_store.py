@@ -18,7 +18,7 @@ from faultline.index import Index
 from faultline.pages.app import build_app
 from faultline.pages.site import Site
 from faultline.record import Record
-from tests.unit.sample_records import sample
+from tests.unit.sample_records import RECOVERED, sample
 
 LOGIN = {"authorization": "Bearer known"}
 
@@ -161,3 +161,23 @@ def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, metho
     start = next(message for message in sent if message["type"] == "http.response.start")
     body = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
     return Answer(start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body)
+
+
+def grid(factor: float = 1, **named: Any) -> list[Record]:
+    """State 1 and 8 MB × interval 2 and 5 s, three repetitions: p99 = 1000·state + 100·interval + repetition, times
+    `factor`.
+    """
+    return [
+        record(
+            f"{named.get('sweep', 's1')}-{state:g}-{interval:g}-{repetition}",
+            state_mb=state,
+            checkpoint_interval_s=interval,
+            repetition=repetition,
+            latency={"p99": factor * (1000 * state + 100 * interval + repetition)},
+            recovery=RECOVERED,
+            **named,
+        )
+        for state in (8.0, 1.0)
+        for interval in (2.0, 5.0)
+        for repetition in range(3)
+    ]

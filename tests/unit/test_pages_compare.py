@@ -1,0 +1,69 @@
+"""Two sweeps side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faultline.pages.compare import Pair, compare_page
+from faultline.pages.site import Unknown
+from tests.unit.pages_store import grid, put, record, rows, site
+from tests.unit.sample_records import CENSORED, RECOVERED
+from tests.unit.test_report import Page
+
+
+def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
+    put(tmp_path, *grid(), *grid(sweep="s2")[:6], record("extra", sweep="s2", state_mb=64.0, latency={"p99": 1.0}))
+    put(tmp_path, *grid(sweep="s3", factor=2))
+    one = site(tmp_path)
+    html = compare_page(one, Pair("s1", "s2"))
+    assert "2 configurations in both, 2 in A only, 1 in B only" in Page(html).text
+    found = [row[:10] for row in rows(html)]
+    assert [
+        "8",
+        "2",
+        "executor kill",
+        "8,201 8,200 – 8,202",
+        "3",
+        "r0 r1 r2",
+        "8,201 8,200 – 8,202",
+        "3",
+        "r0 r1 r2",
+        "1.00",
+    ] in found
+    assert ["1", "2", "executor kill", "1,201 1,200 – 1,202", "3", "r0 r1 r2", "—", "0", "", "—"] in found
+    doubled = [row[9] for row in rows(compare_page(one, Pair("s1", "s3"))) if "executor kill" in row]
+    assert doubled == ["2.00"] * 4
+    assert "datalist" in compare_page(one, Pair()) and "Give the ids" in compare_page(one, Pair(a="s1"))
+    with pytest.raises(Unknown, match="s9"):
+        compare_page(one, Pair("s1", "s9"))
+
+
+def test_the_ratio_is_missing_where_it_would_mislead(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", recovery=CENSORED), record("b1", sweep="s2", recovery=RECOVERED))
+    one = site(tmp_path)
+    macro = compare_page(one, Pair("s1", "s2", metric="recovery.macro_s"))
+    assert ["executor kill", "> 33.94", "1", "r0", "13.84", "1", "r0", "—"] in [row[:8] for row in rows(macro)]
+    lost = compare_page(one, Pair("s1", "s2", metric="audit.lost"))
+    assert ["executor kill", "0", "1", "r0", "0", "1", "r0", "—"] in [row[:8] for row in rows(lost)]
+
+
+def test_five_repetitions_a_side_get_a_verdict_with_its_reason(tmp_path: Path) -> None:
+    for sweep, factor in (("s1", 1.0), ("s2", 1.3), ("s3", 1.0)):
+        put(
+            tmp_path,
+            *(
+                record(f"{sweep}-{number}", sweep=sweep, repetition=number, latency={"p99": factor * (1000 + number)})
+                for number in range(5)
+            ),
+        )
+    put(tmp_path, record("few", sweep="s4"))
+    one = site(tmp_path)
+    (slower,) = [row for row in rows(compare_page(one, Pair("s1", "s2"))) if "executor kill" in row]
+    assert slower[-2:] == ["0.0079", "worse"] and slower[-3].startswith("+30.0% [")
+    (equal,) = [row for row in rows(compare_page(one, Pair("s1", "s3"))) if "executor kill" in row]
+    assert equal[-1] == "same"
+    (few,) = [row for row in rows(compare_page(one, Pair("s1", "s4"))) if "executor kill" in row]
+    assert few[-1] == "cannot tell 1 of 5 repetitions"
+    assert "Verdict" not in compare_page(one, Pair("s1", "s1")), "a side held against itself"

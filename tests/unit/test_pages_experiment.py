@@ -1,0 +1,143 @@
+"""What the page of one experiment shows, whatever its raw files hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from faultline.judge import judge
+from faultline.pages.download import as_parquet
+from faultline.pages.experiment import experiment_page
+from faultline.pages.overview import overview_page
+from faultline.pages.site import Unknown
+from faultline.pages.sweep import sweep_page
+from faultline.plots import FAULT_COLOUR
+from faultline.record import Record
+from tests.unit.pages_store import figures, put, record, rows, site
+from tests.unit.sample_records import RECOVERED
+from tests.unit.synthetic import Scenario, Synthetic
+from tests.unit.test_report import Page
+
+
+def judged(results: Path, scenario: Scenario) -> Record:
+    directory = Synthetic(scenario).write(results)
+    target = results / "attempts" / directory.name
+    target.parent.mkdir(exist_ok=True)
+    directory.rename(target)
+    made = judge(target)
+    put(results, made)
+    return made
+
+
+def test_an_experiment_in_full(tmp_path: Path) -> None:
+    made = judged(tmp_path, Scenario())
+    html = experiment_page(site(tmp_path), made.attempt)
+    found = rows(html)
+    assert ["28.549", "+0.350", "t2 the loss is detected", "recorder.jsonl: removeTime of executor 0 (REST)"] in found
+    assert any("the gate opens: T0" in row for row in found), "events of the experiment itself"
+    assert ["lost", "0"] in found
+    text = Page(html).text
+    for expected in ("Fault 1:", "Recovered in", "Longest silence", "checkpoint_interval_s", "Again: ./faultline run"):
+        assert expected in text, expected
+    (plot,) = figures(html).values()
+    marks = [shape for shape in plot["layout"]["shapes"] if shape["name"] == "t0"]
+    assert [mark["line"]["color"] for mark in marks] == [FAULT_COLOUR]
+
+
+def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        record(
+            "a1",
+            status="invalid",
+            reasons=["not-steady: lag has a trend"],
+            recovery=RECOVERED,
+            timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "conductor.jsonl")},
+        ),
+        record("a2", status="valid", recovery=RECOVERED),
+        record("f1", status="failed", reasons=["broker gone"], state_mb=8.0),
+    )
+    one = site(tmp_path)
+    text = Page(experiment_page(one, "a1")).text
+    for expected in (
+        "not-steady: lag has a trend",
+        "series.json is missing",
+        "Recovered in 13.84 s",
+        "bench-1: 2 cores",
+    ):
+        assert expected in text, expected
+    assert "/faultline/experiments/a2" in experiment_page(one, "a1"), "the same cell measured again"
+    assert "broker gone" in Page(experiment_page(one, "f1")).text
+    with pytest.raises(Unknown, match="No attempt a3"):
+        experiment_page(one, "a3")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", '{"event": 5}\n', '"x"\n"y"\n', "5\n6\n", "\xff"])
+def test_raw_files_may_hold_anything(tmp_path: Path, content: str) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    names = ("series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl", "services.jsonl")
+    for name in names:
+        (folder / name).write_text(content, encoding="latin-1")
+    assert "Recovered in 13.84 s" in experiment_page(site(tmp_path), "a1") or "only the record is shown" in (
+        experiment_page(site(tmp_path), "a1")
+    )
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["series.json", "audit.json", "attempt.json", "conductor.jsonl", "supervisor.jsonl"])
+@pytest.mark.parametrize("content", [DEEP, '{"a": ' * 50_000, f"{DEEP}\n{{}}\n"])
+def test_a_raw_file_may_be_nested_without_end(tmp_path: Path, name: str, content: str) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(content)
+    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "settled", "fault": 0, "outcome": 5}',
+        '{"event": "delivered", "fault": 0, "planned_wall_ns": NaN, "wall_ns": Infinity}',
+        f'{{"event": "delivered", "fault": 0, "planned_wall_ns": {"9" * 400}, "wall_ns": 1}}',
+    ],
+)
+def test_a_journal_may_hold_odd_values(tmp_path: Path, line: str) -> None:
+    put(tmp_path, record("a1", recovery=RECOVERED, timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "x")}))
+    folder = tmp_path / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "conductor.jsonl").write_text(f"{line}\n")
+    assert "executor kill" in experiment_page(site(tmp_path), "a1")
+
+
+def test_curves_with_numbers_that_are_none_have_gaps(tmp_path: Path) -> None:
+    made = judged(tmp_path, Scenario())
+    path = tmp_path / "attempts" / made.attempt / "series.json"
+    series = json.loads(path.read_text())
+    series["latency"][2]["p99_ms"] = series["lag"][1]["t_s"] = series["cpu"][0]["driver"] = float("nan")
+    series["events"][0]["t_s"] = float("inf")
+    path.write_text(json.dumps(series))
+    (plot,) = figures(experiment_page(site(tmp_path), made.attempt)).values()
+    drawn = {trace["name"]: trace for trace in plot["data"]}
+    assert drawn["latency p99"]["y"][2] is None and drawn["latency p99"]["y"][3] is not None
+    assert drawn["lag at commit"]["x"][1] is None and drawn["driver"]["y"][0] is None
+    assert all(isinstance(edge, int | float) for edge in plot["layout"]["xaxis"]["range"])
+
+
+def test_a_record_with_numbers_that_are_none_hides_no_other(tmp_path: Path) -> None:
+    good, bad = record("a1"), record("a2", rate=600.0)
+    path = put(tmp_path, good, bad)
+    for number in ("NaN", "Infinity", "9" * 400):
+        path.write_text(bad.as_json().replace('"rate": 600.0', f'"rate": {number}'))
+        one = site(tmp_path)
+        assert "/faultline/experiments/a1" in sweep_page(one, "s1")
+        assert ["config.rate"] == [row[1].partition(":")[0] for row in rows(overview_page(one)) if "a2.json" in row[0]]
+        assert as_parquet(one.index.all())
+        with pytest.raises(Unknown, match="a2 cannot be read: config.rate"):
+            experiment_page(one, "a2")
