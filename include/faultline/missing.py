@@ -102,8 +102,8 @@ def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
     dated = sorted(moments, key=itemgetter(0))
     due: list[str] = []
     for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
-        by_both = [due_nights(one or schedule(), begin, end) for one in dict.fromkeys((cron, other))]
-        due += [night for night in by_both[0] if all(night in nights for nights in by_both)]
+        by_other = set(due_nights(other or schedule(), begin, end))
+        due += [night for night in due_nights(cron or schedule(), begin, end) if night in by_other]
     every = tuple(Missing(cell, "") for cell in newest.cells)
     return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -77,7 +78,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
     with own_services("crash", say) as settings:
-        journal, api = Journal(settings), AirflowApi(settings)
+        # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
+        journal, api = Journal(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl")), AirflowApi(settings)
         for former in api.runs(MATRIX, "queued", "running"):
             say(f"{former['dag_run_id']}: goes on from an interrupted call")
             await_run(api, former["dag_run_id"])
@@ -110,8 +112,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 class Journal:
     """Kills and sweeps that are done, a line each, so that a crash of the benchmark itself loses none."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._path = settings.home / "crash.jsonl"
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._lines: list[dict[str, Any]] = []
         if self._path.exists():
             self._lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
@@ -141,7 +143,7 @@ class Journal:
 
     def move_aside(self) -> None:
         """Keeps the journal under the present time; the next one begins empty."""
-        self._path.rename(self._path.with_name(f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
+        self._path.rename(self._path.with_name(f"{self._path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
 
     @property
     def sweeps(self) -> list[dict[str, Any]]:
@@ -192,9 +194,7 @@ def _sweep(settings: Settings, kills: Sequence[Kill], journal: Journal, say: Say
             raise InfrastructureError(
                 f"{series}: not green after {MOST_TRIGGERS} triggers; see {settings.airflow_home}"
             )
-        runs.append(f"{series}-{len(runs)}")
-        journal.note("run", series=series, run_id=runs[-1])
-        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=runs[-1])
+        runs.append(_trigger(api, series, len(runs), journal))
         while waiting and _state(api, runs[-1]) not in FINISHED:
             if _deliver(settings, api, waiting[0], runs[-1], journal, say):
                 waiting.pop(0)
@@ -207,12 +207,18 @@ def _again(settings: Settings, begun: dict[str, Any], journal: Journal) -> Sweep
     api, series, runs = AirflowApi(settings), str(begun["series"]), list(begun["runs"])
     start = time.monotonic()
     while len(runs) < MOST_TRIGGERS and not _is_green(api, runs[-1]):
-        runs.append(f"{series}-{len(runs)}")
-        journal.note("run", series=series, run_id=runs[-1])
-        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=runs[-1])
+        runs.append(_trigger(api, series, len(runs), journal))
         await_run(api, runs[-1])
     kills = sum(line["run_id"] in begun["runs"] for line in journal.kills)
     return _counted(settings, series, runs, kills, time.monotonic() - start, journal)
+
+
+def _trigger(api: AirflowApi, series: str, number: int, journal: Journal) -> str:
+    """Triggers a run of the series, which is noted before; returns its id."""
+    run_id = f"{series}-{number}"
+    journal.note("run", series=series, run_id=run_id)
+    api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=run_id)
+    return run_id
 
 
 def _is_green(api: AirflowApi, run_id: str) -> bool:

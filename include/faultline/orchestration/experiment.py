@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from faultline.config import Configuration
 from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import UNFINISHED, state_of
+from faultline.orchestration.run_experiment import AGAIN, UNFINISHED, state_of
 from faultline.settings import load_settings
 from faultline.waiting import seldom
 
@@ -62,7 +61,7 @@ def experiment_dag() -> DAG:
         render_template_as_native_obj=True,
     ) as dag:
         attempt = prepare()
-        harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, retries=2, retry_delay=timedelta(seconds=5))
+        harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, **AGAIN)
         end = teardown(attempt)
         steps = [
             provision_topics(attempt),
@@ -333,7 +332,7 @@ class HarvestOperator(LocalSparkJob):
             raise
 
 
-@task(retries=2, retry_delay=timedelta(seconds=5))
+@task(**AGAIN)
 def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException

@@ -11,9 +11,8 @@ from faultline.errors import InfrastructureError
 if TYPE_CHECKING:
     from faultline.attempt import Attempt
 
-REQUEST_TIMEOUT_S = 30.0
 # The client itself gives up in time, and says why.
-TIMEOUTS = {"operation_timeout": REQUEST_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S}
+TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
 
 
 def create_topics(attempt: Attempt) -> None:

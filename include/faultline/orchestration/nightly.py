@@ -12,7 +12,6 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
@@ -20,7 +19,8 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 from faultline.errors import ConfigError
 from faultline.metrics import USUAL
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.sweep import AGAIN, aggregate, begin_sweep, integer_param, measure, require_success
+from faultline.orchestration.run_experiment import AGAIN
+from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, require_success
 from faultline.schedule import NIGHTLY, schedule
 from faultline.settings import load_settings
 from faultline.statistics import LEAST
@@ -172,7 +172,7 @@ def night_of_run() -> str:
     return str(moment.isoformat(timespec="seconds"))
 
 
-@task(trigger_rule=TriggerRule.ALL_DONE, retries=2, retry_delay=timedelta(seconds=5))
+@task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
     from faultline.attempt import write_json

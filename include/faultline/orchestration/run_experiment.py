@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -20,6 +20,8 @@ CHILD = "experiment"
 POLL_S = 5
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9
+# For tasks that give the same when they are done again: one that died is tried again.
+AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 UNFINISHED = frozenset({"queued", "running"})
 
 

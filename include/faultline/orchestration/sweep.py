@@ -14,7 +14,7 @@ from faultline.errors import ConfigError
 from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import RETRIES, RunExperiment, retry_policy
+from faultline.orchestration.run_experiment import AGAIN, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
 from faultline.settings import load_settings
 
@@ -106,10 +106,6 @@ def _presets_text(spec: MatrixSpec) -> str:
         shown = [", ".join(map(str, values[axis])) for axis in spec.axes]
         rows.append(f"| `{preset}` | " + " | ".join(shown) + f" | {values['repetitions']} |")
     return "\n".join([*head, *rows])
-
-
-# Planning again gives the same plan: a task that died is tried again.
-AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
 
 @task(**AGAIN)
@@ -221,9 +217,7 @@ class Aggregate(LocalSparkJob):
 
 def aggregate() -> Aggregate:
     """The last task; also when some experiments failed."""
-    return Aggregate(
-        task_id="aggregate", retries=2, retry_delay=timedelta(seconds=5), trigger_rule=TriggerRule.ALL_DONE
-    )
+    return Aggregate(task_id="aggregate", trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 
 
 @task(trigger_rule=TriggerRule.ONE_FAILED)
