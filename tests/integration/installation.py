@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
@@ -22,12 +22,14 @@ class Installation:
 
     home: Path
     results: Path
+    # Settings of its own, beside its two folders: environment variables.
+    given: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         # Nor the database, the schedule or the patience of whoever runs the tests.
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
-        return {**clean, "FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results)}
+        return {**clean, "FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results), **self.given}
 
     @property
     def settings(self) -> Settings:

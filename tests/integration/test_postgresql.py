@@ -95,19 +95,17 @@ def cluster() -> Iterator[Cluster]:
     shutil.rmtree(folder)
 
 
-def test_up_uses_the_database_and_what_runs_keeps_it(
-    installation: Installation, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(DATABASE, cluster.address)
+def test_up_uses_the_database_and_what_runs_keeps_it(installation: Installation, cluster: Cluster) -> None:
+    installation.given[DATABASE] = cluster.address
     done = installation.run("up")
     assert done.returncode == 0, done.stderr
     await_dags(AirflowApi(installation.settings), "experiment")
     assert cluster.query("SELECT count(*) FROM dag WHERE dag_id = 'experiment'") == "1"
     assert not (installation.home / "airflow" / "airflow.db").exists()
-    monkeypatch.delenv(DATABASE)
+    del installation.given[DATABASE]
     assert installation.run("up").returncode == 0
     assert present_database(installation.settings) is not None
-    monkeypatch.setenv(DATABASE, cluster.address + "2")
+    installation.given[DATABASE] = cluster.address + "2"
     refused = installation.run("up")
     assert refused.returncode == 2 and "Airflow runs on another database" in refused.stderr
 
@@ -140,20 +138,17 @@ def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Pop
 
 
 def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_containers(
-    installation: Installation,
-    cluster: Cluster,
-    serve: Callable[[str], subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
+    installation: Installation, cluster: Cluster, serve: Callable[[str], subprocess.Popen[str]]
 ) -> None:
-    monkeypatch.setenv(DATABASE, cluster.address)
-    monkeypatch.setenv(PASSWORD, "given")
+    installation.given[DATABASE] = cluster.address
+    installation.given[PASSWORD] = "given"
     assert serve("prepare").wait(120) == 0, (installation.home / "prepare.log").read_text()
     settings = installation.settings
     mark = instance(settings)
     assert serve("prepare").wait(120) == 0 and instance(settings) == mark, "a second time changes no mark"
     # Only that one container is told the database and the password.
-    monkeypatch.delenv(DATABASE)
-    monkeypatch.delenv(PASSWORD)
+    del installation.given[DATABASE]
+    del installation.given[PASSWORD]
     assert password(settings) == "given" and present_database(settings) is not None
 
     for one in services(settings, find_java(settings.home / "java.json")).values():
@@ -177,11 +172,9 @@ def test_an_experiment_runs_on_services_that_were_started_one_by_one_as_in_conta
     assert cluster.query("SELECT count(*) FROM dag_run WHERE dag_id = 'experiment'") == "1"
 
 
-def test_a_database_that_cannot_hold_every_text_is_refused(
-    installation: Installation, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_cannot_hold_every_text_is_refused(installation: Installation, cluster: Cluster) -> None:
     cluster.query("CREATE DATABASE narrow ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
-    monkeypatch.setenv(DATABASE, cluster.address.replace("/postgres", "/narrow"))
+    installation.given[DATABASE] = cluster.address.replace("/postgres", "/narrow")
     done = installation.run("up")
     assert done.returncode == 2 and "encoding is SQL_ASCII" in done.stderr
 
@@ -196,9 +189,9 @@ def test_a_database_that_cannot_hold_every_text_is_refused(
     ],
 )
 def test_an_address_of_no_use_is_refused_before_anything_starts(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch, address: str, words: str
+    installation: Installation, address: str, words: str
 ) -> None:
-    monkeypatch.setenv(DATABASE, address)
+    installation.given[DATABASE] = address
     done = installation.run("up")
     assert done.returncode == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
