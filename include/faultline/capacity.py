@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from faultline.canonical import MAX_RATE
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import InfrastructureError
 from faultline.record import Record
@@ -42,25 +43,62 @@ def highest_sustained(
     """
     if not 0 < low < high:
         raise ValueError(f"rates from {low:g} to {high:g}: give 0 < low < high")
-    if precision <= 1:
-        raise ValueError(f"precision {precision:g}: give a factor above 1")
-    tried: list[tuple[float, bool]] = []
+    asked = _Asked(holds, precision)
+    if not asked(low):
+        return Capacity(None, low, tuple(asked.tried))
+    if asked(high):
+        return Capacity(high, None, tuple(asked.tried))
+    return _between(asked, low, high)
 
-    def ask(rate: float) -> bool:
-        verdict = holds(rate)
-        tried.append((rate, verdict))
+
+def highest_near(
+    holds: Callable[[float], bool], guess: float, precision: float = PRECISION, most: float = MAX_RATE
+) -> Capacity:
+    """The same from a guess: its doubles or halves until one of them differs, then between those two.
+
+    With a guess that is right within a factor of 2, four rates are enough for a precision of 1.25. No rate above
+    `most` is asked, and none below a thousandth of the guess.
+    """
+    if not 0 < guess <= most:
+        raise ValueError(f"guess {guess:g}: give a rate above 0 and at most {most:g}")
+    asked, rate = _Asked(holds, precision), guess
+    if asked(guess):
+        while rate < most:
+            low, rate = rate, min(2 * rate, most)
+            if not asked(rate):
+                return _between(asked, low, rate)
+        return Capacity(rate, None, tuple(asked.tried))
+    while rate > guess / 1000:
+        high, rate = rate, _rounded(rate / 2)
+        if asked(rate):
+            return _between(asked, rate, high)
+    return Capacity(None, rate, tuple(asked.tried))
+
+
+class _Asked:
+    """Asks for the verdict on a rate, and remembers what was said. `precision`: the factor that is good enough."""
+
+    def __init__(self, holds: Callable[[float], bool], precision: float) -> None:
+        if precision <= 1:
+            raise ValueError(f"precision {precision:g}: give a factor above 1")
+        self._holds = holds
+        self.precision = precision
+        self.tried: list[tuple[float, bool]] = []
+
+    def __call__(self, rate: float) -> bool:
+        verdict = self._holds(rate)
+        self.tried.append((rate, verdict))
         return verdict
 
-    if not ask(low):
-        return Capacity(None, low, tuple(tried))
-    if ask(high):
-        return Capacity(high, None, tuple(tried))
-    while high / low > precision:
+
+def _between(asked: _Asked, low: float, high: float) -> Capacity:
+    """The answer between a rate that held and one that did not."""
+    while high / low > asked.precision:
         middle = _rounded(math.sqrt(low * high))
         if not low < middle < high:
             break
-        low, high = (middle, high) if ask(middle) else (low, middle)
-    return Capacity(low, high, tuple(tried))
+        low, high = (middle, high) if asked(middle) else (low, middle)
+    return Capacity(low, high, tuple(asked.tried))
 
 
 def _rounded(rate: float) -> float:
@@ -94,13 +132,13 @@ def at_rate(config: Configuration, rate: float) -> Configuration:
 
 def search_capacity(
     config: Configuration,
-    low: float,
-    high: float,
+    search: Callable[[Callable[[float], bool]], Capacity],
     known: Callable[[Configuration], Record | None],
     measure: Callable[[Configuration], Record],
 ) -> tuple[Capacity, dict[float, Record]]:
     """Searches the highest rate that `config` sustains; returns it with the record of each rate that was tried.
 
+    `search(holds)`: how, such as by `highest_sustained` between two rates.
     `known(config)`: a record that already answers, so a search that was interrupted goes on where it was.
     A rate that the generator could not keep up with either, however often it was measured, is more than this machine
     can do. Raises InfrastructureError when a rate gives no answer in MOST_MEASUREMENTS measurements for another reason.
@@ -124,4 +162,4 @@ def search_capacity(
         why = "; ".join(record.reasons) if record else "no record"
         raise InfrastructureError(f"rate {rate:g}: no answer in {MOST_MEASUREMENTS} measurements; the last: {why}")
 
-    return highest_sustained(ask, low, high), records
+    return search(ask), records

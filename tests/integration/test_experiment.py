@@ -1,10 +1,8 @@
-"""One experiment on real Kafka and Spark that kills an executor, then the driver; and a sweep through the scheduler."""
+"""One experiment on real Kafka and Spark that kills an executor, then the driver."""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,9 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.bench.known_truth import judge_scenario
-from faultline.demo import await_dags
 from faultline.journal import read_journal
-from faultline.known_truth.scenarios import SCENARIOS
 from faultline.processes import process_of, processes_with_token, read_ledger
 from faultline.record import committed_schema
-from faultline.store import Store
-from faultline.waiting import wait_until
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation
 from tests.integration.topics import read_topic
 
@@ -30,11 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 # Short, and still long enough for a baseline of ten bins, two faults, and the 30 s that must follow the last.
 RATE, WARMUP_S, DURATION_S = 200, 10, 71
 SHORT = (f"rate={RATE}", f"warmup_s={WARMUP_S}", f"duration_s={DURATION_S}", "checkpoint_interval_s=1", "state_mb=0.5")
-# A machine on which the generator is never later than this has time for an engine that plants times.
-QUIET_MS = 10.0
-# Parts of the recovery between instants that single events fix.
-ANCHORED = ("detection_s", "redeploy_s", "load_s", "reload_s", "replay_s")
-PLANTED = next(one for one in SCENARIOS if one.name == "batch_everything")
 PLAN = {
     "faults": [
         {"victim": "executor", "action": "kill", "at_s": 21},
@@ -117,71 +104,3 @@ def test_the_teardown_left_no_process_of_the_attempt(
     assert not [entry for entry in entries if process_of(entry)]
     assert not processes_with_token(record["attempt"])
     assert not (folder / "checkpoint").exists()
-
-
-def test_a_sweep_through_the_scheduler_measures_what_is_missing_and_nothing_twice(
-    measured: tuple[Installation, dict[str, Any], Path],
-) -> None:
-    """plan -> RunExperiment -> aggregate under real Airflow; the second sweep finds nothing to do.
-
-    The cell plants its truth: a real kill, a restart by the supervisor, losses. Its counts come back exactly on
-    any machine; the parts up to the end of the replay within one bin on one that was quiet, which the generator's
-    own lateness tells. When lag and latency are normal again hangs on every hiccup of the machine: that is held by
-    the simulation, and on real Kafka by `./faultline bench known_truth`. A busy machine makes records invalid, and
-    the sweep measures again, as it must.
-    """
-    installation = measured[0]
-    assert installation.run("up").returncode == 0
-    api = AirflowApi(installation.settings)
-    dag_id = "recovery"
-    await_dags(api, dag_id, "experiment")
-    values = PLANTED.configuration.model_dump(mode="json")
-    form = {**values, **{axis: [values[axis]] for axis in ("fault", "checkpoint_interval_s")}, "controls": 0}
-    form["max_measurements"] = 10
-    notes: dict[str, str] = {}
-    for name, runs in (("first", 1), ("second", 0)):
-        run_id = api.trigger(dag_id, form, run_id=f"test_{name}")
-        wait_until(
-            lambda run_id=run_id: api.run_state(dag_id, run_id) in FINISHED,  # type: ignore[misc]
-            timeout_s=1700,
-            every_s=0.5,
-            what=f"the {name} sweep",
-        )
-        states = {task["task_id"]: task["state"] for task in api.tasks(dag_id, run_id)}
-        assert states["plan"] == "success" and states["aggregate"] == "success", states
-        found = Store(installation.results).query(sweep=f"test_{name}")
-        assert [record.status for record in found][-1:] == ["valid"] * runs, [record.reasons for record in found]
-        assert states["run_experiment"] == ("success" if runs else "skipped")
-        notes[name] = str(api.runs(dag_id)[0]["note"])
-    assert "1 valid" in notes["first"] and "/sweeps/test_first" in notes["first"], notes
-    assert "No experiment was measured" in notes["second"], notes
-    record = Store(installation.results).query(sweep="test_first", status="valid")[0]
-    measured_in = [run["note"] for run in api.runs("experiment") if record.attempt in str(run["note"])]
-    assert len(measured_in) == 1 and measured_in[0].startswith("**valid**")
-    assert record.matrix == dag_id
-    lag = record.metrics.schedule_lag_ms.p99
-    quiet = lag is not None and lag < QUIET_MS
-    for one in judge_scenario(PLANTED, record):
-        if one.kind == "count" and one.name != "recovered":
-            assert one.error == 0, one
-        elif quiet and one.name in ANCHORED:
-            assert one.error <= 1, one
-    assert "driver_restarted" in [event.name for event in record.timeline], "both incarnations belong to the timeline"
-    assert page(installation, None)[0] == 401, "without a login there is no results page"
-    status, text = page(installation, api.token())
-    assert status == 200 and "test_first" in text
-    table = pd.read_csv(installation.results / "summary" / "experiments.csv")
-    assert record.attempt in set(table["attempt"])
-    assert pd.read_parquet(installation.results / "summary" / "cells.parquet")["n"].sum() >= 1
-
-
-def page(installation: Installation, token: str | None) -> tuple[int, str]:
-    """Status and text of the results page in the Airflow UI."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"{installation.settings.airflow_url}/faultline/", headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, ""

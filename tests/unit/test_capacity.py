@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.capacity import PRECISION, highest_sustained, holds, search_capacity
+from faultline.canonical import MAX_RATE
+from faultline.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import InfrastructureError
 from faultline.record import Record
@@ -32,6 +33,28 @@ def test_the_answer_brackets_the_limit(limit: float, low: float, span: float) ->
         assert found.exceeded / found.sustained <= PRECISION * 1.01
     assert len(found.tried) <= 2 + math.ceil(math.log2(max(1.0, math.log(span) / math.log(PRECISION)))) + 2
     assert len({rate for rate, _ in found.tried}) == len(found.tried), "no rate is measured twice"
+
+
+@given(limit=st.floats(1.0, 1e6), guess=st.floats(1.0, 5e5))
+def test_a_guess_is_enough(limit: float, guess: float) -> None:
+    found = highest_near(lambda rate: rate <= limit, guess, 1.25)
+    assert found.sustained is None or found.sustained <= limit
+    assert found.exceeded is None or found.exceeded > limit
+    if found.sustained is None:
+        assert limit < guess / 500
+    elif found.exceeded is None:
+        assert found.sustained == MAX_RATE
+    else:
+        assert found.exceeded / found.sustained <= 1.25 * 1.01
+        if guess / 2 < limit < guess * 2:
+            assert len(found.tried) <= 4
+    assert len({rate for rate, _ in found.tried}) == len(found.tried), "no rate is measured twice"
+
+
+@pytest.mark.parametrize("guess", [0.0, -1.0, 1e9])
+def test_a_senseless_guess_is_refused(guess: float) -> None:
+    with pytest.raises(ValueError, match="guess"):
+        highest_near(lambda rate: True, guess)
 
 
 def test_a_repeated_search_asks_the_same_rates() -> None:
@@ -78,9 +101,11 @@ def test_a_rate_that_never_answers(reason: str) -> None:
 
     config = parse_configuration({})
     if reason.startswith("schedule-lag"):
-        found, records = search_capacity(config, 100, 1000, lambda there: None, measure)
+        found, records = search_capacity(
+            config, lambda holds: highest_sustained(holds, 100, 1000), lambda there: None, measure
+        )
         assert found.sustained is not None and found.sustained <= 300 < (found.exceeded or 0)
         assert asked.count(1000) == 3 and set(records) == {rate for rate, _ in found.tried}
     else:
         with pytest.raises(InfrastructureError, match="rate 1000: no answer"):
-            search_capacity(config, 100, 1000, lambda there: None, measure)
+            search_capacity(config, lambda holds: highest_sustained(holds, 100, 1000), lambda there: None, measure)

@@ -51,7 +51,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Measures one rate after another, each as a run of `experiment`; a retry begins with the records that exist."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    from faultline.capacity import search_capacity
+    from faultline.capacity import highest_sustained, search_capacity
     from faultline.environment import default_build
     from faultline.matrices import MATRICES
     from faultline.matrix import Matrix, sweep_id_of
@@ -70,8 +70,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
         config = Matrix.under(params, spec.axes).configurations()[0]
         found, records = search_capacity(
             config,
-            params["search_low"],
-            params["search_high"],
+            lambda holds: highest_sustained(holds, params["search_low"], params["search_high"]),
             lambda there: _known(there, series),
             lambda there: _measure(there, labels),
         )
