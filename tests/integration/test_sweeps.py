@@ -63,14 +63,10 @@ class Ended:
         return {str(task["state"]) for task in tasks if task["task_id"] == "run_experiment"}
 
 
-def measuring(settings: Settings, sweep_id: str) -> Attempt:
-    """The attempt of the sweep at which the gate is open."""
-
-    def found() -> Attempt | None:
-        attempt = current_attempt(settings, sweep_id)
-        return attempt if attempt is not None and attempt.gate.exists() and not attempt.closed.exists() else None
-
-    return wait_until(found, timeout_s=600, what=f"{sweep_id}: an open gate")
+def measuring(settings: Settings, sweep_id: str) -> Attempt | None:
+    """The attempt of the sweep at which the gate is open now."""
+    attempt = current_attempt(settings, sweep_id)
+    return attempt if attempt is not None and attempt.gate.exists() and not attempt.closed.exists() else None
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +88,21 @@ def ended(shared_installation: Installation) -> Ended:
     api.trigger(OTHER, shared, run_id="test_twin")
     api.trigger(EXPERIMENT, PLANTED.configuration.model_dump(mode="json"), run_id="test_single")
 
-    # What the button of the UI does.
-    stopped = measuring(settings, "test_stopped")
-    api._call("PATCH", f"/api/v2/dags/{MATRIX}/dagRuns/test_stopped", {"state": "failed"})
-    wait_until(stopped.closed.exists, timeout_s=120, what="the end of the stopped experiment")
+    # Whose turn comes first is Airflow's affair.
+    scheduler, stopped, killed = supervisor.pids()["airflow-scheduler"], None, False
 
-    measuring(settings, "test_on")
-    scheduler = supervisor.pids()["airflow-scheduler"]
-    os.kill(scheduler, signal.SIGKILL)
+    def disturbed() -> bool:
+        nonlocal stopped, killed
+        if stopped is None and (stopped := measuring(settings, "test_stopped")):
+            # What the button of the UI does.
+            api._call("PATCH", f"/api/v2/dags/{MATRIX}/dagRuns/test_stopped", {"state": "failed"})
+            wait_until(stopped.closed.exists, timeout_s=120, what="the end of the stopped experiment")
+        if not killed and (measuring(settings, "test_on") or measuring(settings, "test_twin")):
+            os.kill(scheduler, signal.SIGKILL)
+            killed = True
+        return stopped is not None and killed
+
+    wait_until(disturbed, timeout_s=600, every_s=0.2, what="a sweep stopped and a scheduler killed as they measured")
     runs = {"test_stopped": MATRIX, "test_on": OTHER, "test_twin": OTHER, "test_single": EXPERIMENT}
     for run_id, dag_id in runs.items():
         await_end(api, dag_id, run_id)
