@@ -19,6 +19,8 @@ from faultline.settings import HOST, Settings
 USER = "admin"
 DATABASE = "FAULTLINE_DATABASE"
 PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
+# How long a component waits for another one that writes to SQLite. On a busy machine the usual 5 s made requests fail.
+LOCK_S = 30
 _DRIVER = "postgresql+psycopg2"
 _CONNECT_S = 5
 
@@ -41,7 +43,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "simple_auth_manager_passwords_file": str(password_file(settings)),
             "execution_api_server_url": f"{settings.airflow_url}/execution/",
         },
-        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}"},
+        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}?timeout={LOCK_S}"},
         "logging": {"base_log_folder": str(home / "logs")},
         "api": {
             "host": HOST,
