@@ -13,9 +13,9 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 
-from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_api import AirflowApi
 from faultline.attempt import Attempt
-from faultline.bench.installation import EXPERIMENT, MATRIX, form
+from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form
 from faultline.bench.known_truth import judge_scenario
 from faultline.bench.leftovers import attempts_of, stray_processes, stray_topics
 from faultline.demo import await_dags
@@ -31,6 +31,8 @@ from tests.integration.installation import Installation
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 OTHER = "state_size_x_checkpoint_interval"
+# Seconds within which a run ends, on a machine where cells are measured several times.
+END_S = 1200.0
 PLANTED = next(one for one in SCENARIOS if one.name == "batch_everything")
 # A machine on which the generator is never later than this has time for an engine that plants times.
 QUIET_MS = 10.0
@@ -57,6 +59,12 @@ class Ended:
     def shared_cells(self) -> list[Record]:
         """The valid records of `test_on` and `test_twin`, whichever of them measured a cell."""
         return [one for name in ("test_on", "test_twin") for one in self.store.query(sweep=name, status="valid")]
+
+    @property
+    def single(self) -> Record:
+        """The record of `test_single`."""
+        (record,) = self.store.query(sweep="test_single")
+        return record
 
     def note(self, run_id: str) -> str:
         (run,) = [run for run in self.api.runs(self.runs[run_id]) if run["dag_run_id"] == run_id]
@@ -110,18 +118,12 @@ def ended(shared_installation: Installation) -> Ended:
     wait_until(disturbed, timeout_s=600, every_s=0.2, what="a sweep stopped and a scheduler killed as they measured")
     runs = {"test_stopped": MATRIX, "test_on": OTHER, "test_twin": OTHER, "test_single": EXPERIMENT}
     for run_id, dag_id in runs.items():
-        await_end(api, dag_id, run_id)
+        await_run(api, run_id, dag_id, timeout_s=END_S)
     wait_until(lambda: not api.runs(EXPERIMENT, "queued", "running"), timeout_s=300, what="no experiment")
     assert supervisor.pids()["airflow-scheduler"] != scheduler
     api.trigger(OTHER, shared, run_id="test_again")
-    await_end(api, OTHER, "test_again")
+    await_run(api, "test_again", OTHER, timeout_s=END_S)
     return Ended(shared_installation, {**runs, "test_again": OTHER})
-
-
-def await_end(api: AirflowApi, dag_id: str, run_id: str) -> None:
-    wait_until(
-        lambda: api.run_state(dag_id, run_id) in FINISHED, timeout_s=1200, every_s=1.0, what=f"the end of {run_id}"
-    )
 
 
 def test_a_stopped_sweep_begins_no_other_cell(ended: Ended) -> None:
@@ -132,6 +134,11 @@ def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each
     cells = [Cell.of(record) for record in ended.shared_cells]
     assert len(cells) == len(set(cells)) == 2, "one valid record for each cell"
     assert ended.api.run_state(OTHER, "test_on") == ended.api.run_state(OTHER, "test_twin") == "success"
+    notes = [str(run["note"]) for run in ended.api.runs(EXPERIMENT)]
+    for record in ended.shared_cells:
+        measured_in = [note for note in notes if record.attempt in note]
+        assert len(measured_in) == 1 and measured_in[0].startswith("**valid**")
+        assert record.matrix == OTHER
 
 
 def test_a_sweep_of_what_is_there_measures_nothing(ended: Ended) -> None:
@@ -151,7 +158,7 @@ def test_what_was_planted_comes_back_through_the_scheduler(ended: Ended) -> None
     quiet, which the generator's own lateness tells. When lag and latency are normal again hangs on every hiccup of
     the machine: that is held by the simulation, and on real Kafka by `./faultline bench known_truth`.
     """
-    record = single(ended)
+    record = ended.single
     assert record.status in ("valid", "invalid"), record.reasons
     lag = record.metrics.schedule_lag_ms.p99
     quiet = lag is not None and lag < QUIET_MS
@@ -162,11 +169,6 @@ def test_what_was_planted_comes_back_through_the_scheduler(ended: Ended) -> None
             assert one.error <= 1, one
     assert "driver_restarted" in [event.name for event in record.timeline], "both incarnations belong to the timeline"
     assert ended.note("test_single").startswith(f"**{record.status}**")
-
-
-def single(ended: Ended) -> Record:
-    (record,) = ended.store.query(sweep="test_single")
-    return record
 
 
 def test_experiments_ran_one_at_a_time_and_left_nothing(ended: Ended) -> None:
@@ -185,7 +187,7 @@ def test_the_results_are_on_the_page_and_in_the_tables(ended: Ended) -> None:
     first = ended.shared_cells[0]
     assert status == 200 and str(first.sweep_id) in text
     summary = ended.installation.results / "summary"
-    assert {first.attempt, single(ended).attempt} <= set(pd.read_csv(summary / "experiments.csv")["attempt"])
+    assert {first.attempt, ended.single.attempt} <= set(pd.read_csv(summary / "experiments.csv")["attempt"])
     assert pd.read_parquet(summary / "cells.parquet")["n"].sum() >= 2
 
 

@@ -68,14 +68,14 @@ def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
     }
 
 
-def await_run(api: AirflowApi, run_id: str) -> str:
-    """The state in which the sweep's run ends."""
+def await_run(api: AirflowApi, run_id: str, dag_id: str = MATRIX, *, timeout_s: float = _SWEEP_TIMEOUT_S) -> str:
+    """The state in which the run ends."""
     state = ""
 
     def ended() -> bool:
         nonlocal state
-        state = api.run_state(MATRIX, run_id)
+        state = api.run_state(dag_id, run_id)
         return state in FINISHED
 
-    wait_until(ended, timeout_s=_SWEEP_TIMEOUT_S, every_s=1.0, what=f"{MATRIX}: the end of the run {run_id}")
+    wait_until(ended, timeout_s=timeout_s, every_s=1.0, what=f"{dag_id}: the end of the run {run_id}")
     return state

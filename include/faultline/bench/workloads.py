@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from faultline.bench.figure import Figure
@@ -18,8 +19,8 @@ from faultline.store import Store
 
 Say = Callable[[str], None]
 
-# Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): what two cores
-# sustained, about. A worse guess costs some more experiments.
+# Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
+# cores. A worse one costs some more experiments.
 WORKLOADS: dict[str, tuple[dict[str, Any], float]] = {
     "word_count": ({"workload": "word_count"}, 4000),
     "word_count_python": ({"workload": "word_count_python"}, 1000),
@@ -46,7 +47,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         config = parse_configuration({**COMMON, **values})
         found, records = search_capacity(
             config,
-            lambda holds, guess=guess: highest_near(holds, guess, PRECISION),  # type: ignore[misc]
+            partial(highest_near, guess=guess, precision=PRECISION),
             lambda there: _known(settings, there),
             lambda there: _measure(there, say),
         )

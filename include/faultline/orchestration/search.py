@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, TriggerRule, get_current_context, task
@@ -70,7 +71,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
         config = Matrix.under(params, spec.axes).configurations()[0]
         found, records = search_capacity(
             config,
-            lambda holds: highest_sustained(holds, params["search_low"], params["search_high"]),
+            partial(highest_sustained, low=params["search_low"], high=params["search_high"]),
             lambda there: _known(there, series),
             lambda there: _measure(there, labels),
         )
