@@ -100,6 +100,7 @@ class PiecewiseLinear:
         """`cycle` needs at least one piece."""
         if not cycle:
             raise ValueError("a function needs something that lasts: give at least one piece as the cycle")
+        self.first, self.cycle = tuple(first), tuple(cycle)
         denominator = math.lcm(*(value.denominator for p in (*first, *cycle) for value in (p.begin, p.end)))
         self._unit = 2 * denominator * NANOSECONDS  # of area: so many are 1
         self._first = _Row(first, denominator) if first else None

@@ -12,6 +12,8 @@ from typing import Any
 
 from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
+from faultline.known_truth.script import parse_script
+from faultline.nexmark import RATE, WATERMARK_S, take_events
 from generators.curve import parse_curve
 from generators.errors import InputError
 from generators.pacing import Schedule
@@ -65,6 +67,19 @@ def require_records(rate_curve: Mapping[str, Any] | None, rate: float, seconds: 
     curve = parse_curve(rate_curve, base=rate, low=0.0, high=MAX_RATE)
     if Schedule.over(rate, seconds, curve).count == 0:
         raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")
+
+
+def take_own(values: dict[str, Any]) -> None:
+    """Writes out what some workloads have other defaults for, and their objects in canonical form."""
+    if values.get("workload") == "known_truth":
+        values.setdefault("fault", "driver")  # the one process that it is
+        values["truth"] = parse_script(values["truth"] or {}).as_mapping()
+    if values.get("workload") == "nexmark":
+        # The suite's; and events from the engine keep no schedule that a fault could delay.
+        own = {"rate": RATE, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+        for key, value in own.items():
+            values.setdefault(key, value)
+        values["events"] = take_events(values["events"] or {})
 
 
 def take_plan(values: dict[str, Any]) -> None:

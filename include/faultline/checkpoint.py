@@ -58,11 +58,14 @@ def latest_offsets(checkpoint: Path) -> dict[str, int]:
 
 
 def read_offsets(path: Path) -> dict[str, int]:
-    """End offsets by partition of the one source in an offset-log file (version line, metadata, sources)."""
+    """End offsets by partition of the first source in an offset-log file (version line, metadata, sources)."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 3:
         raise ValueError(f"{path}: not a complete offset log")
-    ends = next(iter(json.loads(lines[2]).values()))
+    source = json.loads(lines[2])
+    if isinstance(source.get("offset"), int):  # events that the engine numbers itself, in one row
+        return {"0": source["offset"]}
+    ends = next(iter(source.values()))
     return {str(partition): int(offset) for partition, offset in ends.items()}
 
 

@@ -116,9 +116,15 @@ def run(
     """Run one experiment and print its record as JSON.
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
+
+    `run nexmark` without a query= runs all queries of the matrix and prints their table; a second call resumes.
     """
     from faultline.single import describe_faults, run_single
 
+    if workload == "nexmark" and not any(one.startswith("query=") for one in parameters or []):
+        from faultline.nexmark_sweep import main as run_nexmark
+
+        raise typer.Exit(run_nexmark(parameters or [], say))
     if dry_run:
         print("\n".join(describe_faults(workload, parameters or [])))
         return

@@ -25,6 +25,7 @@ from faultline.canonical import (
     short_form,
     take_curves,
     take_object,
+    take_own,
     take_plan,
 )
 from faultline.errors import ConfigError
@@ -47,8 +48,13 @@ BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "prices": BUILT_IN_PRICES}
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
 
-Workload = Literal["word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "known_truth"]
+Workload = Literal["word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "nexmark", "known_truth"]
 CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
+StateStore = Literal["rocksdb", "memory"]
+Query = Literal[
+    "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q11", "q12", "q13", "q14", "q15", "q16", "q17",
+    "q18", "q19", "q20", "q21", "q22", "q23",
+]  # fmt: skip
 Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
 Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
 
@@ -61,7 +67,8 @@ def baseline_bins(interval_s: float) -> int:
 # What configurations gained after the first records were written; never a field's removal.
 LATER_FIELDS = (
     "iterations", "window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users", "rate_curve",
-    "skew_curve", "accept_overload", "prices",
+    "skew_curve", "accept_overload", "prices", "query", "source", "events", "batch_events", "preload_events",
+    "state_store",
 )  # fmt: skip
 
 
@@ -100,6 +107,18 @@ class Configuration(BaseModel):
     )
     stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
     users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
+    query: Query = Field("q0", description="Which query of Nexmark runs.")
+    source: Literal["engine"] = Field("engine", description="Where Nexmark's events are made: by the engine itself.")
+    events: dict[str, Any] | None = Field(
+        None, description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see docs/matrices.md.'
+    )
+    batch_events: int | None = Field(
+        None, ge=1000, le=100_000_000, description="Events of a batch with source=engine. Empty: what suits the query."
+    )
+    preload_events: int = Field(
+        0, ge=0, le=10_000_000_000,
+        description="Events that fill the state before the query is started again from its checkpoint and measured.",
+    )  # fmt: skip
     rate_curve: dict[str, Any] | None = Field(
         None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
     )
@@ -116,6 +135,9 @@ class Configuration(BaseModel):
     )
     snapshot_interval_s: float = Field(
         10.0, ge=1, le=3600, description="Seconds between state snapshots (`aligned-changelog` only)."
+    )
+    state_store: StateStore = Field(
+        "rocksdb", description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store)."
     )
     commit_mode: CommitMode = Field("aligned", description="How state is committed; see docs/matrices.md.")
     executors: int = Field(2, ge=1, le=64, description="Spark executors.")
@@ -216,11 +238,9 @@ class Configuration(BaseModel):
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
-        for key in ("fault_plan", "truth", "rate_curve", "skew_curve"):
+        for key in ("fault_plan", "truth", "rate_curve", "skew_curve", "events"):
             values[key] = take_object(key, values.get(key))
-        if values.get("workload") == "known_truth":
-            values.setdefault("fault", "driver")  # the one process that it is
-            values["truth"] = parse_script(values["truth"] or {}).as_mapping()
+        take_own(values)
         if not TRAITS.get(str(values.get("workload", "word_count")), TRAITS["word_count"]).words:
             values.setdefault("state_mb", 0.0)
         take_curves(values)

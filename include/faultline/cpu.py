@@ -7,7 +7,7 @@ keeps its value, so what a dead process used stays counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,15 @@ def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, floa
     used = cpu_seconds(processes, np.array([start_ns, end_ns], dtype=np.int64))
     seconds = (end_ns - start_ns) / NS
     return {role: float(used[role][1] - used[role][0]) / seconds if len(processes) else None for role in ROLES}
+
+
+def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> float | None:
+    """Throughput over the cores that executors and their Python workers used; None where they used none.
+
+    The driver is left out: it plans, whatever the number of records.
+    """
+    engine = sum(used.get(role) or 0.0 for role in ("executors", "python_workers"))
+    return throughput_rps / engine if engine else None
 
 
 def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:

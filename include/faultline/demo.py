@@ -46,7 +46,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
         say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
         await_dags(api, DAG_ID, "experiment")
         run_id = _running(api) or api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
-        follow(api, settings, run_id, cells, say)
+        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=EXPERIMENT_BUDGET_S)
         if again:
             sweep = sweep_id_of(run_id)
     else:
@@ -71,13 +71,22 @@ def await_dags(api: AirflowApi, *dag_ids: str) -> None:
         )
 
 
-def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[PlannedCell], say: Say) -> None:
-    """Shows the sweep's progress until its run ends."""
+def follow(
+    api: AirflowApi,
+    settings: Settings,
+    dag_id: str,
+    run_id: str,
+    cells: list[PlannedCell],
+    say: Say,
+    *,
+    budget_s: float,
+) -> None:
+    """Shows the sweep's progress until its run ends; `budget_s` is about what an experiment takes."""
     sweep_id = sweep_id_of(run_id)
     by_id = {cell.config.config_id: cell for cell in cells}
     shown, shown_at = "", 0.0
-    while (state := api.run_state(DAG_ID, run_id)) not in FINISHED:
-        tasks = [task for task in api.tasks(DAG_ID, run_id) if task["task_id"] == "run_experiment"]
+    while (state := api.run_state(dag_id, run_id)) not in FINISHED:
+        tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
         total = sum(task["map_index"] >= 0 for task in tasks)
         done = sum(task["map_index"] >= 0 and task["state"] in FINISHED for task in tasks)
         attempt = current_attempt(settings, sweep_id)
@@ -85,7 +94,7 @@ def follow(api: AirflowApi, settings: Settings, run_id: str, cells: list[Planned
             phase = phase_of(attempt)
             cell = by_id.get(attempt.read()["config_id"])
             name = describe(cell.config) if cell else attempt.id
-            left = (phase.left_s or 0.0) + (total - done - 1) * EXPERIMENT_BUDGET_S
+            left = (phase.left_s or 0.0) + (total - done - 1) * budget_s
             head = f"experiment {done + 1} of {total} ({name}): {phase.name}"
             line = f"{head}, {phase.detail + ', ' if phase.detail else ''}about {left / 60:.0f} min left"
         else:

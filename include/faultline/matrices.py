@@ -1,8 +1,9 @@
 """The matrices that stand ready: their axes, and for each preset the values that a form starts from.
 
 `smoke` is one short cell that shows that everything runs. `default` fits two cores and half an hour (`recovery`:
-an hour). `paper` holds the values of the papers as far as their texts give them; docs/matrices.md names what
-they leave open. Sources: Jiang, Wang and Zhang 2019 (fault tolerance); Shi and others 2020 (stock trading).
+an hour; `nexmark`, with 72 experiments: four). `paper` holds the values of the papers as far as their texts give
+them; docs/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
+tolerance); Shi and others 2020 (stock trading).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
+from faultline.nexmark import QUERIES, RATE, WATERMARK_S
 
 DEFAULT = "default"
 
@@ -53,6 +55,21 @@ _SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 10.0, "rate": 100.0, "f
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 # As short as a baseline of four 5 s bins and the 30 s after a fault allow.
 _WITH_FAULT: dict[str, Any] = {"warmup_s": 15.0, "duration_s": 52.0, "repetitions": 3}
+# One JVM for both cores: a second one would compile everything again. Cores beyond it are the driver's.
+_NEXMARK: dict[str, Any] = {
+    "workload": "nexmark",
+    "rate": [RATE],
+    "source": ["engine"],
+    "state_store": ["rocksdb"],
+    "watermark_s": WATERMARK_S,
+    "disorder": 0.0,
+    "fault": "none",
+    "state_mb": 0.0,
+    "commit_mode": "aligned-changelog",
+    "executors": 1,
+    "executor_cores": 2,
+    "executor_memory_mb": 2048,
+}
 _FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
 
 MATRICES: dict[str, MatrixSpec] = {
@@ -224,6 +241,36 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "word_count_python",
                     "state_mb": 10.0,
                     **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "nexmark",
+            "Nexmark: what each query costs",
+            "The queries of Nexmark over events that the engine makes itself, as fast as it can: events a second, and "
+            "a second and core, latency and state. A query that was measured is not measured again.",
+            ("query", "rate", "source", "state_store"),
+            {
+                "smoke": {
+                    **_NEXMARK,
+                    "query": ["q0"],
+                    "batch_events": 100_000,
+                    "warmup_s": 5.0,
+                    "duration_s": 10.0,
+                },
+                DEFAULT: {
+                    **_NEXMARK,
+                    "query": list(QUERIES),
+                    "warmup_s": 30.0,
+                    "duration_s": 60.0,
+                    "repetitions": 3,
+                },
+                "paper": {
+                    **_NEXMARK,
+                    "query": list(QUERIES),
+                    "warmup_s": 180.0,
+                    "duration_s": 180.0,
+                    "repetitions": 3,
                 },
             },
         ),

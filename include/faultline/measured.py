@@ -12,8 +12,10 @@ from faultline.bins import Schedule, between, bins_of_batches, bins_of_seconds, 
 from faultline.injected import Injected, read_injected
 from faultline.keys import Keys, keys_of
 from faultline.latency import Tuples, fold_tuples
+from faultline.own_events import Numbering
 from faultline.raw import Line, Raw, events
 from faultline.window import Window
+from faultline.workloads import TRAITS
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def measured_of(raw: Raw) -> Measured:
         configuration.duration_s,
         configuration.checkpoint_interval_s,
     )
-    schedule = Schedule(raw.records)
+    paced = TRAITS[configuration.workload].paced
+    schedule = Schedule(raw.records) if paced else Numbering(raw.commits)
     tuples = fold_tuples(raw.tuples_path, window)
     bins = (
         bins_of_seconds(tuples, window)
@@ -64,7 +67,7 @@ def measured_of(raw: Raw) -> Measured:
     totals, offenders = audit(raw.counts_path, raw.generator)
     keys = keys_of(raw.counts_path, configuration)
     deaths = {
-        "generator": _died(raw.generator),
+        "generator": _died(raw.generator) if paced else None,
         "recorder": None if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }

@@ -59,6 +59,7 @@ KNOWN = (
     ),
     Metric("non_compute_ms", "Latency", "Non-compute time", "ms", LESS),
     Metric("throughput_rps", "Throughput", "Throughput", "records/s", MORE),
+    Metric("rps_per_core", "Throughput", "Throughput per core", "records/s", MORE),
     Metric("source_rps", "Throughput", "Throughput at the source", "records/s"),
     Metric("sustained", "Throughput", "Sustained", "1 = yes", MORE),
     Metric("effective_interval_s", "Throughput", "Time between commits", "s", LESS),

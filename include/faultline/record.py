@@ -170,6 +170,7 @@ class Metrics(_Part):
     late: LatePart | None = None
     realtime: bool | None = None
     cpu_besides: CpuBesides | None = None
+    rps_per_core: float | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

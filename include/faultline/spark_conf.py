@@ -18,7 +18,9 @@ from faultline.class_data import archive_option
 from faultline.config import Configuration
 from faultline.settings import HOST, Settings
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
+MEMORY = f"{_STATE}.HDFSBackedStateStoreProvider"
 DRIVER_MEMORY_MB = 768
 # Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
 LOCAL_MASTER = "local[2]"
@@ -53,7 +55,16 @@ JOBS: dict[str, Job] = {
     "pi": Job("pi", "pi", method="id", stateful=False),
     "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
     "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
+    "nexmark": Job("nexmark_query", "events"),
     "known_truth": Job(None, "id"),
+}
+
+
+# Sessions of one partition of the input are merged before they are sent to where their state is, and what goes to
+# Python goes in pieces that are worth a call.
+NEXMARK_SETTINGS = {
+    "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
 }
 
 
@@ -82,6 +93,10 @@ def configured_settings(config: Configuration) -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": str(batches + EXTRA_BATCHES),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(changelog).lower(),
     }
+    if config.state_store == "memory":
+        settings["spark.sql.streaming.stateStore.providerClass"] = MEMORY
+    if config.workload == "nexmark":
+        settings |= NEXMARK_SETTINGS
     if changelog:
         deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)

@@ -19,12 +19,12 @@ from faultline.closing import heal_leftovers
 from faultline.config import MAX_RESTARTS, Configuration
 from faultline.errors import Cancelled, InfrastructureError
 from faultline.journal import read_journal
-from faultline.lineages import lineage_files
 from faultline.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
-from faultline.sources import primer_lines, primer_records, source, warm_up_batches
+from faultline.sources import primer_lines, source
 from faultline.spark_conf import JOBS, spark_environment
 from faultline.waiting import wait_until
+from faultline.workloads import TRAITS
 
 RECORDER_START_S = 15.0
 PROXY_START_S = 10.0
@@ -82,8 +82,13 @@ def scheduled_records(attempt: Attempt) -> int:
     return GeneratorSpec.model_validate(generator_specification(attempt)).total
 
 
-def start_generator(attempt: Attempt, settings: Settings) -> Entry:
-    """Starts the generator, which prepares its data, sends the primer, and waits at the gate."""
+def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
+    """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
+
+    None when the engine makes the events itself.
+    """
+    if not TRAITS[attempt.configuration().workload].paced:
+        return None
     specification = attempt.folder / "generator_config.json"
     write_json(specification, generator_specification(attempt))
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
@@ -95,61 +100,6 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry:
         [*_module("generators"), *arguments, *histogram],
         stdout=attempt.generator_journal,
     )
-
-
-def workload_configuration(attempt: Attempt) -> Path:
-    """Writes the one JSON file that the workload reads, and returns its path."""
-    description = attempt.read()
-    config = attempt.configuration()
-    throw_away = config.commit_mode == "none"
-    path = attempt.folder / "workload_config.json"
-    common = {
-        "bootstrap": description["kafka"]["workload_bootstrap"],
-        "input_topic": description["topics"]["input"],
-        "output_topic": description["topics"]["output"],
-        "checkpoint": str(attempt.throwaway if throw_away else attempt.checkpoint),
-        "listener_log": str(attempt.listener_journal),
-        "trigger_s": config.checkpoint_interval_s,
-        "stop_file": str(attempt.stop_file),
-    }
-    special = _known_truth(attempt, config) if config.workload == "known_truth" else _spark(attempt, config)
-    write_json(path, {**common, **special})
-    return path
-
-
-def _spark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
-    lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
-    return {
-        "python": config.workload == "word_count_python",
-        "window_s": config.window_s,
-        "slide_s": config.slide_s,
-        "watermark_s": config.watermark_s,
-        "real_time_s": config.checkpoint_interval_s if config.commit_mode == "unaligned" else None,
-        "executors": config.executors,
-        "lineages": lineages if config.commit_mode == "none" else None,
-        # Made by the first incarnation: a restarted driver is measured as cold as it is.
-        "first": str(attempt.folder / "warmed"),
-        "warm_up": {
-            "topic": attempt.read()["topics"]["warmup"],
-            "checkpoint": str(attempt.folder / "warmup-checkpoint"),
-            "records_per_batch": -(-primer_records(config) // warm_up_batches(config)),
-        },
-    }
-
-
-def _known_truth(attempt: Attempt, config: Configuration) -> dict[str, Any]:
-    return {
-        "partitions": config.partitions,
-        "rate": config.rate,
-        "warmup_s": config.warmup_s,
-        "duration_s": config.duration_s,
-        "fault_at_s": config.fault_at_s,
-        "gate": str(attempt.gate),
-        "conductor_journal": str(attempt.conductor_journal),
-        "supervisor_journal": str(attempt.supervisor_journal),
-        "spark_logs": str(attempt.spark_logs),
-        "truth": config.truth,
-    }
 
 
 def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
@@ -189,6 +139,11 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
             "throw_away": config.commit_mode == "none",
         },
     )
+    if not TRAITS[config.workload].paced:
+        entry = _start_supervisor(attempt, settings)
+        filled = {"0": max(config.preload_events, 1)}
+        _await_commit(attempt, entry, "the first batch", lambda: _batches_with(attempt, filled) >= 1)
+        return entry
     # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
     batches = 2 if JOBS[config.workload].event_time else 1
     primed = wait_until(
@@ -197,20 +152,28 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         what="generator: its primer",
         alive=lambda: _death(attempt, _last(attempt, "generator")),
     )
-    entry = _spawn(
+    entry = _start_supervisor(attempt, settings)
+    _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
+    return entry
+
+
+def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
+    return _spawn(
         attempt,
         settings,
         "supervisor",
         [*_module("faultline.workload_supervisor"), *_folder(attempt)],
         stdout=attempt.logs / "supervisor.out",
     )
+
+
+def _await_commit(attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool]) -> None:
     wait_until(
-        lambda: _batches_with(attempt, primed["end_offsets"]) >= batches,
+        committed,
         timeout_s=PRIMER_TIMEOUT_S,
-        what=lambda: f"workload: the commit of the primer; see {attempt.spark_logs / 'driver-0.log'}",
+        what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
         alive=lambda: _workload_trouble(attempt, entry),
     )
-    return entry
 
 
 def _batches_with(attempt: Attempt, offsets: dict[str, int]) -> int:
@@ -262,7 +225,10 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     config = attempt.configuration()
     problems: list[str] = []
     window_s = config.warmup_s + config.duration_s
-    for role, journal in (("conductor", attempt.conductor_journal), ("generator", attempt.generator_journal)):
+    paced = TRAITS[config.workload].paced
+    scheduled = [("conductor", attempt.conductor_journal)]
+    scheduled += [("generator", attempt.generator_journal)] if paced else []
+    for role, journal in scheduled:
         try:
             wait_until(
                 lambda journal=journal: _seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
@@ -276,7 +242,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
         except InfrastructureError as error:
             problems.append(str(error))
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = _drain(attempt, config, problems)
+    drained = _drain(attempt, config, problems) if paced else True
     attempt.stop_file.touch()
     _await_exit(attempt, "supervisor", problems)
     _stop_recorder(attempt, problems)

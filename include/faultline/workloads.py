@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from faultline.nexmark import require_nexmark
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +26,8 @@ class Traits:
     """Fixed properties of a workload.
 
     `own`: parameters that only it understands. `words`: it counts words, so its state can be preloaded. `real_time`:
-    it can run in Spark's real-time mode.
+    it can run in Spark's real-time mode. `paced`: a generator sends its input by a schedule, through Kafka;
+    otherwise the engine makes it, as fast as it can.
     """
 
     own: tuple[str, ...] = ()
@@ -32,8 +35,10 @@ class Traits:
     python_workers: bool = False
     real_time: bool = False
     skewed: bool = False
+    paced: bool = True
 
 
+_NEXMARK = ("query", "source", "events", "batch_events", "preload_events", "watermark_s", "disorder")
 _STOCK = ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users")
 TRAITS: dict[str, Traits] = {
     "word_count": Traits(words=True, real_time=True, skewed=True),
@@ -41,6 +46,7 @@ TRAITS: dict[str, Traits] = {
     "pi": Traits(own=("iterations",), real_time=True),
     "stock_group_by": Traits(own=_STOCK, skewed=True),
     "stock_join": Traits(own=_STOCK, skewed=True),
+    "nexmark": Traits(own=_NEXMARK, paced=False),
     "known_truth": Traits(own=("truth",), words=True),
 }
 
@@ -63,6 +69,8 @@ def require_own_parameters(config: Configuration) -> None:
         raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
     if "window_s" in traits.own:
         _require_windows(config)
+    if config.workload == "nexmark":
+        require_nexmark(config)
 
 
 def _require_windows(config: Configuration) -> None:

@@ -94,6 +94,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "fault_timing": _fault_timing,
     "known_truth": _module("known_truth"),
     "workloads": _module("workloads"),
+    "nexmark": _module("nexmark"),
     "page": _module("page"),
     "aggregate": _module("aggregate"),
     "harvest": _harvest,

@@ -27,6 +27,7 @@ _RECOVERY = Chart("recovery", "Recovery", ("recovery.reload_s", "recovery.replay
 _RESOURCES = Chart("resources", "GC, CPU and tasks", ("gc_s", "cpu_cores.executors", "work.task_s"))
 _NON_COMPUTE = Chart("latency", "Latency", ("non_compute_ms", "latency_ms.p50", "latency_ms.p99"))
 _LOAD = Chart("resources", "Throughput, GC and CPU", ("throughput_rps", "gc_s", "cpu_cores.executors"))
+_EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput_rps", "cpu_cores.executors"))
 # In order of importance: the first that can be drawn are.
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
@@ -35,6 +36,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "input_rate": (_NON_COMPUTE, _LOAD),
     "executor_cores": (_NON_COMPUTE, _LOAD),
     "recovery": (_RECOVERY, _LATENCY),
+    "nexmark": (_EVENTS, _LATENCY),
 }
 
 

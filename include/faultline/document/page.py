@@ -14,6 +14,7 @@ from faultline.document.grid import grid
 from faultline.document.tables import sections, table, words
 from faultline.errors import ConfigError
 from faultline.findings.catalogue import PAPERS, findings
+from faultline.findings.nexmark import beside
 from faultline.findings.shi import sustained_rates
 from faultline.matrices import MATRICES
 from faultline.points import FAULT, Axis, Point, label
@@ -40,6 +41,10 @@ NOTES: Mapping[str, str] = {
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
 IMAGES = "images"
+BESIDE_FLINK = (
+    "Events per second and core: here of executors and their Python workers. Not alike are the machines, the generator "
+    "(see [matrices.md](../matrices.md#nexmark)), and the time between checkpoints: on Flink 30 s, here a batch."
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
             lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
+    if matrix == "nexmark":
+        lines += ["## Beside Flink", "", BESIDE_FLINK, "", *beside(records), ""]
     lines += ["## Not valid", "", *_not_valid(points, axes), ""]
     lines += ["## The paper's findings", "", *_findings(matrix, records)]
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})

@@ -79,7 +79,13 @@ def _oversubscribed(point: Point) -> str:
 N = Column("n", lambda point: f"{len(point.valid)} of {len(point.entries)}")
 LATENCY = (
     *figures("latency_ms.p50", "latency_ms.p99", "latency_ms.mean", names=("p50", "p99", "mean")),
-    *figures("non_compute_ms", "throughput_rps", "source_rps", names=("non-compute", "throughput", "at the source")),
+    *figures(
+        "non_compute_ms",
+        "throughput_rps",
+        "rps_per_core",
+        "source_rps",
+        names=("non-compute", "throughput", "per core", "at the source"),
+    ),
     held("sustained", "sustained"),
     *figures("effective_interval_s", names=("between commits",)),
     held("realtime", "real time"),

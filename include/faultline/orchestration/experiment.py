@@ -263,10 +263,11 @@ def start_recorder(attempt: Attempt) -> int:
 
 @task
 @step
-def start_generator(attempt: Attempt) -> int:
+def start_generator(attempt: Attempt) -> int | None:
     from faultline import steps
 
-    return steps.start_generator(attempt, load_settings()).pid
+    entry = steps.start_generator(attempt, load_settings())
+    return None if entry is None else entry.pid
 
 
 @task
@@ -312,11 +313,18 @@ class HarvestOperator(LocalSparkJob):
         from faultline.processes import end_processes, processes_with_token
         from faultline.spark_conf import JOBS
         from faultline.steps import scheduled_records
+        from faultline.workloads import TRAITS
 
         attempt = attempt_of(self.attempt_id)
         try:
             configuration = gather(attempt, load_settings())
-            if JOBS[attempt.configuration().workload].program is None:
+            workload = attempt.configuration().workload
+            if not TRAITS[workload].paced:
+                from faultline.own_events import harvest as harvest_batches
+
+                harvest_batches(configuration)
+                return
+            if JOBS[workload].program is None:
                 from faultline.known_truth.harvest import harvest
 
                 harvest(configuration)

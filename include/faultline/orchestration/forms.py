@@ -15,8 +15,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
     "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users"),
+    "Nexmark": ("query", "source", "events", "batch_events", "preload_events"),
     "State and checkpoints": (
-        "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
+        "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
     "Cluster": ("executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
     "Fault": ("fault", "fault_action", "fault_at_s", "fault_plan", "restart_delay_s"),

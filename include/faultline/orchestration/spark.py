@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def workload_command(attempt: Attempt, settings: Settings) -> list[str]:
     """What the workload supervisor runs: spark-submit, but for the one workload that is no Spark program."""
     from faultline.processes import run_token
-    from faultline.steps import workload_configuration
+    from faultline.program_config import workload_configuration
 
     if attempt.configuration().workload == "known_truth":
         program = [sys.executable, "-P", "-m", "faultline.known_truth"]
@@ -36,8 +36,8 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     back to YARN without a word.
     """
     from faultline.processes import run_token
+    from faultline.program_config import workload_configuration
     from faultline.spark_conf import kafka_jars, workload_program, workload_settings
-    from faultline.steps import workload_configuration
 
     description = attempt.read()
     config = attempt.configuration()

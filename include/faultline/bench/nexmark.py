@@ -1,0 +1,37 @@
+"""Events per second and core of Nexmark's queries, and how they stand to Flink's on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from faultline.bench.figure import Figure, summarise
+from faultline.errors import InfrastructureError
+from faultline.findings.nexmark import TWO_CORES, per_core, ratios
+from faultline.nexmark_sweep import run_all
+from faultline.record import Record
+
+Say = Callable[[str], None]
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
+
+    Figures: ratio_QUERY, events_per_s_per_core_QUERY. What has a valid record of this build answers again.
+    Raises InfrastructureError when not one query has a valid record.
+    """
+    records, _ = run_all(["preset=smoke"] if quick else [], say)
+    found = figures(records)
+    if not found:
+        raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")
+    return {name: asdict(figure) for name, figure in found.items()}
+
+
+def figures(records: Sequence[Record]) -> dict[str, Figure]:
+    """The figures by name; a query that is not in Flink's list has no ratio."""
+    found = {
+        f"events_per_s_per_core_{query}": summarise([value * 1000 for value in values], "events/s/core")
+        for query, values in per_core(records).items()
+    }
+    return found | {f"ratio_{query}": summarise(values, "1") for query, values in ratios(records, TWO_CORES).items()}

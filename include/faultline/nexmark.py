@@ -1,0 +1,146 @@
+"""Nexmark's parameters: which queries there are, and what shapes the events; all checked before Spark starts.
+
+The defaults of the events are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration
+holds what differs from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+from faultline.settings import ROOT
+from generators.curve import parse_curve
+from generators.errors import InputError
+from generators.piecewise import NANOSECONDS, Piece
+
+if TYPE_CHECKING:
+    from faultline.config import Configuration
+
+QUERIES = tuple(f"q{number}" for number in range(24))
+# Events per second of event time.
+RATE = 100_000.0
+# What watermarks wait for, in the suite.
+WATERMARK_S = 4.0
+# Events of a batch, where a configuration leaves it to the query: those that keep state for ever hold more of it in a
+# large batch than they gain.
+BATCH_EVENTS = 5_000_000
+SMALLER_BATCHES = dict.fromkeys(("q4", "q6", "q9", "q20", "q23"), 1_000_000)
+# A rate curve becomes one expression, in which each piece is a case.
+MOST_PIECES = 20
+
+DEFAULT_EVENTS: dict[str, Any] = {
+    "shares": [2, 6, 92],
+    "bytes": [200, 500, 100],
+    "hot": [2, 4, 4],
+    "active": [1000, 100],
+}
+_MEANS = {
+    "shares": "percent of persons, auctions and bids",
+    "bytes": "mean sizes of persons, auctions and bids",
+    "hot": "ratios of hot auctions, sellers and bidders",
+    "active": "active persons and auctions in flight",
+}
+# Lowest and highest value of each key's numbers.
+_LIMITS = {"shares": (1, 98), "bytes": (100, 1000), "hot": (1, 100), "active": (1, 100_000)}
+
+
+def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The canonical form of the field `events`: what differs from the suite, or None.
+
+    Raises ValueError with one line that names the key and the remedy.
+    """
+    for key in value:
+        if key not in DEFAULT_EVENTS:
+            raise ValueError(f"events.{key}: unknown; known: {', '.join(DEFAULT_EVENTS)}")
+    differing = {key: _numbers(key, value[key]) for key in DEFAULT_EVENTS if key in value}
+    shares = differing.get("shares", DEFAULT_EVENTS["shares"])
+    if sum(shares) != 100:
+        raise ValueError(f"events.shares: {shares} add up to {sum(shares)}; let them add up to 100 percent")
+    return {key: numbers for key, numbers in differing.items() if numbers != DEFAULT_EVENTS[key]} or None
+
+
+def _numbers(key: str, given: Any) -> list[int]:
+    default: list[int] = DEFAULT_EVENTS[key]
+    low, high = _LIMITS[key]
+    whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
+    if not whole or len(given) != len(default) or not all(low <= one <= high for one in given):
+        raise ValueError(
+            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
+            f"({_MEANS[key]}), such as {default}"
+        )
+    return list(given)
+
+
+def require_nexmark(config: Configuration) -> None:
+    """Raises ValueError naming what events from the engine itself cannot have, or a query that is not there."""
+    if not query_file(config.query):
+        raise ValueError(f"query: {config.query} has no file in spark_jobs/nexmark/queries; restore it")
+    if config.fault != "none":
+        raise ValueError(
+            "fault: events from the engine keep no schedule that a fault could delay; use fault=none with source=engine"
+        )
+    if config.commit_mode not in ("aligned", "aligned-changelog"):
+        raise ValueError(f"commit_mode: nexmark keeps its state; {config.commit_mode} is refused, use aligned")
+    if config.rate_curve is not None:
+        pieces(config)
+
+
+def query_file(name: str) -> bool:
+    """Whether the query is there, as SQL or as a module."""
+    folder = ROOT / "spark_jobs" / "nexmark" / "queries"
+    return any((folder / f"{name}{suffix}").is_file() for suffix in (".sql", ".py"))
+
+
+def batch_events(config: Configuration) -> int:
+    """Events of a batch: those asked for, or what suits the query."""
+    return config.batch_events or SMALLER_BATCHES.get(config.query, BATCH_EVENTS)
+
+
+def rules(config: Configuration, repetition: int) -> dict[str, Any]:
+    """The parameters of `nexmark.events.Rules`, for the program."""
+    events = {**DEFAULT_EVENTS, **(config.events or {})}
+    divisor = gcd(*events["shares"])
+    hot, active = events["hot"], events["active"]
+    return {
+        "seed": (config.seed * 1009 + repetition) % 2**31,
+        "rate": config.rate,
+        "curve": [] if config.rate_curve is None else pieces(config),
+        "proportions": [share // divisor for share in events["shares"]],
+        "sizes": events["bytes"],
+        "hot_auctions": hot[0],
+        "hot_sellers": hot[1],
+        "hot_bidders": hot[2],
+        "active_people": active[0],
+        "in_flight": active[1],
+        "disorder": config.disorder,
+        "watermark_s": config.watermark_s,
+    }
+
+
+def pieces(config: Configuration) -> list[list[float]]:
+    """The rate curve as pieces [from s, to s, rate at the start, rate at the end]; what the last ends with, stays.
+
+    Raises ValueError for a curve that stands at 0, where event time would end, or that has too many pieces.
+    """
+    assert config.rate_curve is not None
+    try:
+        curve = parse_curve(config.rate_curve, base=config.rate, low=0.0, high=1e9)
+    except InputError as error:
+        raise ValueError(f"rate_curve.{error}") from None
+    last = curve.shape.cycle[0]
+    if len(curve.shape.cycle) > 1 or last.begin != last.end or len(curve.shape.first) >= MOST_PIECES:
+        raise ValueError(
+            f"rate_curve: with source=engine a curve has {MOST_PIECES} straight pieces at most and repeats none; "
+            "use step, ramp, recorded or one burst"
+        )
+    found: list[list[float]] = []
+    start_s = 0.0
+    for piece in (*curve.shape.first, Piece(NANOSECONDS, last.begin, last.end)):
+        end_s = start_s + piece.length_ns / NANOSECONDS
+        found.append([start_s, end_s, float(piece.begin), float(piece.end)])
+        start_s = end_s
+    if any(min(piece[2:]) <= 0 for piece in found):
+        raise ValueError("rate_curve: a rate of 0 leaves a gap in event time; keep it above 0")
+    return found

@@ -1,0 +1,135 @@
+"""`./faultline run nexmark` without a query: all queries through the matrix, and their table."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from faultline.airflow_api import AirflowApi
+from faultline.config import Configuration, parse_configuration, suggest
+from faultline.demo import await_dags, follow, newest_records
+from faultline.entry import Entry
+from faultline.environment import default_build
+from faultline.errors import ConfigError
+from faultline.findings.nexmark import TWO_CORES
+from faultline.java import find_java
+from faultline.matrices import DEFAULT, MATRICES
+from faultline.matrix import Matrix, PlannedCell
+from faultline.operations import bring_up
+from faultline.points import Point, points_of
+from faultline.record import Record
+from faultline.settings import load_settings
+
+DAG_ID = "nexmark"
+# Seconds that an experiment takes beside its warm-up and measured time.
+OVERHEAD_S = 75.0
+SWEEP = ("preset", "repetitions", "build")
+
+Say = Callable[[str], None]
+
+
+def form_of(given: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as what is filled into the matrix's form. Raises ConfigError naming the key."""
+    spec, values = MATRICES[DAG_ID], dict[str, str]()
+    known = [*Configuration.model_fields, *SWEEP]
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as preset=smoke")
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        if key in values:
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    form: dict[str, Any] = {key: values.pop(key) for key in SWEEP if key in values}
+    spec.values(form.get("preset", DEFAULT))
+    if "repetitions" in form:
+        if not form["repetitions"].isdigit() or not int(form["repetitions"]):
+            raise ConfigError(f"repetitions: {form['repetitions']!r} is not a whole number; use 1 or more")
+        form["repetitions"] = int(form["repetitions"])
+    config = parse_configuration({**values, "workload": DAG_ID}).model_dump(mode="json")
+    return form | {key: [config[key]] if key in spec.axes else config[key] for key in values}
+
+
+def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedCell]]:
+    """Measures what has no valid record yet; returns the records, and the cells that still lack a valid one."""
+    form = form_of(given)
+    spec = MATRICES[DAG_ID]
+    preset = str(form.get("preset", DEFAULT))
+    matrix = Matrix.under({**spec.complete(preset), **form}, spec.axes)
+    settings = bring_up(say)
+    build = form.get("build") or default_build(settings, find_java(settings.home / "java.json").version)
+    cells = matrix.cells(build)
+    records, missing = newest_records(settings, cells)
+    if missing:
+        budget_s = missing[0].config.warmup_s + missing[0].config.duration_s + OVERHEAD_S
+        say(f"{len(missing)} of {len(cells)} experiments to measure, about {len(missing) * budget_s / 60:.0f} minutes")
+        api = AirflowApi(settings)
+        await_dags(api, DAG_ID, "experiment")
+        run_id = f"nexmark_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}"
+        api.trigger(DAG_ID, form, run_id=run_id)
+        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=budget_s)
+        records, missing = newest_records(settings, cells)
+    return records, missing
+
+
+def print_queries(records: Sequence[Record]) -> None:
+    """One line a query: medians of its valid repetitions."""
+    table = Table(title="Nexmark: medians of the valid repetitions")
+    for heading in (
+        "query",
+        "events/s",
+        "cores",
+        "events/s/core",
+        "of Flink",
+        "p50 ms",
+        "p99 ms",
+        "state MB",
+        "GC s",
+        "n",
+    ):
+        table.add_column(heading, justify="left" if heading == "query" else "right")
+    for point in sorted(_points(records), key=lambda one: int(str(one.config["query"])[1:])):
+        table.add_row(*_row(point))
+    Console(width=None if Console().is_terminal else 120).print(table)
+    print("of Flink: events/s/core as a share of Flink 2.2's on a machine with two cores (docs/matrices.md)")
+
+
+def _points(records: Sequence[Record]) -> list[Point]:
+    return points_of([Entry.of(record) for record in records])
+
+
+def _row(point: Point) -> list[str]:
+    def text(key: str, scale: float = 1.0, digits: int = 0) -> str:
+        median = point.figure(key).median
+        return "—" if median is None else f"{median * scale:,.{digits}f}"
+
+    query = str(point.config["query"])
+    per_core, flink = point.figure("rps_per_core").median, TWO_CORES.get(query)
+    return [
+        query,
+        text("throughput_rps"),
+        text("cpu_cores.executors", digits=2),
+        text("rps_per_core"),
+        "—" if per_core is None or flink is None else f"{per_core / flink / 1000:.2f}",
+        text("latency_ms.p50"),
+        text("latency_ms.p99"),
+        text("state_bytes.checkpoint", 1e-6, 1),
+        text("gc_s", digits=1),
+        f"{len(point.valid)} of {len(point.entries)}",
+    ]
+
+
+def main(given: Sequence[str], say: Say) -> int:
+    """The command; returns the exit code: 0 when every query has its valid records."""
+    records, missing = run_all(given, say)
+    print_queries(records)
+    for cell in missing:
+        say(f"no valid record for {cell.config.query}; the same command measures it again")
+    say(f"the page: {load_settings().airflow_url}/faultline/")
+    return 1 if missing else 0

@@ -1,0 +1,97 @@
+"""The queries by name: SQL where Spark's streams can run it, else a module with a function `query`.
+
+A SQL file begins with comments: what it asks, `mode` (append or update), and `event time: yes` where it needs
+watermarks. A module says the same in its docstring, MODE and EVENT_TIME.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+QUERIES = Path(__file__).parent / "queries"
+SIDE_ROWS = 10_000
+_OPTION = re.compile(r"-- (mode|event time): (\w+)")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Persons, auctions and bids, each with `n`, the number of the event."""
+
+    person: DataFrame
+    auction: DataFrame
+    bid: DataFrame
+
+    def with_watermark(self, delay: str) -> Streams:
+        """The same streams, in which events may come `delay` late by `dateTime`."""
+        return Streams(*(one.withWatermark("dateTime", delay) for one in (self.person, self.auction, self.bid)))
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks."""
+
+    name: str
+    text: str
+    mode: str
+    event_time: bool
+    build: Callable[[SparkSession, Streams], DataFrame]
+
+
+def names() -> list[str]:
+    """All queries, in order."""
+    found = {path.stem for path in QUERIES.iterdir() if re.fullmatch(r"q\d+", path.stem)}
+    return sorted(found, key=lambda name: int(name[1:]))
+
+
+def load(name: str) -> Query:
+    """The query `name`. Raises KeyError when there is none."""
+    if name not in names():
+        raise KeyError(name)
+    path = QUERIES / f"{name}.sql"
+    return _from_sql(path) if path.exists() else _from_module(name)
+
+
+def _from_sql(path: Path) -> Query:
+    text = path.read_text(encoding="utf-8")
+    options = dict(_OPTION.findall(text))
+    what = text.splitlines()[0].removeprefix("-- ")
+
+    def build(spark: SparkSession, streams: Streams) -> DataFrame:
+        for stream in ("person", "auction", "bid"):
+            getattr(streams, stream).createOrReplaceTempView(stream)
+        _side_input(spark)
+        spark.sql(_COUNT_CHAR)
+        return spark.sql(text)
+
+    return Query(path.stem, what, options["mode"], options.get("event time") == "yes", build)
+
+
+def _from_module(name: str) -> Query:
+    module = importlib.import_module(f"nexmark.queries.{name}")
+    # Workers cannot import what stands beside the program: what they run of it goes to them as it is.
+    for part in ("nexmark.distinct", module.__name__):
+        cloudpickle.register_pickle_by_value(importlib.import_module(part))
+    what = (module.__doc__ or "").splitlines()[0]
+    return Query(
+        name, what, module.MODE, getattr(module, "EVENT_TIME", False), lambda _, streams: module.query(streams)
+    )
+
+
+# The suite's user function. A function in SQL is one that the optimiser can see into.
+_COUNT_CHAR = """
+CREATE OR REPLACE TEMPORARY FUNCTION count_char(text STRING, one STRING) RETURNS BIGINT
+RETURN CAST(length(text) - length(replace(text, one, '')) AS BIGINT)
+"""
+
+
+def _side_input(spark: SparkSession) -> None:
+    """The bounded table of query 13, with a text for each key."""
+    rows = spark.range(SIDE_ROWS).selectExpr("id AS key", "concat('value-', id) AS value")
+    rows.createOrReplaceTempView("side_input")

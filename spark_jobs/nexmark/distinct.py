@@ -1,0 +1,116 @@
+"""Bids counted by ranks of price, with their distinct bidders and auctions: what queries 15 and 16 have in common.
+
+Spark counts nothing distinct in a stream, so `transformWithState` does. It keeps which ids were seen, in pieces of
+neighbouring ids: ids grow with time, so a batch touches the last pieces and leaves the rest of the state alone. All
+groups of a share are handled together by numpy; a call for each group would cost more than the counting.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+Ints = npt.NDArray[np.int64]
+# Prices below the first are of rank 1, from the second on of rank 3.
+LIMITS = (10_000, 1_000_000)
+KINDS = ("bidder", "auction")
+# Of the four columns of a kind the first counts all ranks.
+COLUMNS = [
+    f"{which}_{what}" for what in ("bids", "bidders", "auctions") for which in ("total", "rank1", "rank2", "rank3")
+]
+_PIECE = 1 << 12
+_WIDTH = 4
+
+
+class DistinctCounts(StatefulProcessor):
+    """Counts of the groups of one share of a day."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        # Names of the groups, their latest minute, and a row of counts for each.
+        self._groups = handle.getValueState("groups", "content BINARY")
+        self._seen = handle.getMapState("seen", "kind INT, piece LONG", "codes BINARY")
+
+    def handleInputRows(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        bids = pd.concat(list(rows), ignore_index=True)
+        stored = self._groups.get()
+        names, minutes, counts = pickle.loads(stored[0]) if stored else (pd.Index([]), np.empty(0, "int64"), None)
+        codes, found = pd.factorize(bids["name"])
+        names = names.append(pd.Index(found).difference(names, sort=False))
+        group = names.get_indexer(found)[codes].astype("int64")
+        grown = np.zeros((len(names), len(COLUMNS)), dtype=np.int64)
+        if counts is not None:
+            grown[: len(counts)] = counts
+        latest = np.zeros(len(names), dtype=np.int64)
+        latest[: len(minutes)] = minutes
+        np.maximum.at(latest, group, bids["minute"].to_numpy(dtype=np.int64))
+        rank = np.digitize(bids["price"].to_numpy(), LIMITS).astype("int64")
+        grown[:, :_WIDTH] += _by_rank(group, rank, len(names))
+        for kind, name in enumerate(KINDS):
+            first = (kind + 1) * _WIDTH
+            grown[:, first : first + _WIDTH] += self._new_ids(kind, group, rank, bids[name].to_numpy(), len(names))
+        self._groups.update((pickle.dumps((names, latest, grown)),))
+        changed = np.unique(group)
+        table = pd.DataFrame(grown[changed], columns=COLUMNS)
+        table.insert(0, "minute", latest[changed])
+        table.insert(0, "day", key[0])
+        table.insert(0, "name", names[changed])
+        yield table
+
+    def _new_ids(self, kind: int, group: Ints, rank: Ints, ids: Ints, groups: int) -> Ints:
+        """By group (rows) and total and rank (columns), how many ids were not seen before. Notes them as seen."""
+        total = np.zeros((groups, _WIDTH), dtype=np.int64)
+        pieces = ids // _PIECE
+        # One number for group, id within its piece, and rank, so that sorting numbers is all there is to do.
+        coded = (group * _PIECE + ids % _PIECE) * _WIDTH + rank
+        for piece in np.unique(pieces):
+            new = np.unique(coded[pieces == piece])
+            stored = self._seen.getValue((kind, int(piece)))
+            seen: Ints = np.frombuffer(stored[0], dtype=np.int64) if stored else np.empty(0, dtype=np.int64)
+            fresh = np.setdiff1d(new, seen, assume_unique=True)
+            if not len(fresh):
+                continue
+            total += _by_rank(fresh // (_PIECE * _WIDTH), fresh % _WIDTH, groups, totals=False)
+            whole = np.setdiff1d(np.unique(fresh // _WIDTH), np.unique(seen // _WIDTH), assume_unique=True)
+            total[:, 0] += np.bincount(whole // _PIECE, minlength=groups)
+            self._seen.updateValue((kind, int(piece)), (np.union1d(seen, fresh).tobytes(),))
+        return total
+
+    def close(self) -> None:
+        pass
+
+
+def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> Ints:
+    """Rows by group; columns: all of them (0 unless `totals`), then by rank."""
+    counts = np.bincount(group * _WIDTH + rank + 1, minlength=groups * _WIDTH).reshape(groups, _WIDTH)
+    if totals:
+        counts[:, 0] = counts.sum(axis=1)
+    return counts
+
+
+def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
+    """Columns name, day, minute (of the day, the latest), and COLUMNS; a row for each group with bids, in each batch.
+
+    `name`: the SQL expression that the groups differ in. `shares`: how many tasks can count at once.
+    """
+    minute = F.hour("dateTime") * 60 + F.minute("dateTime")
+    rows = bids.select(
+        F.date_format("dateTime", "yyyy-MM-dd").alias("day"), F.expr(f"pmod(hash({name}), {shares})").alias("share"),
+        F.expr(name).alias("name"), minute.alias("minute"), "price", *KINDS,
+    )  # fmt: skip
+    schema = "name STRING, day STRING, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS)
+    return rows.groupBy("day", "share").transformWithStateInPandas(
+        DistinctCounts(), schema, outputMode="Update", timeMode="None"
+    )

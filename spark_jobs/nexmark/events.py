@@ -1,0 +1,294 @@
+"""Persons, auctions and bids, each derived from its number by column expressions.
+
+What a number becomes follows the rules of the Nexmark suite (github.com/nexmark/nexmark, `NexmarkGenerator`): kinds in
+the proportions 1 : 3 : 46, ids that grow with the number, references to what is active at that time, prices spread
+evenly over six powers of ten, and an `extra` that brings an event to its average size. The suite draws from a random
+generator that is seeded with the number; here the draws are bits of hashes of the number, so each field can be computed
+by itself, on any executor, in any order.
+
+Where this differs from the suite: a channel's id is another number of as many digits, and a bidder is one of the active
+persons (in the suite 1,000 is added to a bidder twice, so that bids name persons who do not exist yet).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+FIRST_PERSON = 1000
+FIRST_AUCTION = 1000
+FIRST_CATEGORY = 10
+CATEGORIES = 5
+# Ids that do not exist yet may be named: so many ahead of the last one.
+LEAD = 10
+# One in so many ids is a hot one.
+HOT_EVERY = 100
+CHANNELS = 10_000
+HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
+STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
+CITIES = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent",
+          "Cheyenne")  # fmt: skip
+FIRST_NAMES = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
+LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
+# Bytes of an event's fields beside its texts, by which the suite counts: longs and instants of 8.
+PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
+# Texts are cut out of these; a longer pool would be a longer literal in every plan.
+POOL_BYTES = 4096
+_POOLS = np.random.default_rng(20100801)
+
+PERSON = ("id", "name", "emailAddress", "creditCard", "city", "state", "dateTime", "extra")
+AUCTION = ("id", "itemName", "description", "initialBid", "reserve", "dateTime", "expires", "seller", "category",
+           "extra")  # fmt: skip
+BID = ("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
+
+
+def _pool(special: str) -> bytes:
+    """Letters, one in 13 of them `special`; with none, letters only."""
+    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)[_POOLS.integers(26, size=POOL_BYTES)]
+    text = letters.copy()
+    if special:
+        text[_POOLS.integers(13, size=POOL_BYTES) == 0] = ord(special)
+    return text.tobytes()
+
+
+_LETTERS, _WORDS, _PATH = _pool(""), _pool(" "), _pool("_")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What shapes the stream; the defaults are the suite's.
+
+    `rate`: events per second of event time. `curve`: pieces (from second, to second, rate at their start, rate at
+    their end) of a rate that moves; the last goes on as it ends. `disorder`: share of the events whose time is put
+    back, by at most half of `watermark_s`. Sizes are mean bytes.
+    """
+
+    seed: int = 1
+    rate: float = 100_000.0
+    proportions: tuple[int, int, int] = (1, 3, 46)
+    sizes: tuple[int, int, int] = (200, 500, 100)
+    hot_auctions: int = 2
+    hot_sellers: int = 4
+    hot_bidders: int = 4
+    in_flight: int = 100
+    active_people: int = 1000
+    disorder: float = 0.0
+    watermark_s: float = 4.0
+    start_ms: int = 1_760_000_000_000
+    curve: tuple[tuple[float, float, float, float], ...] = field(default=())
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Rules:
+        """From JSON, where tuples are lists."""
+        return cls(**{key: _tupled(value) for key, value in given.items()})
+
+    @property
+    def total(self) -> int:
+        """Events of one round of the proportions."""
+        return sum(self.proportions)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(one) for one in value) if isinstance(value, list) else value
+
+
+class Events:
+    """The three streams as DataFrames, from one with the column `n`, the number of an event (long)."""
+
+    def __init__(self, numbers: DataFrame, rules: Rules) -> None:
+        self._numbers, self._rules = numbers, rules
+
+    def person(self) -> DataFrame:
+        """Columns PERSON and `n`."""
+        rules = self._rules
+        a, b, c = (_hash(rules, salt) for salt in (1, 2, 3))
+        name = F.concat_ws(" ", _one_of(FIRST_NAMES, _bits(a, 0, 16)), _one_of(LAST_NAMES, _bits(a, 16, 16)))
+        email = F.concat(_text(_WORDS, b, 7), F.lit("@"), _text(_WORDS, c, 5), F.lit(".com"))
+        card = F.concat_ws(" ", *(F.lpad((_bits(c, at, 16) % 10_000).cast("string"), 4, "0") for at in (16, 28, 40)),
+                           F.lpad((_bits(b, 40, 16) % 10_000).cast("string"), 4, "0"))  # fmt: skip
+        fields = {
+            "id": _last(rules, 0) + FIRST_PERSON,
+            "name": name,
+            "emailAddress": email,
+            "creditCard": card,
+            "city": _one_of(CITIES, _bits(a, 32, 16)),
+            "state": _one_of(STATES, _bits(a, 48, 15)),
+            "dateTime": F.timestamp_millis(_time_ms(rules)),
+        }
+        lengths = (F.length(fields[name]) for name in ("name", "emailAddress", "creditCard", "city", "state"))
+        rest = F.lit(rules.sizes[0] - PERSON_FIXED) - reduce(add, lengths)
+        return self._made(0, {**fields, "extra": _extra(_hash(rules, 4), rest)})
+
+    def auction(self) -> DataFrame:
+        """Columns AUCTION and `n`."""
+        rules = self._rules
+        a, b, c = (_hash(rules, salt) for salt in (5, 6, 7))
+        last_person = _last(rules, 0)
+        hot = _floor(last_person)
+        seller = F.when(_bits(a, 0, 16) % rules.hot_sellers > 0, hot).otherwise(_person(rules, _bits(a, 16, 24)))
+        first = _price(b)
+        # The suite's horizon: when the last of the auctions in flight will have begun.
+        ahead = rules.in_flight * rules.total // max(rules.proportions[1], 1)
+        horizon = F.greatest(_at(rules, F.col("n") + ahead) - _at(rules, F.col("n")), F.lit(0)) * 2
+        length = F.lit(1) + _bits(a, 40, 23) % F.greatest(horizon, F.lit(1))
+        name, description = _text(_WORDS, _hash(rules, 8), 20), _text(_WORDS, c, 100)
+        fields = {
+            "id": _last(rules, 1) + FIRST_AUCTION,
+            "itemName": name,
+            "description": description,
+            "initialBid": first,
+            "reserve": first + _price(_hash(rules, 9)),
+            "dateTime": F.timestamp_millis(_time_ms(rules)),
+            "expires": F.timestamp_millis(_time_ms(rules) + length),
+            "seller": seller + FIRST_PERSON,
+            "category": F.lit(FIRST_CATEGORY) + _bits(b, 0, 10) % CATEGORIES,
+        }
+        rest = F.lit(rules.sizes[1] - AUCTION_FIXED) - F.length(name) - F.length(description)
+        return self._made(1, {**fields, "extra": _extra(_hash(rules, 10), rest)})
+
+    def bid(self) -> DataFrame:
+        """Columns BID and `n`."""
+        rules = self._rules
+        a, b = _hash(rules, 11), _hash(rules, 12)
+        last_auction = _last(rules, 1)
+        # The oldest auction in flight, and so many after it.
+        oldest = F.greatest(last_auction - rules.in_flight, F.lit(0))
+        any_auction = oldest + _bits(a, 16, 24) % (last_auction - oldest + 1 + LEAD)
+        auction = F.when(_bits(a, 0, 8) % rules.hot_auctions > 0, _floor(last_auction)).otherwise(any_auction)
+        hot_bidder = _floor(_last(rules, 0)) + 1
+        bidder = F.when(_bits(a, 8, 8) % rules.hot_bidders > 0, hot_bidder).otherwise(_person(rules, _bits(a, 40, 23)))
+        number = _bits(b, 2, 14) % CHANNELS
+        hot = _bits(b, 16, 1) > 0
+        channel = F.when(hot, _one_of(HOT_CHANNELS, _bits(b, 0, 2)))
+        fields = {
+            "auction": auction + FIRST_AUCTION,
+            "bidder": bidder + FIRST_PERSON,
+            "price": _price(_hash(rules, 13)),
+            "channel": channel.otherwise(F.concat(F.lit("channel-"), number.cast("string"))),
+            "url": F.when(hot, _url(_bits(b, 0, 2) + CHANNELS)).otherwise(
+                F.concat(_url(number), F.when(number % 10 > 0, _channel_id(number)).otherwise(F.lit("")))
+            ),
+            "dateTime": F.timestamp_millis(_time_ms(rules)),
+        }
+        return self._made(2, {**fields, "extra": _extra(b, F.lit(rules.sizes[2] - BID_FIXED))})
+
+    def _made(self, kind: int, fields: dict[str, Column]) -> DataFrame:
+        """The events of a kind, with all of their fields, whatever is read of them.
+
+        The filter looks at every field, and holds for all events but one in 2^64. `spark_partition_id` is no function
+        of its arguments, so the optimiser neither moves the filter below the fields nor computes them again above it.
+        """
+        start = sum(self._rules.proportions[:kind])
+        turn = F.col("n") % self._rules.total
+        chosen = self._numbers.where((turn >= start) & (turn < start + self._rules.proportions[kind]))
+        made = chosen.select("n", *(column.alias(name) for name, column in fields.items()),
+                             F.spark_partition_id().alias("made_in"))  # fmt: skip
+        return made.where(F.xxhash64(*fields) != F.col("made_in")).drop("made_in")
+
+
+def _hash(rules: Rules, salt: int) -> Column:
+    """64 bits that hang on seed, number and salt alone."""
+    return F.xxhash64(F.col("n"), F.lit(rules.seed * 64 + salt))
+
+
+def _bits(word: Column, at: int, width: int) -> Column:
+    """`width` bits of a hash as a number that is not negative."""
+    return F.shiftrightunsigned(word, at).bitwiseAND(F.lit((1 << width) - 1))
+
+
+def _one_of(values: tuple[str, ...], draw: Column) -> Column:
+    return F.element_at(F.array(*(F.lit(value) for value in values)), (draw % len(values)).cast("int") + 1)
+
+
+def _cut(pool: bytes, at: Column, length: Column) -> Column:
+    """`length` bytes of the pool; as bytes, since a text would be searched from its start for the place."""
+    return F.substring(F.lit(pool), at.cast("int") + 1, length.cast("int")).cast("string")
+
+
+def _text(pool: bytes, word: Column, longest: int) -> Column:
+    """From 3 up to `longest` - 1 characters."""
+    length = _bits(word, 0, 16) % (longest - 3) + 3
+    return _cut(pool, _bits(word, 16, 12) % (POOL_BYTES - longest), length)
+
+
+def _extra(word: Column, rest: Column) -> Column:
+    """So many letters that the event's size is right on average, 20 % more or less."""
+    length = F.greatest((rest * (F.lit(0.8) + _bits(word, 48, 16) * (0.4 / 65536))).cast("int"), F.lit(0))
+    return _cut(_LETTERS, _bits(word, 32, 16) % (POOL_BYTES - 1024), length)
+
+
+def _price(word: Column) -> Column:
+    """Cents, up to 10^8: the logarithm is evenly spread."""
+    return F.round(F.exp(_bits(word, 11, 53) * (6 * np.log(10) / 2**53)) * 100).cast("long")
+
+
+def _url(number: Column) -> Column:
+    """An address with three folders, the same for the same number."""
+    parts: list[Column] = [F.lit("https://www.nexmark.com/")]
+    for salt in (14, 15, 16):
+        parts += [_text(_PATH, F.xxhash64(number, F.lit(salt)), 5), F.lit("/")]
+    return F.concat(*parts, F.lit("item.htm?query=1"))
+
+
+def _channel_id(number: Column) -> Column:
+    return F.concat(F.lit("&channel_id="), F.abs(F.hash(number)).cast("string"))
+
+
+def _floor(last: Column) -> Column:
+    """The hot id among the newest hundred."""
+    return last - last % HOT_EVERY
+
+
+def _person(rules: Rules, draw: Column) -> Column:
+    """One of the active persons, or one of the next few."""
+    people = _last(rules, 0) + 1
+    active = F.least(people, F.lit(rules.active_people))
+    return people - active + draw % (active + LEAD)
+
+
+def _last(rules: Rules, kind: int) -> Column:
+    """The newest id (from 0) of persons (0) or auctions (1) as event `n` is made; before the first one, as if at it."""
+    start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
+    n = F.col("n")
+    turn = (n % rules.total).cast("int")
+    done = F.least(F.greatest(turn - (start - 1), F.lit(0)), F.lit(share))
+    return F.greatest(_quotient(n, rules.total) * share + done - 1, F.lit(0).cast("long"))
+
+
+def _quotient(value: Column, by: int) -> Column:
+    return F.call_function("div", value, F.lit(by).cast("long"))
+
+
+def _time_ms(rules: Rules) -> Column:
+    """Event time of the event `n` in ms since 1970; some are put back."""
+    at, furthest = _at(rules, F.col("n")), int(rules.watermark_s * 500)
+    if not rules.disorder or not furthest:
+        return at
+    draw = _hash(rules, 17)
+    return at - F.when(_bits(draw, 0, 24) < int(rules.disorder * 2**24), _bits(draw, 24, 24) % furthest).otherwise(0)
+
+
+def _at(rules: Rules, place: Column) -> Column:
+    """Event time in ms of a place in the stream: when so many events have come at the rate, or under its curve."""
+    if not rules.curve:
+        return F.lit(rules.start_ms) + (place * (1000.0 / rules.rate)).cast("long")
+    seconds = None
+    before = 0.0
+    for low, high, first, last in rules.curve:
+        within = place - before
+        slope = (last - first) / (high - low)
+        # Solves first·t + slope·t²/2 = within; written so that a slope of 0 needs no other case.
+        at = F.lit(low) + (within * 2) / (F.lit(first) + F.sqrt(F.greatest(F.lit(first * first) + within * (2 * slope),
+                                                                           F.lit(0.0))))  # fmt: skip
+        seconds = at if seconds is None else F.when(place < before, seconds).otherwise(at)
+        before += (first + last) / 2 * (high - low)
+    assert seconds is not None
+    ends = rules.curve[-1]
+    after = F.lit(ends[1]) + (place - before) / ends[3]
+    return F.lit(rules.start_ms) + (F.when(place < before, seconds).otherwise(after) * 1000.0).cast("long")

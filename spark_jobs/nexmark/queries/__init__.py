@@ -1,0 +1,1 @@
+"""The queries, a file each. `catalogue.load` finds them."""

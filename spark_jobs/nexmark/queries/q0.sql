@@ -1,0 +1,4 @@
+-- Bids as they are: what moving events costs.
+-- mode: append
+SELECT auction, bidder, price, dateTime, extra
+FROM bid

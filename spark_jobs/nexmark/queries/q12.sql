@@ -1,0 +1,5 @@
+-- How many bids each bidder made in ten seconds of processing time: a batch belongs to the time at which it was planned.
+-- mode: update
+SELECT bidder, count(*) AS bid_count, span.start AS starttime, span.end AS endtime
+FROM (SELECT bidder, window(current_timestamp(), '10 seconds') AS span FROM bid)
+GROUP BY bidder, span

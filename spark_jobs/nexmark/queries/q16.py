@@ -1,0 +1,18 @@
+"""How many bids each channel has in a day, and from how many bidders on how many auctions, by rank of price."""
+
+from __future__ import annotations
+
+from nexmark.catalogue import Streams
+from nexmark.distinct import COLUMNS, counted
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+MODE = "update"
+
+
+def query(streams: Streams) -> DataFrame:
+    """Columns channel, day, minute (the latest, as HH:mm) and twelve counts."""
+    minute = F.format_string("%02d:%02d", F.expr("minute div 60").cast("int"), F.col("minute") % 60)
+    return counted(streams.bid, "channel", shares=4).select(
+        F.col("name").alias("channel"), "day", minute.alias("minute"), *COLUMNS
+    )

@@ -1,0 +1,8 @@
+-- The last bid of each bidder on each auction; of two in the same millisecond the later event.
+-- mode: update
+SELECT last.*
+FROM (
+    SELECT max_by(struct(auction, bidder, price, channel, url, dateTime, extra), struct(dateTime, n)) AS last
+    FROM bid
+    GROUP BY bidder, auction
+)

@@ -1,0 +1,11 @@
+-- The ten highest bids of each auction; of equal prices the earlier event is ranked higher.
+-- mode: update
+SELECT top.bid.*, top.place + 1 AS rank_number
+FROM (
+    SELECT inline(transform(bids, (bid, place) -> struct(bid, place))) AS (bid, place)
+    FROM (
+        SELECT max_by(struct(auction, bidder, price, channel, url, dateTime, extra), struct(price, -n), 10) AS bids
+        FROM bid
+        GROUP BY auction
+    )
+) AS top

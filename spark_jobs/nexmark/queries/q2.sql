@@ -1,0 +1,5 @@
+-- Bids on chosen auctions.
+-- mode: append
+SELECT auction, price
+FROM bid
+WHERE auction % 123 = 0

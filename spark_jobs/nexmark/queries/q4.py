@@ -1,0 +1,49 @@
+"""The mean of the winning prices in each category.
+
+The winners come from one grouping (see winners.py). Their mean has no window, and Spark lets no such aggregation follow
+another one, so it is kept by `transformWithState`. Prices are whole, and so is their mean, as in the suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from nexmark.catalogue import Streams
+from nexmark.winners import winning_bids
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+MODE = "append"
+EVENT_TIME = True
+
+
+class Means(StatefulProcessor):
+    """Count and sum of the prices of one category."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("mean", "count LONG, total LONG")
+
+    def handleInputRows(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        count, total = self._state.get() or (0, 0)
+        for part in rows:
+            count, total = count + len(part), total + int(part["price"].sum())
+        self._state.update((count, total))
+        yield pd.DataFrame({"category": [key[0]], "final": [total // count]})
+
+    def close(self) -> None:
+        pass
+
+
+def query(streams: Streams) -> DataFrame:
+    """Columns category, final; a row for each category with new winners, in each batch."""
+    winners = winning_bids(streams, ("category",), ("price",)).select("auction.category", "bid.price")
+    return winners.groupBy("category").transformWithStateInPandas(
+        Means(), "category LONG, final LONG", outputMode="Append", timeMode="None"
+    )

@@ -1,0 +1,16 @@
+-- The auctions with the most bids of ten seconds, every two seconds.
+-- mode: append
+-- event time: yes
+SELECT hot.auction, hot.num
+FROM (
+    SELECT inline(filter(counts, one -> one.num = most)) AS (auction, num)
+    FROM (
+        SELECT collect_list(struct(auction, num)) AS counts, max(num) AS most
+        FROM (
+            SELECT auction, count(*) AS num, window(dateTime, '10 seconds', '2 seconds') AS span
+            FROM bid
+            GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')
+        )
+        GROUP BY span
+    )
+) AS hot

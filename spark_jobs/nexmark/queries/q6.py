@@ -1,0 +1,60 @@
+"""The mean of each seller's last eleven winning prices, as each auction ends.
+
+The suite writes it as a window of ten rows before the current one, in the order of the winning bids; Flink's SQL cannot
+run it. Here the winners (see winners.py) go to `transformWithState`, which keeps eleven prices a seller. Sellers with
+neighbouring ids are kept together: a call of Python for each of some sellers costs more than all they have to compute.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from nexmark.catalogue import Streams
+from nexmark.winners import winning_bids
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+MODE = "append"
+EVENT_TIME = True
+KEPT = 11
+NEIGHBOURS = 1024
+
+
+class LastPrices(StatefulProcessor):
+    """The last winning prices of the sellers of one group."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("last", "rows BINARY")
+
+    def handleInputRows(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        names = ["seller", "at", "item", "price"]
+        new = pd.concat([part[names] for part in rows]).assign(fresh=True)
+        before = self._state.get()
+        parts = [pickle.loads(before[0]).assign(fresh=False), new] if before else [new]
+        ordered = pd.concat(parts).sort_values(["seller", "at", "item"], kind="stable", ignore_index=True)
+        means = ordered.groupby("seller")["price"].rolling(KEPT, min_periods=1).mean().reset_index(drop=True)
+        self._state.update((pickle.dumps(ordered[names].groupby("seller").tail(KEPT)),))
+        yield pd.DataFrame({"seller": ordered["seller"], "avg_price": means.astype("int64")})[ordered["fresh"]]
+
+    def close(self) -> None:
+        pass
+
+
+def query(streams: Streams) -> DataFrame:
+    """Columns seller, avg_price; a row for each auction that is over and got a bid."""
+    winners = winning_bids(streams, ("id", "seller"), ("price", "dateTime")).select(
+        "auction.seller", F.unix_micros("bid.dateTime").alias("at"), F.col("auction.id").alias("item"), "bid.price",
+        F.expr(f"auction.seller div {NEIGHBOURS}").alias("neighbours"),
+    )  # fmt: skip
+    return winners.groupBy("neighbours").transformWithStateInPandas(
+        LastPrices(), "seller LONG, avg_price LONG", outputMode="Append", timeMode="None"
+    )

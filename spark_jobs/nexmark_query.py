@@ -1,0 +1,81 @@
+"""Runs one query of Nexmark over events that the engine makes, as fast as it can, and throws the results away.
+
+    spark-submit nexmark_query.py --config FILE
+
+A batch has a fixed number of events and follows the one before it at once. With `preload_events` the query first fills
+its state with so many, ends, and begins again from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from nexmark.catalogue import Query, Streams, load
+from nexmark.events import Events, Rules
+from progress import ProgressLog
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.1
+
+Config = dict[str, Any]
+
+
+def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
+    """The events of the configuration as three streams, with watermarks where the query needs them."""
+    numbers = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", config["batch_events"])
+        .option("numPartitions", config["slots"])
+        .load()
+        .select(F.col("value").alias("n"))
+    )
+    events = Events(numbers, Rules.of(config["rules"]))
+    made = Streams(events.person(), events.auction(), events.bid())
+    return made.with_watermark(f"{config['rules']['watermark_s']} seconds") if query.event_time else made
+
+
+def start(spark: SparkSession, config: Config) -> StreamingQuery:
+    """The query, from its checkpoint if there is one."""
+    query = load(config["query"])
+    results = query.build(spark, streams(spark, config, query))
+    writer = results.writeStream.format("noop").outputMode(query.mode).queryName(query.name)
+    writer = writer.option("checkpointLocation", config["checkpoint"])
+    return writer.trigger(processingTime="0 seconds").start()
+
+
+def preload(running: StreamingQuery, checkpoint: Path, batches: int) -> None:
+    """Lets the query commit so many batches, and ends it. Raises what the query raises."""
+    while not (checkpoint / "commits" / str(batches - 1)).exists():
+        running.awaitTermination(POLL_S)
+    running.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
+    options, _ = parser.parse_known_args()
+    config: Config = json.loads(options.config.read_text())
+    spark = SparkSession.builder.getOrCreate()
+    context = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
+    while context.getExecutorMemoryStatus().size() <= config["executors"]:  # the driver is counted too
+        time.sleep(POLL_S)
+    spark.streams.addListener(ProgressLog(Path(config["listener_log"])))
+    running = start(spark, config)
+    filling = -(-config["preload_events"] // config["batch_events"])
+    if filling:
+        preload(running, Path(config["checkpoint"]), filling)
+        running = start(spark, config)
+    while not running.awaitTermination(POLL_S):
+        if Path(config["stop_file"]).exists():
+            running.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

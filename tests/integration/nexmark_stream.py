@@ -1,0 +1,114 @@
+"""Streams Nexmark events through queries into files, some at a time, and perhaps stops amid them for someone to kill.
+
+    nexmark_stream.py FOLDER EVENTS BATCH [--hold BATCH] QUERY…
+
+Writes FOLDER/out/QUERY/batch=N for each batch, and FOLDER/done/QUERY when all events are through. With --hold, no
+batch from that number on is written: a file FOLDER/held/QUERY says that the query stands amid it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "spark_jobs"))
+
+from nexmark.catalogue import Streams, load  # noqa: E402
+from nexmark.events import Events, Rules  # noqa: E402
+
+RULES = Rules(seed=7, rate=5000.0)
+DELAY = "4 seconds"
+# Event time goes on as far after the last event, so that all windows close.
+AFTERWARDS_S = 60
+AT_ONCE = 3
+
+
+def numbers(rows: DataFrame, events: int, *, closing: bool) -> DataFrame:
+    """Numbers below `events`; when `closing`, also some that lie so far in the future that they close every window."""
+    n = F.col("value")
+    if not closing:
+        return rows.select(n.alias("n")).where(n < events)
+    ahead = int(RULES.rate * AFTERWARDS_S) // RULES.total * RULES.total
+    return rows.select(F.when(n < events, n).otherwise(n + ahead).alias("n")).where(n < events + 2 * RULES.total)
+
+
+def streams(rows: DataFrame) -> Streams:
+    events = Events(rows, RULES)
+    return Streams(events.person(), events.auction(), events.bid())
+
+
+class Run:
+    """One query until all of its events are through."""
+
+    def __init__(self, spark: SparkSession, folder: Path, events: int, batch: int, hold: int | None) -> None:
+        self._spark, self._folder, self._hold = spark, folder, hold
+        self._events, self._batch = events, batch
+        # Views are named alike for all queries of a session.
+        self._planning = threading.Lock()
+
+    def query(self, name: str) -> None:
+        last = -(-self._events // self._batch) + 2
+        query = load(name)
+        session = self._spark.newSession()
+        rows = (
+            session.readStream.format("rate-micro-batch").option("rowsPerBatch", self._batch)
+            .option("numPartitions", 2).option("startTimestamp", 0).load()
+        )  # fmt: skip
+        made = streams(numbers(rows, self._events, closing=query.event_time))
+        if query.event_time:
+            made = made.with_watermark(DELAY)
+        with self._planning:
+            frame = query.build(session, made)
+
+        def write(part: DataFrame, number: int) -> None:
+            if self._hold is not None and number >= self._hold:
+                part.count()
+                (self._folder / "held" / name).touch()
+                time.sleep(600)
+            part.write.mode("overwrite").parquet(str(self._folder / "out" / name / f"batch={number}"))
+
+        writer = frame.writeStream.foreachBatch(write).outputMode(query.mode).queryName(name)
+        checkpoint = str(self._folder / "checkpoints" / name)
+        running = writer.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start()
+        commits = self._folder / "checkpoints" / name / "commits"
+        while not running.awaitTermination(0.1):
+            if (commits / str(last)).exists():
+                running.stop()
+        if not (commits / str(last)).exists():
+            raise RuntimeError(f"{name}: ended before its last batch")
+        (self._folder / "done" / name).touch()
+        print(f"{time.strftime('%X')} {name} done", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("events", type=int)
+    parser.add_argument("batch", type=int)
+    parser.add_argument("--hold", type=int)
+    parser.add_argument("queries", nargs="+")
+    given = parser.parse_args()
+    for name in ("held", "done", "out", "checkpoints"):
+        (given.folder / name).mkdir(parents=True, exist_ok=True)
+    spark = SparkSession.builder.getOrCreate()
+    if not (given.folder / "events").exists():
+        made = streams(spark.range(given.events).withColumnRenamed("id", "n"))
+        for stream, name in ((made.person, "person"), (made.auction, "auction"), (made.bid, "bid")):
+            stream.coalesce(1).write.parquet(str(given.folder / "events" / name))
+    run = Run(spark, given.folder, given.events, given.batch, given.hold)
+    at_once = AT_ONCE if given.hold is None else len(given.queries)
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(run.query, given.queries))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""All queries with one command: what is filled into the form, and the figures beside Flink's."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from faultline.bench.nexmark import figures
+from faultline.errors import ConfigError
+from faultline.findings.finding import Verdict
+from faultline.findings.nexmark import STATELESS, TWO_CORES, ahead, beside, per_core, stateless
+from faultline.matrices import MATRICES
+from faultline.matrix import Matrix
+from faultline.nexmark import QUERIES
+from faultline.nexmark_sweep import form_of, print_queries
+from faultline.record import Record
+from tests.unit.sample_records import sample
+
+NUMBERS = count()
+
+
+def record(query: str, share: float, *, status: str = "valid") -> Record:
+    """A record of `query` with so many times Flink's events per core."""
+    made = sample(workload="nexmark", query=query, status=status, attempt=f"20261121T061500Z-{next(NUMBERS):06x}")
+    metrics = made.metrics.model_copy(update={"rps_per_core": share * TWO_CORES.get(query, 100) * 1000})
+    return made.model_copy(update={"metrics": metrics, "matrix": "nexmark"})
+
+
+def test_words_become_the_form_and_axes_become_lists() -> None:
+    form = form_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
+    assert form == {"preset": "smoke", "rate": [50_000.0], "repetitions": 2, "warmup_s": 7.0}
+    spec = MATRICES["nexmark"]
+    cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
+    assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
+    assert len(Matrix.under(spec.complete("default"), spec.axes).cells("b")) == 3 * len(QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["preset"], "preset: give KEY=VALUE"),
+        (["presets=x"], "presets: unknown parameter; did you mean preset?"),
+        (["preset=tiny"], "preset: 'tiny' is not known"),
+        (["repetitions=0"], "repetitions: '0' is not a whole number"),
+        (["rate=1", "rate=2"], "rate: given twice"),
+        (["state_store=redis"], "state_store: 'redis' is not known"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_starts(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        form_of(words)
+    assert str(refused.value).startswith(said)
+
+
+def test_ratios_are_to_flink_on_two_cores_and_only_valid_records_count() -> None:
+    found = figures([record("q0", 2.0), record("q0", 3.0), record("q0", 9.0, status="invalid"), record("q13", 1.0)])
+    assert found["ratio_q0"].value == pytest.approx(2.5) and found["ratio_q0"].n == 2
+    assert found["events_per_s_per_core_q0"].low == pytest.approx(2 * 483_000)
+    assert "ratio_q13" not in found and "events_per_s_per_core_q13" in found
+    assert set(per_core([record("q0", 1.0, status="failed")])) == set()
+
+
+def test_targets_are_met_missed_or_open() -> None:
+    fast = [record(query, 1.6) for query in STATELESS]
+    assert stateless(fast)[0] is Verdict.AGREES
+    assert stateless([*fast, record("q0", 1.4)])[0] is Verdict.DISAGREES
+    assert stateless(fast[1:])[0] is Verdict.CANNOT_TELL
+    names = list(TWO_CORES)
+    assert ahead([record(query, 1.1) for query in names[:16]])[0] is Verdict.AGREES
+    behind = [record(query, 0.9) for query in names[:5]]
+    assert ahead(behind) == (Verdict.DISAGREES, "0 of 5 ahead in every repetition; behind: q0, q1, q2, q3, q4")
+    assert ahead(behind[:3])[0] is Verdict.CANNOT_TELL
+
+
+def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [record("q10", 1.0), record("q2", 2.0), record("q2", 4.0)]
+    lines = beside(records)
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["q2", "q10"]
+    assert "1,728 (1,152–2,304)" in lines[2] and "| 3.00 |" in lines[2] and "| — | — |" in lines[3]
+    print_queries(records)
+    said = capsys.readouterr().out
+    assert "3.00" in said and said.index("q2 ") < said.index("q10 ")
