@@ -60,6 +60,22 @@ def _pool(special: str) -> bytes:
 _LETTERS, _WORDS, _PATH = _pool(""), _pool(" "), _pool("_")
 
 
+def _folders(depth: int) -> tuple[str, ...]:
+    """A hundred paths of so many folders, each of three or four characters."""
+    ends = _POOLS.integers(3, 5, size=(100, depth))
+    starts = _POOLS.integers(POOL_BYTES - 5, size=(100, depth))
+    return tuple(
+        "/".join(_PATH[start : start + length].decode() for start, length in zip(*path, strict=True))
+        for path in zip(starts, ends, strict=True)
+    )
+
+
+# Two of these make as many addresses as there are channels.
+_FIRST_FOLDER, _OTHER_FOLDERS = _folders(1), _folders(2)
+_SITE, _PAGE = "https://www.nexmark.com/", "/item.htm?query=1"
+_HOT_URLS = tuple(f"{_SITE}{path}{_PAGE}" for path in _folders(3)[: len(HOT_CHANNELS)])
+
+
 @dataclass(frozen=True)
 class Rules:
     """What shapes the stream; the defaults are the suite's.
@@ -171,9 +187,7 @@ class Events:
             "bidder": bidder + FIRST_PERSON,
             "price": _price(_hash(rules, 13)),
             "channel": channel.otherwise(F.concat(F.lit("channel-"), number.cast("string"))),
-            "url": F.when(hot, _url(_bits(b, 0, 2) + CHANNELS)).otherwise(
-                F.concat(_url(number), F.when(number % 10 > 0, _channel_id(number)).otherwise(F.lit("")))
-            ),
+            "url": F.when(hot, _one_of(_HOT_URLS, _bits(b, 0, 2))).otherwise(_url(number)),
             "dateTime": F.timestamp_millis(_time_ms(rules)),
         }
         return self._made(2, {**fields, "extra": _extra(b, F.lit(rules.sizes[2] - BID_FIXED))})
@@ -224,20 +238,16 @@ def _extra(word: Column, rest: Column) -> Column:
 
 
 def _price(word: Column) -> Column:
-    """Cents, up to 10^8: the logarithm is evenly spread."""
-    return F.round(F.exp(_bits(word, 11, 53) * (6 * np.log(10) / 2**53)) * 100).cast("long")
+    """Cents, up to 10^8: the logarithm is evenly spread. Spark's own `round` would go by way of decimals."""
+    return F.floor(F.exp(_bits(word, 11, 53) * (6 * np.log(10) / 2**53)) * 100 + 0.5)
 
 
 def _url(number: Column) -> Column:
-    """An address with three folders, the same for the same number."""
-    parts: list[Column] = [F.lit("https://www.nexmark.com/")]
-    for salt in (14, 15, 16):
-        parts += [_text(_PATH, F.xxhash64(number, F.lit(salt)), 5), F.lit("/")]
-    return F.concat(*parts, F.lit("item.htm?query=1"))
-
-
-def _channel_id(number: Column) -> Column:
-    return F.concat(F.lit("&channel_id="), F.abs(F.hash(number)).cast("string"))
+    """The address of a channel below 10,000, with three folders of its own; nine in ten have the channel's id."""
+    first, others = _one_of(_FIRST_FOLDER, number), _one_of(_OTHER_FOLDERS, _quotient(number, len(_FIRST_FOLDER)))
+    parts = (F.lit(_SITE), first, F.lit("/"), others)
+    named = F.concat(*parts, F.lit(f"{_PAGE}&channel_id="), F.abs(F.hash(number)).cast("string"))
+    return F.when(number % 10 > 0, named).otherwise(F.concat(*parts, F.lit(_PAGE)))
 
 
 def _floor(last: Column) -> Column:
