@@ -60,9 +60,9 @@ JOBS: dict[str, Job] = {
 }
 
 
-# Java compiles no method of more than 8,000 bytes of code, and making events is one: above the limit Spark takes smaller
-# ones. Sessions of one partition of the input are merged before they are sent to where their state is, and what goes
-# to Python goes in pieces that are worth a call.
+# Java compiles no method of more than 8,000 bytes of code, and making events would be one: above the limit Spark takes
+# smaller ones. Sessions of one partition of the input are merged before they are sent to where their state is, and what
+# goes to Python goes in pieces that are worth a call.
 NEXMARK_SETTINGS = {
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
