@@ -64,6 +64,7 @@ class DistinctCounts(StatefulProcessor):
         self._groups.update((pickle.dumps((names, latest, grown)),))
         changed = np.unique(group)
         table = pd.DataFrame(grown[changed], columns=COLUMNS)
+        table["newest"] = int(bids["n"].max())
         table.insert(0, "minute", latest[changed])
         table.insert(0, "day", key[0])
         table.insert(0, "name", names[changed])
@@ -101,16 +102,18 @@ def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> In
 
 
 def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
-    """Columns name, day, minute (of the day, the latest), and COLUMNS; a row for each group with bids, in each batch.
+    """Columns name, day, minute (of the day, the latest), COLUMNS, newest; a row for each group with bids, in each batch.
 
     `name`: the SQL expression that the groups differ in. `shares`: how many tasks can count at once.
     """
     minute = F.hour("dateTime") * 60 + F.minute("dateTime")
     rows = bids.select(
         F.date_format("dateTime", "yyyy-MM-dd").alias("day"), F.expr(f"pmod(hash({name}), {shares})").alias("share"),
-        F.expr(name).alias("name"), minute.alias("minute"), "price", *KINDS,
+        F.expr(name).alias("name"), minute.alias("minute"), "price", "n", *KINDS,
     )  # fmt: skip
-    schema = "name STRING, day STRING, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS)
+    schema = (
+        "name STRING, day STRING, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS) + ", newest LONG"
+    )
     return rows.groupBy("day", "share").transformWithStateInPandas(
         DistinctCounts(), schema, outputMode="Update", timeMode="None"
     )

@@ -18,12 +18,12 @@ _INSTANT_S = 0.000001
 
 def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...]) -> DataFrame:
     """One row for each auction that is over and got a bid: the columns `auction` and `bid` are structs with the fields
-    asked for. Of equal prices the earlier bid wins. Bids before the auction begins or after it expires do not count.
+    asked for, `newest` the number of the newest event in it. Of equal prices the earlier bid wins. Bids before the auction begins or after it expires do not count.
     """
     seconds = F.col("expires").cast("double") - F.col("dateTime").cast("double")
     opened = streams.auction.select(
         F.col("id").alias("item"), F.col("dateTime").alias("at"), _length(seconds),
-        F.struct(*auction).alias("auction"), F.lit(None).alias("bid"),
+        F.struct(*auction).alias("auction"), F.lit(None).alias("bid"), "n",
     )  # fmt: skip
     # The largest of these is the winner: the price first, then who came first.
     rank = [
@@ -33,11 +33,11 @@ def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...
     ]
     made = streams.bid.select(
         F.col("auction").alias("item"), F.col("dateTime").alias("at"), _length(F.lit(_INSTANT_S)),
-        F.lit(None).alias("auction"), F.struct(*rank, *bid).alias("bid"),
+        F.lit(None).alias("auction"), F.struct(*rank, *bid).alias("bid"), "n",
     )  # fmt: skip
     sessions = opened.unionByName(made).groupBy("item", F.session_window("at", F.col("length")))
     # A session has one auction, and `max` passes over the nulls.
-    over = sessions.agg(F.max("auction").alias("auction"), F.max("bid").alias("bid"))
+    over = sessions.agg(F.max("auction").alias("auction"), F.max("bid").alias("bid"), F.max("n").alias("newest"))
     return over.where("auction IS NOT NULL AND bid IS NOT NULL")
 
 

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from faultline.nexmark import QUERIES
+from faultline.config import parse_configuration
+from faultline.nexmark import QUERIES, rules
 from faultline.settings import ROOT
+from generators.nexmark import NexmarkEvents, rules_of
 from tests.integration.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -71,3 +75,24 @@ def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp
     executed = running._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]
     written = executed.children().apply(0).output()
     assert [written.apply(place).name() for place in range(written.size())] == results.columns
+
+
+def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> None:
+    from nexmark import events as made
+    from nexmark.json_events import parsed
+
+    given = rules(parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 5}), repetition=1)
+    del given["curve"]
+    numbers = np.arange(60_000, dtype=np.uint64)
+    source = NexmarkEvents(rules_of(given), None, 0)
+    lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
+    sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
+    own = made.Events(spark.range(len(numbers)).withColumnRenamed("id", "n"), made.Rules.of(given))
+    for name, fields in (("person", made.PERSON), ("auction", made.AUCTION), ("bid", made.BID)):
+        columns = ["n", *fields]
+        there, here = (
+            one.select(columns).toPandas().sort_values("n", ignore_index=True)
+            for one in (getattr(sent, name), getattr(own, name)())
+        )
+        assert len(here)
+        pd.testing.assert_frame_equal(there, here)

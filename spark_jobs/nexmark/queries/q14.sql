@@ -6,6 +6,6 @@ SELECT auction, bidder, euros AS price,
            WHEN hour_of_day <= 6 OR hour_of_day >= 20 THEN 'nightTime'
            ELSE 'otherTime'
        END AS bidTimeType,
-       dateTime, extra, count_char(extra, 'c') AS c_counts
+       dateTime, extra, count_char(extra, 'c') AS c_counts, n AS newest
 FROM (SELECT *, 0.908 * CAST(price AS DECIMAL(12)) AS euros, hour(dateTime) AS hour_of_day FROM bid)
 WHERE euros > 1000000 AND euros < 50000000

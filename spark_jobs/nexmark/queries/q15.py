@@ -7,8 +7,9 @@ from nexmark.distinct import COLUMNS, counted
 from pyspark.sql import DataFrame
 
 MODE = "update"
+KEY = ("day",)
 
 
 def query(streams: Streams) -> DataFrame:
-    """Columns day and twelve counts."""
-    return counted(streams.bid, "''", shares=1).select("day", *COLUMNS)
+    """Columns day, twelve counts, newest."""
+    return counted(streams.bid, "''", shares=1).select("day", *COLUMNS, "newest")

@@ -8,11 +8,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 MODE = "update"
+KEY = ("channel", "day")
 
 
 def query(streams: Streams) -> DataFrame:
-    """Columns channel, day, minute (the latest, as HH:mm) and twelve counts."""
+    """Columns channel, day, minute (the latest, as HH:mm), twelve counts, newest."""
     minute = F.format_string("%02d:%02d", F.expr("minute div 60").cast("int"), F.col("minute") % 60)
     return counted(streams.bid, "channel", shares=4).select(
-        F.col("name").alias("channel"), "day", minute.alias("minute"), *COLUMNS
+        F.col("name").alias("channel"), "day", minute.alias("minute"), *COLUMNS, "newest"
     )

@@ -1,5 +1,5 @@
 -- Bids on chosen auctions.
 -- mode: append
-SELECT auction, price
+SELECT auction, price, n AS newest
 FROM bid
 WHERE auction % 123 = 0

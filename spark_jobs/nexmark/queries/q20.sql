@@ -3,7 +3,7 @@
 SELECT bid.auction, bid.bidder, bid.price, bid.channel, bid.url, bid.dateTime AS bid_dateTime, bid.extra AS bid_extra,
        auction.itemName, auction.description, auction.initialBid, auction.reserve,
        auction.dateTime AS auction_dateTime, auction.expires, auction.seller, auction.category,
-       auction.extra AS auction_extra
+       auction.extra AS auction_extra, greatest(bid.n, auction.n) AS newest
 FROM bid
 JOIN auction ON bid.auction = auction.id
 WHERE auction.category = 10

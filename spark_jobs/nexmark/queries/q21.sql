@@ -7,7 +7,8 @@ SELECT auction, bidder, price, channel,
            WHEN 'facebook' THEN '2'
            WHEN 'baidu' THEN '3'
            ELSE regexp_extract(url, '(&|^)channel_id=([^&]*)', 2)
-       END AS channel_id
+       END AS channel_id,
+       n AS newest
 FROM bid
 WHERE lower(channel) IN ('apple', 'google', 'facebook', 'baidu')
    OR url RLIKE '(&|^)channel_id=([^&]*)'

@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 MODE = "append"
 EVENT_TIME = True
+KEY = ("category",)
 
 
 class Means(StatefulProcessor):
@@ -32,18 +33,20 @@ class Means(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         count, total = self._state.get() or (0, 0)
+        newest = 0
         for part in rows:
+            newest = max(newest, int(part["newest"].max()))
             count, total = count + len(part), total + int(part["price"].sum())
         self._state.update((count, total))
-        yield pd.DataFrame({"category": [key[0]], "final": [total // count]})
+        yield pd.DataFrame({"category": [key[0]], "final": [total // count], "newest": [newest]})
 
     def close(self) -> None:
         pass
 
 
 def query(streams: Streams) -> DataFrame:
-    """Columns category, final; a row for each category with new winners, in each batch."""
-    winners = winning_bids(streams, ("category",), ("price",)).select("auction.category", "bid.price")
+    """Columns category, final, newest; a row for each category with new winners, in each batch."""
+    winners = winning_bids(streams, ("category",), ("price",)).select("auction.category", "bid.price", "newest")
     return winners.groupBy("category").transformWithStateInPandas(
-        Means(), "category LONG, final LONG", outputMode="Append", timeMode="None"
+        Means(), "category LONG, final LONG, newest LONG", outputMode="Append", timeMode="None"
     )

@@ -1,13 +1,13 @@
 -- The auctions with the most bids of ten seconds, every two seconds.
 -- mode: append
 -- event time: yes
-SELECT hot.auction, hot.num
+SELECT hot.auction, hot.num, newest
 FROM (
-    SELECT inline(filter(counts, one -> one.num = most)) AS (auction, num)
+    SELECT inline(filter(counts, one -> one.num = most)) AS (auction, num), newest
     FROM (
-        SELECT collect_list(struct(auction, num)) AS counts, max(num) AS most
+        SELECT collect_list(struct(auction, num)) AS counts, max(num) AS most, max(n) AS newest
         FROM (
-            SELECT auction, count(*) AS num, window(dateTime, '10 seconds', '2 seconds') AS span
+            SELECT auction, count(*) AS num, max(n) AS n, window(dateTime, '10 seconds', '2 seconds') AS span
             FROM bid
             GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')
         )

@@ -1,7 +1,7 @@
 """The mean of each seller's last eleven winning prices, as each auction ends.
 
 The suite writes it as a window of ten rows before the current one, in the order of the winning bids; Flink's SQL cannot
-run it. Here the winners (see winners.py) go to `transformWithState`, which keeps eleven prices a seller. Sellers with
+run it. In a stream the order can only be that in which auctions end, as in Apache Beam's text of the query. Here the winners (see winners.py) go to `transformWithState`, which keeps eleven prices a seller. Sellers with
 neighbouring ids are kept together: a call of Python for each of some sellers costs more than all they have to compute.
 """
 
@@ -37,24 +37,25 @@ class LastPrices(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         names = ["seller", "at", "item", "price"]
-        new = pd.concat([part[names] for part in rows]).assign(fresh=True)
+        new = pd.concat([part[[*names, "newest"]] for part in rows]).assign(fresh=True)
         before = self._state.get()
-        parts = [pickle.loads(before[0]).assign(fresh=False), new] if before else [new]
+        parts = [pickle.loads(before[0]).assign(fresh=False, newest=0), new] if before else [new]
         ordered = pd.concat(parts).sort_values(["seller", "at", "item"], kind="stable", ignore_index=True)
         means = ordered.groupby("seller")["price"].rolling(KEPT, min_periods=1).mean().reset_index(drop=True)
         self._state.update((pickle.dumps(ordered[names].groupby("seller").tail(KEPT)),))
-        yield pd.DataFrame({"seller": ordered["seller"], "avg_price": means.astype("int64")})[ordered["fresh"]]
+        made = {"seller": ordered["seller"], "avg_price": means.astype("int64"), "newest": ordered["newest"]}
+        yield pd.DataFrame(made)[ordered["fresh"]]
 
     def close(self) -> None:
         pass
 
 
 def query(streams: Streams) -> DataFrame:
-    """Columns seller, avg_price; a row for each auction that is over and got a bid."""
-    winners = winning_bids(streams, ("id", "seller"), ("price", "dateTime")).select(
-        "auction.seller", F.unix_micros("bid.dateTime").alias("at"), F.col("auction.id").alias("item"), "bid.price",
-        F.expr(f"auction.seller div {NEIGHBOURS}").alias("neighbours"),
+    """Columns seller, avg_price, newest; a row for each auction that is over and got a bid."""
+    winners = winning_bids(streams, ("id", "seller", "expires"), ("price",)).select(
+        "auction.seller", F.unix_micros("auction.expires").alias("at"), F.col("auction.id").alias("item"), "bid.price",
+        "newest", F.expr(f"auction.seller div {NEIGHBOURS}").alias("neighbours"),
     )  # fmt: skip
     return winners.groupBy("neighbours").transformWithStateInPandas(
-        LastPrices(), "seller LONG, avg_price LONG", outputMode="Append", timeMode="None"
+        LastPrices(), "seller LONG, avg_price LONG, newest LONG", outputMode="Append", timeMode="None"
     )

@@ -13,9 +13,9 @@ EVENT_TIME = True
 
 
 def query(streams: Streams) -> DataFrame:
-    """All columns of the auction, then those of the bid: auction, bidder, price, bid_dateTime, bid_extra."""
+    """All columns of the auction, then those of the bid: auction, bidder, price, bid_dateTime, bid_extra, newest."""
     winners = winning_bids(streams, AUCTION, ("auction", "bidder", "price", "dateTime", "extra"))
     return winners.select(
         "auction.*", "bid.auction", "bid.bidder", "bid.price",
-        F.col("bid.dateTime").alias("bid_dateTime"), F.col("bid.extra").alias("bid_extra"),
+        F.col("bid.dateTime").alias("bid_dateTime"), F.col("bid.extra").alias("bid_extra"), "newest",
     )  # fmt: skip

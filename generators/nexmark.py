@@ -1,0 +1,318 @@
+"""The events of Nexmark as JSON records: persons, auctions and bids, each made from its number.
+
+The same events as `spark_jobs/nexmark/events.py` makes inside Spark, by the same rules and the same draws (bits of
+Spark's `xxhash64` of number, seed and salt); a test holds both against each other. The first events are the primer's,
+and record k of the schedule is the event after them, so its event time goes on where theirs ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from generators.chance import blocks
+from generators.pacing import Schedule
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Texts = list[bytes]
+
+KINDS = ("person", "auction", "bid")
+FIRST_PERSON = FIRST_AUCTION = 1000
+FIRST_CATEGORY, CATEGORIES = 10, 5
+LEAD, HOT_EVERY, CHANNELS = 10, 100, 10_000
+HOT_CHANNELS = (b"Google", b"Facebook", b"Baidu", b"Apple")
+STATES = tuple(b"AZ CA ID OR WA WY".split())
+CITIES = tuple(b"Phoenix,Los Angeles,San Francisco,Boise,Portland,Bend,Redmond,Seattle,Kent,Cheyenne".split(b","))
+FIRST_NAMES = tuple(b"Peter Paul Luke John Saul Vicky Kate Julie Sarah Deiter Walter".split())
+LAST_NAMES = tuple(b"Shultz Abrams Spencer White Bartels Walton Smith Jones Noris".split())
+PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
+POOL_BYTES = 4096
+STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
+ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
+# The closing events lie so far behind the last one that no window or auction stays open.
+CLOSING_MS = 3_600_000
+
+_POOLS = np.random.default_rng(20100801)
+_COARSE = np.array([float(f"{100 * 10 ** (6 * i / 64):.12g}") for i in range(64)])
+_FINE = np.array([float(f"{10 ** (6 * j / 4096):.12g}") for j in range(64)])
+
+
+def _pool(special: bytes) -> bytes:
+    text = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", dtype=np.uint8)[_POOLS.integers(26, size=POOL_BYTES)].copy()
+    if special:
+        text[_POOLS.integers(13, size=POOL_BYTES) == 0] = ord(special)
+    return text.tobytes()
+
+
+_LETTERS, _WORDS, _PATH = _pool(b""), _pool(b" "), _pool(b"_")
+
+
+def _folders(depth: int) -> tuple[bytes, ...]:
+    ends = _POOLS.integers(3, 5, size=(100, depth))
+    starts = _POOLS.integers(POOL_BYTES - 5, size=(100, depth))
+    return tuple(
+        b"/".join(_PATH[start : start + length] for start, length in zip(*path, strict=True))
+        for path in zip(starts, ends, strict=True)
+    )
+
+
+_FIRST_FOLDER, _OTHER_FOLDERS = _folders(1), _folders(2)
+_SITE, _PAGE = b"https://www.nexmark.com/", b"/item.htm?query=1"
+_HOT_URLS = tuple(_SITE + path + _PAGE for path in _folders(3)[: len(HOT_CHANNELS)])
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What shapes the events, by the names of `nexmark.events.Rules`, where they are explained."""
+
+    seed: int
+    rate: float
+    proportions: tuple[int, int, int]
+    sizes: tuple[int, int, int]
+    hot_auctions: int
+    hot_sellers: int
+    hot_bidders: int
+    in_flight: int
+    active_people: int
+    disorder: float
+    watermark_s: float
+    start_ms: int = 1_760_000_000_000
+
+    @property
+    def total(self) -> int:
+        """Events of one round of the proportions."""
+        return sum(self.proportions)
+
+
+class NexmarkEvents:
+    """A source of the events that follow the primer's; record k is the same whoever asks, for equal parameters."""
+
+    def __init__(self, rules: Rules, schedule: Schedule | None, primed: int) -> None:
+        """`primed`: events that the primer holds. Without a schedule event time follows from the number alone."""
+        self._rules, self._schedule, self._primed = rules, schedule, primed
+
+    def payloads(self, records: Words) -> Texts:
+        """The events of the given records of the schedule (shape (n,)), as JSON."""
+        numbers = records + np.uint64(self._primed)
+        if self._schedule is None:
+            return self.events(numbers, self.due_ms(numbers))
+        begun = self.due_ms(np.array([self._primed], dtype=np.uint64))[0]
+        return self.events(numbers, begun + self._schedule.due_of(records) // 1_000_000)
+
+    def primer(self, n: int) -> Iterator[bytes]:
+        """The first n events, which must be as many as `primed`."""
+        for numbers in blocks(n):
+            yield from self.events(numbers, self.due_ms(numbers))
+
+    def closing(self, total: int) -> Texts:
+        """One round of events long after the `total` records of the schedule, which close what is open."""
+        numbers = np.arange(self._primed + total, self._primed + total + self._rules.total, dtype=np.uint64)
+        numbers += np.uint64(-int(numbers[0]) % self._rules.total)
+        last = 0 if self._schedule is None or not total else int(self._schedule.due_of(numbers[:1] * 0 + total - 1)[0])
+        at = self.due_ms(np.array([self._primed], dtype=np.uint64)) + last // 1_000_000 + CLOSING_MS
+        return self.events(numbers, np.repeat(at, len(numbers)))
+
+    def due_ms(self, numbers: Words) -> Ints:
+        """Event times at the rate, in ms since 1970; shape (n,)."""
+        passed: Ints = (numbers.astype(np.float64) * (1000.0 / self._rules.rate)).astype(np.int64)
+        return self._rules.start_ms + passed
+
+    def events(self, numbers: Words, at_ms: Ints) -> Texts:
+        """The events of the given numbers, as JSON; those out of order lie before their `at_ms`."""
+        turn = (numbers % np.uint64(self._rules.total)).astype(np.int64)
+        kinds = np.searchsorted(np.cumsum(self._rules.proportions), turn, side="right")
+        made: Texts = [b""] * len(numbers)
+        makers: tuple[Callable[[_Drawn], Iterator[bytes]], ...] = (_persons, _auctions, _bids)
+        for kind, make in enumerate(makers):
+            places = np.nonzero(kinds == kind)[0]
+            if len(places):
+                drawn = _Drawn(numbers[places], at_ms[places], self._rules)
+                for place, line in zip(places.tolist(), make(drawn), strict=True):
+                    made[place] = line
+        return made
+
+
+class _Drawn:
+    """Draws for events of one kind."""
+
+    def __init__(self, numbers: Words, at_ms: Ints, rules: Rules) -> None:
+        self.numbers, self.rules = numbers, rules
+        furthest = int(rules.watermark_s * 500)
+        if rules.disorder and furthest:
+            draw = self.hash(17)
+            moved = bits(draw, 0, 24) < int(rules.disorder * 2**24)
+            at_ms = at_ms - np.where(moved, bits(draw, 24, 24) % furthest, 0)
+        self.at_ms = at_ms
+
+    def hash(self, salt: int) -> Words:
+        return xxhash64(self.numbers, self.rules.seed * 64 + salt)
+
+    def last(self, kind: int) -> Ints:
+        """The newest id (from 0) of persons (0) or auctions (1)."""
+        rules, n = self.rules, self.numbers.astype(np.int64)
+        start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
+        done = np.clip(n % rules.total - (start - 1), 0, share)
+        return np.maximum(n // rules.total * share + done - 1, 0)
+
+    def person(self, draw: Ints) -> Ints:
+        """One of the active persons, or one of the next few."""
+        people = self.last(0) + 1
+        active = np.minimum(people, self.rules.active_people)
+        return people - active + draw % (active + LEAD)
+
+
+def _persons(drawn: _Drawn) -> Iterator[bytes]:
+    a, b, c = (drawn.hash(salt) for salt in (1, 2, 3))
+    names = [
+        b"%b %b" % pair
+        for pair in zip(_one_of(FIRST_NAMES, bits(a, 0, 16)), _one_of(LAST_NAMES, bits(a, 16, 16)), strict=True)
+    ]
+    emails = [b"%b@%b.com" % pair for pair in zip(_text(b, 7), _text(c, 5), strict=True)]
+    groups = [(bits(word, at, 16) % 10_000).tolist() for word, at in ((c, 16), (c, 28), (c, 40), (b, 40))]
+    cards = [b"%04d %04d %04d %04d" % four for four in zip(*groups, strict=True)]
+    cities, states = _one_of(CITIES, bits(a, 32, 16)), _one_of(STATES, bits(a, 48, 15))
+    sizes = [sum(map(len, texts)) for texts in zip(names, emails, cards, cities, states, strict=True)]
+    extra = _extra(drawn.hash(4), drawn.rules.sizes[0] - PERSON_FIXED - np.array(sizes, dtype=np.int64))
+    form = (b'{"n":%d,"person":{"id":%d,"name":"%b","emailAddress":"%b","creditCard":"%b","city":"%b","state":"%b",'
+            b'"dateTime":"%bZ","extra":"%b"}}')  # fmt: skip
+    columns = (drawn.numbers.tolist(), (drawn.last(0) + FIRST_PERSON).tolist(), names, emails, cards, cities, states,
+               _times(drawn.at_ms), extra)  # fmt: skip
+    return map(form.__mod__, zip(*columns, strict=True))
+
+
+def _auctions(drawn: _Drawn) -> Iterator[bytes]:
+    rules = drawn.rules
+    a, b, c = (drawn.hash(salt) for salt in (5, 6, 7))
+    last = drawn.last(0)
+    seller = np.where(bits(a, 0, 16) % rules.hot_sellers > 0, last - last % HOT_EVERY, drawn.person(bits(a, 16, 24)))
+    first = _prices(b)
+    # From the rate alone: when the last of the auctions in flight will have begun.
+    ahead = rules.in_flight * rules.total // max(rules.proportions[1], 1)
+    step, n = 1000.0 / rules.rate, drawn.numbers.astype(np.float64)
+    horizon = ((n + ahead) * step).astype(np.int64) - (n * step).astype(np.int64)
+    length = 1 + bits(a, 40, 23) % np.maximum(np.maximum(horizon, 0) * 2, 1)
+    names, descriptions = _text(drawn.hash(8), 20), _text(c, 100)
+    sizes = np.array([len(one) + len(other) for one, other in zip(names, descriptions, strict=True)], dtype=np.int64)
+    extra = _extra(drawn.hash(10), rules.sizes[1] - AUCTION_FIXED - sizes)
+    form = (b'{"n":%d,"auction":{"id":%d,"itemName":"%b","description":"%b","initialBid":%d,"reserve":%d,"dateTime":"%bZ",'
+            b'"expires":"%bZ","seller":%d,"category":%d,"extra":"%b"}}')  # fmt: skip
+    columns = (
+        drawn.numbers.tolist(), (drawn.last(1) + FIRST_AUCTION).tolist(), names, descriptions, first.tolist(),
+        (first + _prices(drawn.hash(9))).tolist(), _times(drawn.at_ms), _times(drawn.at_ms + length),
+        (seller + FIRST_PERSON).tolist(), (FIRST_CATEGORY + bits(b, 0, 10) % CATEGORIES).tolist(), extra,
+    )  # fmt: skip
+    return map(form.__mod__, zip(*columns, strict=True))
+
+
+def _bids(drawn: _Drawn) -> Iterator[bytes]:
+    rules = drawn.rules
+    a, b = drawn.hash(11), drawn.hash(12)
+    last = drawn.last(1)
+    oldest = np.maximum(last - rules.in_flight, 0)
+    anyone = oldest + bits(a, 16, 24) % (last - oldest + 1 + LEAD)
+    auction = np.where(bits(a, 0, 8) % rules.hot_auctions > 0, last - last % HOT_EVERY, anyone)
+    people = drawn.last(0)
+    hot_bidder = people - people % HOT_EVERY + 1
+    bidder = np.where(bits(a, 8, 8) % rules.hot_bidders > 0, hot_bidder, drawn.person(bits(a, 40, 23)))
+    number = (bits(b, 2, 14) % CHANNELS).tolist()
+    hot, which = (bits(b, 16, 1) > 0).tolist(), bits(b, 0, 2).tolist()
+    channels, urls = [], []
+    for is_hot, place, one in zip(hot, which, number, strict=True):
+        channels.append(HOT_CHANNELS[place] if is_hot else b"channel-%d" % one)
+        urls.append(_HOT_URLS[place] if is_hot else _url(one))
+    extra = _extra(b, np.full(len(number), rules.sizes[2] - BID_FIXED, dtype=np.int64))
+    form = (
+        b'{"n":%d,"bid":{"auction":%d,"bidder":%d,"price":%d,"channel":"%b","url":"%b","dateTime":"%bZ","extra":"%b"}}'
+    )
+    columns = (
+        drawn.numbers.tolist(), (auction + FIRST_AUCTION).tolist(), (bidder + FIRST_PERSON).tolist(),
+        _prices(drawn.hash(13)).tolist(), channels, urls, _times(drawn.at_ms), extra,
+    )  # fmt: skip
+    return map(form.__mod__, zip(*columns, strict=True))
+
+
+def _url(number: int) -> bytes:
+    parts = _SITE + _FIRST_FOLDER[number % 100] + b"/" + _OTHER_FOLDERS[number // 100 % 100] + _PAGE
+    return parts + b"&channel_id=%d" % (number * ID_FACTOR % ID_MODULUS) if number % 10 else parts
+
+
+def _one_of(values: tuple[bytes, ...], draw: Ints) -> Texts:
+    return [values[place] for place in (draw % len(values)).tolist()]
+
+
+def _text(word: Words, longest: int) -> Texts:
+    """From 3 up to `longest` - 1 characters."""
+    lengths = bits(word, 0, 16) % (longest - 3) + 3
+    return _cut(_WORDS, bits(word, 16, 12) % (POOL_BYTES - longest), lengths)
+
+
+def _extra(word: Words, rest: Ints) -> Texts:
+    lengths = np.maximum((rest * (0.8 + bits(word, 48, 16) * (0.4 / 65536))).astype(np.int64), 0)
+    return _cut(_LETTERS, bits(word, 32, 16) % (POOL_BYTES - 1024), lengths)
+
+
+def _cut(pool: bytes, starts: Ints, lengths: Ints) -> Texts:
+    return [pool[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
+
+
+def _prices(word: Words) -> Ints:
+    power = _COARSE[bits(word, 58, 6)] * _FINE[bits(word, 52, 6)]
+    prices: Ints = np.floor(power * (1.0 + bits(word, 20, 32) * (STEP / 2**32)) + 0.5).astype(np.int64)
+    return prices
+
+
+def _times(at_ms: Ints) -> Texts:
+    """Instants as 2025-10-09T08:53:20.123, without the zone."""
+    texts: Texts = np.datetime_as_string(at_ms.astype("datetime64[ms]"), unit="ms").astype("S").tolist()
+    return texts
+
+
+def bits(word: Words, at: int, width: int) -> Ints:
+    """`width` bits of a hash as a number that is not negative."""
+    found: Ints = ((word >> np.uint64(at)) & np.uint64((1 << width) - 1)).astype(np.int64)
+    return found
+
+
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+)
+_SPARK_SEED = np.uint64(42)
+
+
+def xxhash64(numbers: Words, salt: int) -> Words:
+    """What Spark's `xxhash64(number, salt)` gives for a long and an int, as 64 unsigned bits; shape (n,)."""
+    hashed = _hash_long(numbers, np.full(len(numbers), _SPARK_SEED))
+    return _hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
+
+
+def _hash_long(value: Words, seed: Words) -> Words:
+    h = seed + _P5 + np.uint64(8)
+    h = h ^ (_rotated(value * _P2, 31) * _P1)
+    return _finished(_rotated(h, 27) * _P1 + _P4)
+
+
+def _hash_int(value: Words, seed: Words) -> Words:
+    h = seed + _P5 + np.uint64(4)
+    h = h ^ (value * _P1)
+    return _finished(_rotated(h, 23) * _P2 + _P3)
+
+
+def _rotated(value: Words, by: int) -> Words:
+    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
+
+
+def _finished(h: Words) -> Words:
+    h = (h ^ (h >> np.uint64(33))) * _P2
+    h = (h ^ (h >> np.uint64(29))) * _P3
+    return h ^ (h >> np.uint64(32))
+
+
+def rules_of(given: dict[str, Any]) -> Rules:
+    """From JSON, where tuples are lists."""
+    return Rules(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
