@@ -199,8 +199,8 @@ def _auctions(drawn: _Drawn) -> Iterator[bytes]:
     names, descriptions = _text(drawn.hash(8), 20), _text(c, 100)
     sizes = np.array([len(one) + len(other) for one, other in zip(names, descriptions, strict=True)], dtype=np.int64)
     extra = _extra(drawn.hash(10), rules.sizes[1] - AUCTION_FIXED - sizes)
-    form = (b'{"n":%d,"auction":{"id":%d,"itemName":"%b","description":"%b","initialBid":%d,"reserve":%d,"dateTime":"%bZ",'
-            b'"expires":"%bZ","seller":%d,"category":%d,"extra":"%b"}}')  # fmt: skip
+    form = (b'{"n":%d,"auction":{"id":%d,"itemName":"%b","description":"%b","initialBid":%d,"reserve":%d,'
+            b'"dateTime":"%bZ","expires":"%bZ","seller":%d,"category":%d,"extra":"%b"}}')  # fmt: skip
     columns = (
         drawn.numbers.tolist(), (drawn.last(1) + FIRST_AUCTION).tolist(), names, descriptions, first.tolist(),
         (first + _prices(drawn.hash(9))).tolist(), _times(drawn.at_ms), _times(drawn.at_ms + length),

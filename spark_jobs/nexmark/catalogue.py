@@ -1,7 +1,9 @@
 """The queries by name: SQL where Spark's streams can run it, else a module with a function `query`.
 
-A SQL file begins with comments: what it asks, `mode` (append or update), and `event time: yes` where it needs
-watermarks. A module says the same in its docstring, MODE and EVENT_TIME.
+A SQL file begins with comments: what it asks, `mode` (append or update), `event time: yes` where it needs watermarks,
+and `key` where a row takes the place of an earlier one with the same values there. A module says the same in its
+docstring, MODE, EVENT_TIME and KEY. Every result has a column `newest`: the number of the newest event that it is made
+of, by which its latency is known.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
-_OPTION = re.compile(r"-- (mode|event time): (\w+)")
+_OPTION = re.compile(r"^-- (mode|event time|key): (.+)$", re.MULTILINE)
+NEWEST = "newest"
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,16 @@ class Streams:
 
 @dataclass(frozen=True)
 class Query:
-    """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks."""
+    """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks.
+
+    `key`: the columns in which a row replaces an earlier one; empty where each stands for itself.
+    """
 
     name: str
     text: str
     mode: str
     event_time: bool
+    key: tuple[str, ...]
     build: Callable[[SparkSession, Streams], DataFrame]
 
 
@@ -70,7 +77,9 @@ def _from_sql(path: Path) -> Query:
         spark.sql(_COUNT_CHAR)
         return spark.sql(text)
 
-    return Query(path.stem, what, options["mode"], options.get("event time") == "yes", build)
+    return Query(
+        path.stem, what, options["mode"], options.get("event time") == "yes", _names(options.get("key", "")), build
+    )
 
 
 def _from_module(name: str) -> Query:
@@ -79,9 +88,12 @@ def _from_module(name: str) -> Query:
     for part in ("nexmark.distinct", module.__name__):
         cloudpickle.register_pickle_by_value(importlib.import_module(part))
     what = (module.__doc__ or "").splitlines()[0]
-    return Query(
-        name, what, module.MODE, getattr(module, "EVENT_TIME", False), lambda _, streams: module.query(streams)
-    )
+    event_time, key = getattr(module, "EVENT_TIME", False), getattr(module, "KEY", ())
+    return Query(name, what, module.MODE, event_time, key, lambda _, streams: module.query(streams))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", ")) if text else ()
 
 
 # The suite's user function. A function in SQL is one that the optimiser can see into.

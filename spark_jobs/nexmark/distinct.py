@@ -102,7 +102,7 @@ def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> In
 
 
 def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
-    """Columns name, day, minute (of the day, the latest), COLUMNS, newest; a row for each group with bids, in each batch.
+    """Columns name, day, minute (of the day, the latest), COLUMNS, newest; a row a batch for each group with bids.
 
     `name`: the SQL expression that the groups differ in. `shares`: how many tasks can count at once.
     """

@@ -4,8 +4,8 @@ What a number becomes follows the rules of the Nexmark suite (github.com/nexmark
 the proportions 1 : 3 : 46, ids that grow with the number, references to what is active at that time, prices spread
 evenly over six powers of ten, and an `extra` that brings an event to its average size. The suite draws from a random
 generator that is seeded with the number; here the draws are bits of hashes of the number, so each field can be computed
-by itself, on any executor, in any order. `generators/nexmark.py` makes the same events for Kafka, in numpy; a test holds
-them against each other.
+by itself, on any executor, in any order. `generators/nexmark.py` makes the same events for Kafka, in numpy; a test
+holds them against each other.
 
 Where this differs from the suite: a channel's id is another number of as many digits, and a bidder is one of the active
 persons (in the suite 1,000 is added to a bidder twice, so that bids name persons who do not exist yet).

@@ -18,7 +18,8 @@ _INSTANT_S = 0.000001
 
 def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...]) -> DataFrame:
     """One row for each auction that is over and got a bid: the columns `auction` and `bid` are structs with the fields
-    asked for, `newest` the number of the newest event in it. Of equal prices the earlier bid wins. Bids before the auction begins or after it expires do not count.
+    asked for, `newest` the number of the newest event in it. Of equal prices the earlier bid wins. Bids before the
+    auction begins or after it expires do not count.
     """
     seconds = F.col("expires").cast("double") - F.col("dateTime").cast("double")
     opened = streams.auction.select(

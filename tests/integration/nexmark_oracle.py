@@ -1,11 +1,13 @@
 """What DuckDB answers to the queries of the suite, over the same events as a bounded table each.
 
 Written from the suite's own definitions, not from the streaming queries. A query is compared by the columns that its
-stream puts out, as a bag of rows. Where a stream puts out a row each time it changes, its last one by KEY counts.
+stream puts out but `newest`, as a bag of rows. Where a stream puts out a row each time it changes, its last one by
+the query's key counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -40,7 +42,7 @@ ANSWERS = {
                  FROM bid, range(5) AS hops(hop)
              ), counts AS (SELECT auction, starts, count(*) AS num FROM hops GROUP BY auction, starts)
              SELECT auction, num FROM counts QUALIFY num = max(num) OVER (PARTITION BY starts)""",
-    "q6": f"""SELECT seller, CAST(floor(avg(price) OVER (PARTITION BY seller ORDER BY bid_dateTime, id
+    "q6": f"""SELECT seller, CAST(floor(avg(price) OVER (PARTITION BY seller ORDER BY expires, id
                   ROWS BETWEEN 10 PRECEDING AND CURRENT ROW)) AS BIGINT) AS avg_price FROM ({_WINNERS})""",
     "q7": f"""WITH highest AS (SELECT {_TEN} AS starts, max(price) AS most FROM bid GROUP BY starts)
               SELECT auction, price, bidder, dateTime, extra FROM bid JOIN highest ON price = most
@@ -96,11 +98,6 @@ ANSWERS = {
                   a.extra AS auction_extra
               FROM bid b JOIN person p ON p.id = b.bidder JOIN auction a ON a.seller = b.bidder""",
 }
-# What names a row that a stream puts out again when it changed.
-KEY = {
-    "q4": ["category"], "q12": ["bidder", "starttime"], "q15": ["day"], "q16": ["channel", "day"],
-    "q17": ["auction", "day"], "q18": ["bidder", "auction"], "q19": ["auction", "rank_number"],
-}  # fmt: skip
 
 
 def answer(events: Path, query: str) -> pd.DataFrame:
@@ -114,17 +111,17 @@ def answer(events: Path, query: str) -> pd.DataFrame:
         return _sorted(database.sql(ANSWERS[query]).df())
 
 
-def streamed(out: Path, query: str) -> pd.DataFrame:
+def streamed(out: Path, query: str, key: Sequence[str]) -> pd.DataFrame:
     """The rows that the stream wrote, each key's last one; sorted."""
     batches = sorted((out / query).glob("batch=*"), key=lambda folder: int(folder.name.partition("=")[2]))
     parts = [pd.read_parquet(folder) for folder in batches]
     rows = pd.concat([part for part in parts if len(part)], ignore_index=True)
     if query == "q12":  # which batch fell into which ten seconds is the clock's affair; the sum is not
-        rows = rows.drop_duplicates(KEY[query], keep="last")
+        rows = rows.drop_duplicates(list(key), keep="last")
         return _sorted(rows.groupby("bidder", as_index=False)["bid_count"].sum())
-    if query in KEY:
-        rows = rows.drop_duplicates(KEY[query], keep="last")
-    return _sorted(rows)
+    if key:
+        rows = rows.drop_duplicates(list(key), keep="last")
+    return _sorted(rows.drop(columns="newest"))
 
 
 def _sorted(rows: pd.DataFrame) -> pd.DataFrame:

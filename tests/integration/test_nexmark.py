@@ -20,9 +20,11 @@ from faultline.settings import ROOT
 from faultline.spark_conf import NEXMARK_SETTINGS, engine_settings
 from faultline.waiting import wait_until
 from tests.integration.nexmark_oracle import answer, streamed
+from tests.integration.spark_session import PROGRAMS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3000)]
 
+assert str(PROGRAMS) in sys.path
 EVENTS, BATCH, HOLD = 200_000, 100_000, 1
 LIMIT_S = 1200
 
@@ -86,9 +88,11 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_that_was_killed_answers_as_duckdb_does(through: Path, query: str) -> None:
+    from nexmark.catalogue import load
+
     expected = answer(through / "events", query)
     assert len(expected), "a query without an answer shows nothing"
-    pd.testing.assert_frame_equal(streamed(through / "out", query), expected)
+    pd.testing.assert_frame_equal(streamed(through / "out", query, load(query).key), expected)
 
 
 def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
