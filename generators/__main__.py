@@ -14,16 +14,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from generators.crew import Crew, member_commands, member_histogram
 from generators.errors import GeneratorError, InputError
 from generators.gate import Start, StopSwitch, await_gate
 from generators.journal import Journal
 from generators.lateness import new_histogram, percentiles_ms, read_log, write_log
-from generators.life import Outcome, done_fields, prime, run_schedule
+from generators.life import Outcome, close, done_fields, prime, run_schedule
 from generators.pacing import Stripe
 from generators.producer import Broker, Sender, make_producer
 from generators.spec import GeneratorSpec, read_spec
-from generators.stream import Stream, make_fillers, make_source
+from generators.stream import Stream, make_fillers, make_nexmark, make_source
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +85,8 @@ def _send(spec: GeneratorSpec, options: argparse.Namespace, journal: Journal, st
         spec, stripe, stream, sender, start, stop, lambda sent, due: journal.event("progress", sent=sent, due=due)
     )
     _write_histogram(options.histogram, outcome, start)
+    if options.stripe is None:
+        _close(spec, producer)
     journal.event(
         "done",
         **done_fields(
@@ -114,6 +118,7 @@ def _lead(spec: GeneratorSpec, options: argparse.Namespace, journal: Journal, st
         start = await_gate(options.gate, stop)
         journal.event("gate", t0_wall_ns=start.wall_ns)
         done = crew.follow(lambda sent, due: journal.event("progress", sent=sent, due=due))
+    _close(spec, make_producer(spec.bootstrap))
     merged = new_histogram()
     for number in range(spec.processes):
         path = member_histogram(options.histogram, number)
@@ -139,6 +144,11 @@ def _lead(spec: GeneratorSpec, options: argparse.Namespace, journal: Journal, st
 def _prime(spec: GeneratorSpec, journal: Journal, broker: Broker, sender: Sender) -> None:
     records = prime(spec, make_source(spec), make_fillers(spec), sender)
     journal.event("primed", records=records, end_offsets=broker.end_offsets(spec.topic, spec.partitions))
+
+
+def _close(spec: GeneratorSpec, producer: Producer) -> None:
+    if spec.closing:
+        close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
 
 
 def _write_histogram(path: Path, outcome: Outcome, start: Start) -> None:

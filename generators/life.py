@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,17 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
     if missing:
         raise GeneratorError(f"topic {spec.topic}: {missing} primer records unacknowledged {sender.last_error}".strip())
     return number
+
+
+def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender) -> None:
+    """Sends what closes windows after the schedule. Raises GeneratorError when one record was not acknowledged."""
+    for number, payload in enumerate(payloads):
+        sender.send_primer(payload, number, number % spec.partitions, "closing")
+    missing = sender.flush()
+    if missing:
+        raise GeneratorError(
+            f"topic {spec.topic}: {missing} closing records unacknowledged {sender.last_error}".strip()
+        )
 
 
 def run_schedule(

@@ -23,7 +23,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from generators.errors import GeneratorError
 
 PRIMER_KEY = "__faultline_primer__"
-PRIMER_HEADERS = [("phase", b"primer")]
+# The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end.
+PHASE = "phase"
 # The queue bounds the memory of records on their way: 100,000 of them, about 110 MB of filler words at worst.
 QUEUE_RECORDS = 100_000
 LINGER_MS = 5
@@ -107,8 +108,8 @@ class Sender:
         self.sent += len(payloads)
         self._producer.poll(0)
 
-    def send_primer(self, value: bytes, number: int, partition: int) -> None:
-        """Queues one primer record: reserved key prefix, header `phase=primer`, the present time."""
+    def send_primer(self, value: bytes, number: int, partition: int, phase: str = "primer") -> None:
+        """Queues one record beside the schedule: reserved key prefix, header `phase`, the present time."""
         self._await_room(1)
         try:
             self._producer.produce(
@@ -118,7 +119,7 @@ class Sender:
                 partition=partition,
                 on_delivery=self._on_failure,
                 timestamp=time.time_ns() // 1_000_000,
-                headers=PRIMER_HEADERS,
+                headers=[(PHASE, phase.encode())],
             )
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a primer was refused: {error.args[0]}") from None

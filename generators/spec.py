@@ -30,7 +30,7 @@ class GeneratorSpec(BaseModel):
     rate_curve: dict[str, Any] | None = Field(None, description="How the rate moves (see curve.py); null: it stays.")
     seconds: float | None = Field(None, gt=0, le=1e7, description="Length of the schedule; null when `rate` is null.")
     records: int | None = Field(None, ge=1, description="Records to send when `rate` is null.")
-    source: Literal["text", "zipf", "constant", "ids", "stock"] = Field(
+    source: Literal["text", "zipf", "constant", "ids", "stock", "nexmark"] = Field(
         "text", description="Where the records come from."
     )
     corpus: str = Field("moby-dick", min_length=1, description="`moby-dick`, or a directory of .txt files.")
@@ -58,6 +58,8 @@ class GeneratorSpec(BaseModel):
     watermark_s: float = Field(5.0, ge=0, le=3600, description="Disorder is at most half of it.")
     disorder: float = Field(0.1, ge=0, le=1, description="Share of stock records out of order.")
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are an hour too old.")
+    rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
+    closing: bool = Field(False, description="After the schedule, events of `nexmark` that close what is open.")
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
@@ -85,7 +87,11 @@ class GeneratorSpec(BaseModel):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
-        if self.source in ("ids", "stock") and self.state_mb > 0:
+        if (self.source == "nexmark") != (self.rules is not None):
+            raise ValueError("rules: the source nexmark needs them, and no other has them")
+        if self.closing and self.source != "nexmark":
+            raise ValueError("closing: only the source nexmark has such events; leave it false")
+        if self.source in ("ids", "stock", "nexmark") and self.state_mb > 0:
             raise ValueError(f"state_mb: the records of {self.source} carry no filler words; use 0")
         if self.source == "stock":
             if self.rate is None:

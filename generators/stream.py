@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from generators.errors import InputError
+from generators.nexmark import NexmarkEvents, rules_of
 from generators.pacing import Schedule, Stripe
 from generators.prices import Market, closes_of
 from generators.ranks import MovingExponent
@@ -36,7 +37,17 @@ def make_source(spec: GeneratorSpec) -> Source:
         return Ids(spec.iterations)
     if spec.source == "stock":
         return _make_stock(spec)
+    if spec.source == "nexmark":
+        return make_nexmark(spec)
     return TextLines.load(spec.corpus, spec.words_per_line, spec.seed, spec.repetition)
+
+
+def make_nexmark(spec: GeneratorSpec) -> NexmarkEvents:
+    """The source `nexmark`. Raises InputError for rules that it does not know, or lacks."""
+    try:
+        return NexmarkEvents(rules_of(spec.rules or {}), spec.schedule, spec.primer_lines)
+    except TypeError as error:
+        raise InputError(f"rules: {error}") from None
 
 
 def _make_stock(spec: GeneratorSpec) -> StockStreams:

@@ -7,7 +7,8 @@ memory is left to `faultline.judge`. Definitions: docs/metrics.md.
     spark-submit harvest.py --config FILE
 
 The configuration is JSON: bootstrap, input_topic, output_topic, batches (path of batches.json),
-tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s, slide_s, late_ms.
+tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s, slide_s, late_ms;
+for `nexmark` also query.
 Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
@@ -26,8 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from batches import batch_ranges, with_batches
+from nexmark_tuples import harvest_nexmark
 from pi_tuples import harvest_pi
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
@@ -40,6 +42,7 @@ KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataF
     "pi": harvest_pi,  # a record, known by the id that it carries
     "group": harvest_group,  # a record in one of its windows
     "join": harvest_join,  # what a batch changed of a user's window
+    "nexmark": harvest_nexmark,  # a result
 }
 WITH_EVENT_TIME = ("group", "join")
 
@@ -58,8 +61,12 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def inputs_of(topic: DataFrame) -> DataFrame:
-    """partition, offset, timestamp_ms, primer, value (text) of the input topic's records."""
-    return topic.select(
+    """partition, offset, timestamp_ms, primer, value (text) of the input topic's records.
+
+    Without those that only close windows: nobody waits for them.
+    """
+    closing = F.exists("headers", lambda header: (header.key == "phase") & (header.value == b"closing"))
+    return topic.where(~F.coalesce(closing, F.lit(False))).select(
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
@@ -69,15 +76,20 @@ def inputs_of(topic: DataFrame) -> DataFrame:
 
 
 def outputs_of(topic: DataFrame) -> DataFrame:
-    """key, value (text), emitted_ms, offset, lineage of the output topic's records."""
-    # Engines without state lineages of their own name none: all of their outputs belong to the first.
-    lineage = F.get(F.filter("headers", lambda header: header.key == "lineage"), F.lit(0)).getField("value")
+    """key, value (text), emitted_ms, offset, lineage, newest (null: not named) of the output topic's records."""
+
+    def named(name: str) -> Column:
+        found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
+        return found.cast("string")
+
     return topic.select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
         F.unix_millis("timestamp").alias("emitted_ms"),
         "offset",
-        F.coalesce(lineage.cast("string").cast("int"), F.lit(0)).alias("lineage"),
+        # Engines without state lineages of their own name none: all of their outputs belong to the first.
+        F.coalesce(named("lineage").cast("int"), F.lit(0)).alias("lineage"),
+        named("newest").cast("long").alias("newest"),
     )
 
 

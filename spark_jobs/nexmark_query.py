@@ -1,9 +1,10 @@
-"""Runs one query of Nexmark over events that the engine makes, as fast as it can, and throws the results away.
+"""Runs one query of Nexmark.
 
     spark-submit nexmark_query.py --config FILE
 
-A batch has a fixed number of events and follows the one before it at once. With `preload_events` the query first fills
-its state with so many, ends, and begins again from its checkpoint.
+With `source` engine over events that the engine makes, as fast as it can; the results are thrown away. A batch has a
+fixed number of events and follows the one before it at once. With `preload_events` the query first fills its state with
+so many, ends, and begins again from its checkpoint. With `source` kafka between two topics, like the other workloads.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nexmark.catalogue import NEWEST, Query, Streams, load
+from nexmark.catalogue import NEWEST, Query, Streams, load, output
 from nexmark.events import Events, Rules
+from nexmark.json_events import parsed
 from progress import ProgressLog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from running import run
 
 POLL_S = 0.1
 
@@ -56,11 +59,27 @@ def preload(running: StreamingQuery, checkpoint: Path, batches: int) -> None:
     running.stop()
 
 
+def through_kafka(config: Config) -> None:
+    """The life of the other workloads: warm-up, the measured query, the stop file."""
+    query = load(config["query"])
+
+    def results(records: DataFrame, config: Config) -> DataFrame:
+        streams = parsed(records)
+        if query.event_time:
+            streams = streams.with_watermark(f"{config['rules']['watermark_s']} seconds")
+        return output(query.build(records.sparkSession, streams), query)
+
+    run(results, __doc__, output_mode=query.mode)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
     config: Config = json.loads(options.config.read_text())
+    if config["source"] == "kafka":
+        through_kafka(config)
+        return
     spark = SparkSession.builder.getOrCreate()
     context = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
     while context.getExecutorMemoryStatus().size() <= config["executors"]:  # the driver is counted too

@@ -1,7 +1,8 @@
 """What every Spark workload shares: how it is told what to do, reads Kafka, writes Kafka, warms up, and stops.
 
 A workload is a query: Kafka's records in, the columns `key` and `value` out (text). Output records carry the header
-`lineage`, in update mode; the Kafka sink is at-least-once, so a batch that is tried again emits its results again.
+`lineage`, in update mode unless the program has another; the Kafka sink is at-least-once, so a batch that is tried
+again emits its results again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from progress import ProgressLog  # beside this file, which spark-submit puts on the path
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -26,7 +27,9 @@ POLL_S = 0.2
 FETCH_WAIT_MS = 20
 
 Config = dict[str, Any]
-# Records of the input topic (`value` is binary) and the program's configuration -> key, value.
+# The number of the newest record that a result is made of, where a query knows it: a header of the output record.
+NEWEST = "newest"
+# Records of the input topic (`value` is binary) and the program's configuration -> key, value, and perhaps NEWEST.
 Query = Callable[[DataFrame, Config], DataFrame]
 
 
@@ -81,16 +84,21 @@ class Workload:
             .options(**source_options)
             .load()
         )
-        mark = F.struct(F.lit("lineage").alias("key"), F.lit(str(lineage)).cast("binary").alias("value"))
+        results = self._query(records, config)
+        headers = [_header("lineage", F.lit(str(lineage)))]
+        headers += [_header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
         return (
-            self._query(records, config)
-            .withColumn("headers", F.array(mark))
+            results.select("key", "value", F.array(*headers).alias("headers"))
             .writeStream.format("kafka")
             .option("kafka.bootstrap.servers", config["bootstrap"])
             .option("topic", topic)
             .option("checkpointLocation", checkpoint)
-            .outputMode("update")
+            .outputMode(config["output_mode"])
         )
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
 
 class Lineages:
@@ -123,12 +131,12 @@ def milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
 
 
-def run(query: Query, description: str | None) -> None:
+def run(query: Query, description: str | None, *, output_mode: str = "update") -> None:
     """The life of a workload's program: warm-up, the measured query, its lineages, the stop file."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
-    config: Config = json.loads(options.config.read_text())
+    config: Config = {**json.loads(options.config.read_text()), "output_mode": output_mode}
 
     spark = SparkSession.builder.getOrCreate()
     workload = Workload(spark, query, config)

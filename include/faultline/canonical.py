@@ -13,7 +13,7 @@ from typing import Any
 from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
 from faultline.known_truth.script import parse_script
-from faultline.nexmark import RATE, WATERMARK_S, take_events
+from faultline.nexmark import KAFKA_RATE, RATE, WATERMARK_S, take_events
 from generators.curve import parse_curve
 from generators.errors import InputError
 from generators.pacing import Schedule
@@ -76,7 +76,8 @@ def take_own(values: dict[str, Any]) -> None:
         values["truth"] = parse_script(values["truth"] or {}).as_mapping()
     if values.get("workload") == "nexmark":
         # The suite's; and events from the engine keep no schedule that a fault could delay.
-        own = {"rate": RATE, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+        rate = KAFKA_RATE if values.get("source") == "kafka" else RATE
+        own = {"rate": rate, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
         for key, value in own.items():
             values.setdefault(key, value)
         values["events"] = take_events(values["events"] or {})

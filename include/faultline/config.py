@@ -108,7 +108,10 @@ class Configuration(BaseModel):
     stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
     users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
     query: Query = Field("q0", description="Which query of Nexmark runs.")
-    source: Literal["engine"] = Field("engine", description="Where Nexmark's events are made: by the engine itself.")
+    source: Literal["engine", "kafka"] = Field(
+        "engine",
+        description="Where Nexmark's events come from: the engine makes them itself, or a generator sends them.",
+    )
     events: dict[str, Any] | None = Field(
         None, description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see docs/matrices.md.'
     )

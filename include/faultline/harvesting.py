@@ -62,6 +62,8 @@ def is_large(records: float) -> bool:
 def tuples(config: Configuration) -> dict[str, Any]:
     """What the harvest takes for a tuple, and what it must know of the workload for that."""
     job = JOBS[config.workload]
+    if config.workload == "nexmark":
+        return {"tuples": job.tuples, "query": config.query}
     if not job.event_time:
         return {"tuples": job.tuples}
     times = {"window_s": config.window_s, "slide_s": config.slide_s}

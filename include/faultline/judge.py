@@ -42,7 +42,7 @@ from faultline.series import series, write_series
 from faultline.validity import Findings, reasons
 from faultline.window import NS
 from faultline.work import is_real_time, non_compute_ms, source_rps, work_of
-from faultline.workloads import TRAITS
+from faultline.workloads import TRAITS, is_paced
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -124,7 +124,7 @@ def artifacts(directory: Path) -> dict[str, str]:
 def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
     config = raw.attempt.config
-    traits = TRAITS[config.workload]
+    paced = is_paced(config)
     used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
     done = events(raw.generator, "done")
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
@@ -134,19 +134,19 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
         throughput_rps=throughput,
         rps_per_core=cpu.rps_per_core(throughput, used),
-        sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if traits.paced else None,
+        sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
         gc_s=cpu.gc_s(raw.executors, window.start_ns),
         state_bytes=StateBytes(
             # Only rows of words are known to the byte.
-            logical=logical_state_bytes(raw.listener, raw.counts_path) if traits.words else None,
+            logical=logical_state_bytes(raw.listener, raw.counts_path) if TRAITS[config.workload].words else None,
             checkpoint=checkpoint_bytes(raw.checkpoint),
         ),
         schedule_lag_ms=_schedule_lag(done),
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
-        audit=AuditPart.model_validate(measured.audit) if traits.paced else AuditPart.empty(),
+        audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
         recoveries=recoveries,
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(

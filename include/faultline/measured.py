@@ -15,7 +15,7 @@ from faultline.latency import Tuples, fold_tuples
 from faultline.own_events import Numbering
 from faultline.raw import Line, Raw, events
 from faultline.window import Window
-from faultline.workloads import TRAITS
+from faultline.workloads import is_paced
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def measured_of(raw: Raw) -> Measured:
         configuration.duration_s,
         configuration.checkpoint_interval_s,
     )
-    paced = TRAITS[configuration.workload].paced
+    paced = is_paced(configuration)
     schedule = Schedule(raw.records) if paced else Numbering(raw.commits)
     tuples = fold_tuples(raw.tuples_path, window)
     bins = (

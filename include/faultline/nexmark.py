@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.
 RATE = 100_000.0
+# Records per second through Kafka, where both are the same.
+KAFKA_RATE = 2_000.0
+# Queries whose results wait for a watermark: something later must come before the last of them do.
+AWAITING_TIME = ("q4", "q5", "q6", "q7", "q8", "q9", "q11")
 # What watermarks wait for, in the suite.
 WATERMARK_S = 4.0
 # Events of a batch, where a configuration leaves it to the query: those that keep state for ever hold more of it in a
@@ -74,17 +78,21 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def require_nexmark(config: Configuration) -> None:
-    """Raises ValueError naming what events from the engine itself cannot have, or a query that is not there."""
+    """Raises ValueError naming what events from their source cannot have, or a query that is not there."""
     if not query_file(config.query):
         raise ValueError(f"query: {config.query} has no file in spark_jobs/nexmark/queries; restore it")
+    if config.commit_mode not in ("aligned", "aligned-changelog"):
+        raise ValueError(f"commit_mode: nexmark keeps its state; {config.commit_mode} is refused, use aligned")
+    if config.source == "kafka":
+        for key in ("batch_events", "preload_events"):
+            if getattr(config, key):
+                raise ValueError(f"{key}: with source=kafka the generator's schedule makes the batches; leave it out")
+        return
     if config.fault != "none":
         raise ValueError(
             "fault: events from the engine keep no schedule that a fault could delay; use fault=none with source=engine"
         )
-    if config.commit_mode not in ("aligned", "aligned-changelog"):
-        raise ValueError(f"commit_mode: nexmark keeps its state; {config.commit_mode} is refused, use aligned")
-    if config.rate_curve is not None:
-        pieces(config)
+    pieces(config)
 
 
 def query_file(name: str) -> bool:
@@ -99,14 +107,13 @@ def batch_events(config: Configuration) -> int:
 
 
 def rules(config: Configuration, repetition: int) -> dict[str, Any]:
-    """The parameters of `nexmark.events.Rules`, for the program."""
+    """The parameters of the events, for the program and the generator; without a curve, which each takes elsewhere."""
     events = {**DEFAULT_EVENTS, **(config.events or {})}
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
     return {
         "seed": (config.seed * 1009 + repetition) % 2**31,
         "rate": config.rate,
-        "curve": [] if config.rate_curve is None else pieces(config),
         "proportions": [share // divisor for share in events["shares"]],
         "sizes": events["bytes"],
         "hot_auctions": hot[0],
@@ -120,11 +127,14 @@ def rules(config: Configuration, repetition: int) -> dict[str, Any]:
 
 
 def pieces(config: Configuration) -> list[list[float]]:
-    """The rate curve as pieces [from s, to s, rate at the start, rate at the end]; what the last ends with, stays.
+    """The rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
+
+    What the last piece ends with, stays.
 
     Raises ValueError for a curve that stands at 0, where event time would end, or that has too many pieces.
     """
-    assert config.rate_curve is not None
+    if config.rate_curve is None:
+        return []
     try:
         curve = parse_curve(config.rate_curve, base=config.rate, low=0.0, high=1e9)
     except InputError as error:

@@ -53,9 +53,12 @@ def _spark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
 
 
 def _nexmark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
+    through_kafka = _spark(attempt, config) if config.source == "kafka" else {}
     return {
+        **through_kafka,
         "query": config.query,
-        "rules": nexmark.rules(config, attempt.read()["repetition"]),
+        "source": config.source,
+        "rules": {**nexmark.rules(config, attempt.read()["repetition"]), "curve": nexmark.pieces(config)},
         "batch_events": nexmark.batch_events(config),
         "preload_events": config.preload_events,
         "executors": config.executors,

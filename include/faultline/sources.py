@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from faultline.config import Configuration
+from faultline.nexmark import AWAITING_TIME, rules
 from faultline.spark_conf import JOBS
 
 # Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.
 PRIMER_LINES = 2000
-# The same in trades: a line has some ten words, a trade two windows.
+# The same in trades, and in events: a line has some ten words, a trade two windows.
 PRIMER_TRADES = 10_000
 # Throw-away batches in which the engine works through the primer before the gate. Each of a join has twice the stages.
 WARM_UP_BATCHES = 10
@@ -18,8 +19,11 @@ WARM_UP_JOINS = 5
 PRIMER_TERMS = 10_000_000
 
 
-def source(config: Configuration) -> dict[str, Any]:
+def source(config: Configuration, repetition: int = 0) -> dict[str, Any]:
     """The part of the generator's specification that names its source and the source's parameters."""
+    if config.workload == "nexmark":
+        closing = config.query in AWAITING_TIME
+        return {"source": "nexmark", "rules": rules(config, repetition), "closing": closing}
     if config.workload == "pi":
         return {"source": "ids", "iterations": config.iterations}
     if streams := JOBS[config.workload].streams:
@@ -45,7 +49,7 @@ def primer_lines(config: Configuration) -> int:
         return 0
     if config.workload == "pi":
         return max(WARM_UP_BATCHES, min(PRIMER_LINES, PRIMER_TERMS // config.iterations))
-    return PRIMER_TRADES if config.workload == "stock_group_by" else PRIMER_LINES
+    return PRIMER_TRADES if config.workload in ("stock_group_by", "nexmark") else PRIMER_LINES
 
 
 def warm_up_batches(config: Configuration) -> int:

@@ -55,7 +55,7 @@ JOBS: dict[str, Job] = {
     "pi": Job("pi", "pi", method="id", stateful=False),
     "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
     "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
-    "nexmark": Job("nexmark_query", "events"),
+    "nexmark": Job("nexmark_query", "nexmark"),
     "known_truth": Job(None, "id"),
 }
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from faultline.bands import STEADY_P, mann_kendall
 from faultline.config import Configuration, baseline_bins
-from faultline.workloads import TRAITS
+from faultline.workloads import is_paced
 
 SCHEDULE_LAG_MS = 50.0
 INTERVAL_EXCESS = 1.2
@@ -126,7 +126,7 @@ def interval_not_held(findings: Findings) -> str | None:
     effective, nominal = findings.effective_interval_s, findings.configuration.checkpoint_interval_s
     if effective is None:
         return "no commit in the measured window"
-    if not TRAITS[findings.configuration.workload].paced:
+    if not is_paced(findings.configuration):
         return None  # batches follow each other, at an interval that nobody set
     if findings.control and findings.configuration.accept_overload:
         return None  # asked for: `sustained` and the effective interval say what became of it

@@ -26,8 +26,7 @@ class Traits:
     """Fixed properties of a workload.
 
     `own`: parameters that only it understands. `words`: it counts words, so its state can be preloaded. `real_time`:
-    it can run in Spark's real-time mode. `paced`: a generator sends its input by a schedule, through Kafka;
-    otherwise the engine makes it, as fast as it can.
+    it can run in Spark's real-time mode.
     """
 
     own: tuple[str, ...] = ()
@@ -35,7 +34,6 @@ class Traits:
     python_workers: bool = False
     real_time: bool = False
     skewed: bool = False
-    paced: bool = True
 
 
 _NEXMARK = ("query", "source", "events", "batch_events", "preload_events", "watermark_s", "disorder")
@@ -46,9 +44,14 @@ TRAITS: dict[str, Traits] = {
     "pi": Traits(own=("iterations",), real_time=True),
     "stock_group_by": Traits(own=_STOCK, skewed=True),
     "stock_join": Traits(own=_STOCK, skewed=True),
-    "nexmark": Traits(own=_NEXMARK, paced=False),
+    "nexmark": Traits(own=_NEXMARK),
     "known_truth": Traits(own=("truth",), words=True),
 }
+
+
+def is_paced(config: Configuration) -> bool:
+    """Whether a generator sends the input by a schedule, through Kafka. Else the engine makes it, as fast as it can."""
+    return config.workload != "nexmark" or config.source == "kafka"
 
 
 def require_own_parameters(config: Configuration) -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
 _OPTION = re.compile(r"^-- (mode|event time|key): (.+)$", re.MULTILINE)
-NEWEST = "newest"
+NEWEST = "newest"  # as in running.py
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ def _from_module(name: str) -> Query:
     what = (module.__doc__ or "").splitlines()[0]
     event_time, key = getattr(module, "EVENT_TIME", False), getattr(module, "KEY", ())
     return Query(name, what, module.MODE, event_time, key, lambda _, streams: module.query(streams))
+
+
+def output(results: DataFrame, query: Query) -> DataFrame:
+    """Results as records for Kafka: `key` (what a row replaces, or what it is), `value` (JSON), `newest`."""
+    row = F.to_json(F.struct(*(name for name in results.columns if name != NEWEST)))
+    own = F.concat_ws("|", F.col(NEWEST).cast("string"), F.xxhash64(row).cast("string"))
+    key = F.to_json(F.struct(*query.key)) if query.key else own
+    return results.select(key.alias("key"), row.alias("value"), NEWEST)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from generators.gate import Start, Stopped, StopSwitch, await_gate
 from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
 from generators.life import prime, run_schedule
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
-from generators.producer import PRIMER_HEADERS, PRIMER_KEY, Sender, make_producer
+from generators.producer import PHASE, PRIMER_KEY, Sender, make_producer
 from generators.spec import GeneratorSpec, read_spec
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
 
@@ -156,7 +156,7 @@ def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
     fillers = make_fillers(wanted)
     assert prime(wanted, make_source(wanted), fillers, Sender(producer, "t")) == 3 + 489 == len(producer.messages)
     assert {m["p"] for m in producer.messages[:3]} == {0, 1, 2}
-    assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == PRIMER_HEADERS for m in producer.messages)
+    assert all(m["key"].startswith(PRIMER_KEY) and m["headers"] == [(PHASE, b"primer")] for m in producer.messages)
     assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
     with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
         prime(wanted, make_source(wanted), fillers, Sender(FakeProducer(failing=(4,)), "t"))

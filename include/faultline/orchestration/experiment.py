@@ -313,18 +313,18 @@ class HarvestOperator(LocalSparkJob):
         from faultline.processes import end_processes, processes_with_token
         from faultline.spark_conf import JOBS
         from faultline.steps import scheduled_records
-        from faultline.workloads import TRAITS
+        from faultline.workloads import is_paced
 
         attempt = attempt_of(self.attempt_id)
         try:
             configuration = gather(attempt, load_settings())
-            workload = attempt.configuration().workload
-            if not TRAITS[workload].paced:
+            config = attempt.configuration()
+            if not is_paced(config):
                 from faultline.own_events import harvest as harvest_batches
 
                 harvest_batches(configuration)
                 return
-            if JOBS[workload].program is None:
+            if JOBS[config.workload].program is None:
                 from faultline.known_truth.harvest import harvest
 
                 harvest(configuration)

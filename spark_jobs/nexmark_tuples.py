@@ -1,0 +1,70 @@
+"""Harvest of Nexmark through Kafka: each result names the newest event that it is made of, and can be computed again.
+
+A tuple is a result: produced when its newest event was, reflected by its first output. The audit holds the last output
+of each key against the same query over the same events in one batch.
+"""
+
+from __future__ import annotations
+
+from counts import number_alike
+from nexmark.catalogue import load, output
+from nexmark.json_events import parsed
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from running import Config
+
+# Its ten seconds are those of the machine: only what they add up to can be computed again.
+PROCESSING_TIME = "q12"
+
+
+def harvest_nexmark(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """tuples.parquet and counts.parquet."""
+    query = load(config["query"])
+    taken = records.where("lineage IS NOT NULL")
+    spark = records.sparkSession
+    again = output(query.build(spark, parsed(taken)), query)
+    number = F.from_json("value", "n BIGINT").getField("n").alias("newest")
+    numbered = records.select(number, "lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"))
+    first = outputs.groupBy("key", "value", "newest").agg(F.min("emitted_ms").alias("emitted_ms"))
+    tuples = first.join(numbered.where("newest IS NOT NULL"), "newest").drop("newest", "value")
+    counts = _sums(again, outputs) if query.name == PROCESSING_TIME else _rows(again, outputs)
+    return number_alike(tuples), counts
+
+
+def _rows(again: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Per key: expected once, and its last output is the row that the batch has."""
+    last = outputs.groupBy("key").agg(
+        F.max_by("value", "offset").alias("last"),
+        F.lit(1).cast("long").alias("final"),
+        F.count("*").alias("outputs"),
+        (F.count("*") - F.count_distinct("value")).alias("reemitted"),
+    )
+    expected = again.select("key", F.col("value").alias("row"), F.lit(1).cast("long").alias("expected"))
+    wrong = (F.col("expected").isNotNull() & F.col("final").isNotNull() & (F.col("row") != F.col("last"))).cast("long")
+    return _complete(expected.join(last, "key", "full_outer").withColumn("unreadable", F.coalesce(wrong, F.lit(0))))
+
+
+def _sums(again: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Per bidder: bids expected, and the sum of the last counts of all of its ten seconds."""
+
+    def bids(value: str) -> tuple[Column, Column]:
+        row = F.from_json(value, "bidder BIGINT, bid_count BIGINT")
+        return row.getField("bidder").cast("string").alias("key"), row.getField("bid_count").alias("count")
+
+    expected = again.select(*bids("value")).groupBy("key").agg(F.sum("count").alias("expected"))
+    last = outputs.groupBy(F.col("key").alias("span")).agg(
+        F.max_by("value", "offset").alias("last"),
+        F.count("*").alias("outputs"),
+        (F.count("*") - F.count_distinct("value")).alias("reemitted"),
+    )
+    final = (
+        last.select(*bids("last"), "outputs", "reemitted")
+        .groupBy("key")
+        .agg(F.sum("count").alias("final"), F.sum("outputs").alias("outputs"), F.sum("reemitted").alias("reemitted"))
+    )
+    return _complete(expected.join(final, "key", "full_outer").withColumn("unreadable", F.lit(0).cast("long")))
+
+
+def _complete(counts: DataFrame) -> DataFrame:
+    columns = ("key", "expected", "final", "outputs", "reemitted", "unreadable")
+    return counts.fillna(0, ["outputs", "reemitted", "unreadable"]).select(*columns)
