@@ -157,13 +157,15 @@ class _Drawn:
         rules, n = self.rules, self.numbers.astype(np.int64)
         start, share = sum(rules.proportions[:kind]), rules.proportions[kind]
         done = np.clip(n % rules.total - (start - 1), 0, share)
-        return np.maximum(n // rules.total * share + done - 1, 0)
+        last: Ints = np.maximum(n // rules.total * share + done - 1, 0)
+        return last
 
     def person(self, draw: Ints) -> Ints:
         """One of the active persons, or one of the next few."""
         people = self.last(0) + 1
         active = np.minimum(people, self.rules.active_people)
-        return people - active + draw % (active + LEAD)
+        chosen: Ints = people - active + draw % (active + LEAD)
+        return chosen
 
 
 def _persons(drawn: _Drawn) -> Iterator[bytes]:
@@ -315,4 +317,5 @@ def _finished(h: Words) -> Words:
 
 def rules_of(given: dict[str, Any]) -> Rules:
     """From JSON, where tuples are lists."""
-    return Rules(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return Rules(**values)
