@@ -185,7 +185,14 @@ MATRICES: dict[str, MatrixSpec] = {
             "A record says when the machine has fewer cores than that.",
             ("executor_cores",),
             {
-                "smoke": {"executor_cores": [1], "workload": "stock_join", "state_mb": 0.0, **_SHORT},
+                "smoke": {
+                    **_SHORT,
+                    "executor_cores": [1],
+                    "workload": "stock_join",
+                    "state_mb": 0.0,
+                    "checkpoint_interval_s": 5.0,
+                    "duration_s": 20.0,
+                },
                 DEFAULT: {
                     "executor_cores": [1, 2, 4],
                     "executors": 1,
