@@ -34,8 +34,9 @@ PERSON_FIXED, AUCTION_FIXED, BID_FIXED = 8, 48, 32
 POOL_BYTES = 4096
 STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
 ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
-# The closing events lie so far behind the last one that no window or auction stays open.
-CLOSING_MS = 3_600_000
+# The closing events lie behind the last one by this, the watermark's delay, and the longest auction: so far that
+# nothing stays open.
+CLOSING_MS = 60_000
 
 _POOLS = np.random.default_rng(20100801)
 _COARSE = np.array([float(f"{100 * 10 ** (6 * i / 64):.12g}") for i in range(64)])
@@ -113,9 +114,16 @@ class NexmarkEvents:
         """One round of events long after the `total` records of the schedule, which close what is open."""
         numbers = np.arange(self._primed + total, self._primed + total + self._rules.total, dtype=np.uint64)
         numbers += np.uint64(-int(numbers[0]) % self._rules.total)
-        last = 0 if self._schedule is None or not total else int(self._schedule.due_of(numbers[:1] * 0 + total - 1)[0])
-        at = self.due_ms(np.array([self._primed], dtype=np.uint64)) + last // 1_000_000 + CLOSING_MS
+        last = 0 if self._schedule is None or not total else self._schedule.due_ns(total - 1)
+        at = self.due_ms(np.array([self._primed], dtype=np.uint64)) + last // 1_000_000 + self.closing_ms
         return self.events(numbers, np.repeat(at, len(numbers)))
+
+    @property
+    def closing_ms(self) -> int:
+        """How far behind the last event the closing ones lie."""
+        rules = self._rules
+        longest_auction_ms = 2000 * rules.in_flight * rules.total / max(rules.proportions[1], 1) / rules.rate
+        return CLOSING_MS + int(rules.watermark_s * 1000 + longest_auction_ms)
 
     def due_ms(self, numbers: Words) -> Ints:
         """Event times at the rate, in ms since 1970; shape (n,)."""

@@ -65,14 +65,27 @@ def inputs_of(topic: DataFrame) -> DataFrame:
 
     Without those that only close windows: nobody waits for them.
     """
-    closing = F.exists("headers", lambda header: (header.key == "phase") & (header.value == b"closing"))
-    return topic.where(~F.coalesce(closing, F.lit(False))).select(
+    return topic.where(~is_closing()).select(
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
         F.coalesce(F.exists("headers", lambda header: header.key == "phase"), F.lit(False)).alias("primer"),
         F.col("value").cast("string").alias("value"),
     )
+
+
+def is_closing() -> Column:
+    """Whether a record of the input topic is one of those sent after the schedule to close what is open."""
+    closing = F.exists("headers", lambda header: (header.key == "phase") & (header.value == b"closing"))
+    return F.coalesce(closing, F.lit(False))
+
+
+def closed_ms(topic: DataFrame) -> int | None:
+    """When the first of these records was sent; None without any."""
+    sent: int | None = (
+        topic.where(is_closing()).agg(F.min(F.unix_millis("timestamp")).alias("sent")).collect()[0]["sent"]
+    )
+    return sent
 
 
 def outputs_of(topic: DataFrame) -> DataFrame:
@@ -126,7 +139,10 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
 
     spark = SparkSession.builder.getOrCreate()
-    inputs = inputs_of(read_topic(spark, config["bootstrap"], config["input_topic"]))
+    topic = read_topic(spark, config["bootstrap"], config["input_topic"])
+    if config["tuples"] == "nexmark":
+        config["closed_ms"] = closed_ms(topic)
+    inputs = inputs_of(topic)
     outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"]))
     tables = harvest(with_batches(inputs, batch_ranges(spark, batches)), outputs, config)
     for name, table in tables.items():

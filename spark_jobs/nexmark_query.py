@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
-from typing import Any
 
-from nexmark.catalogue import NEWEST, Query, Streams, load, output
+from nexmark.catalogue import Query, Streams, load, output, plain
 from nexmark.events import Events, Rules
 from nexmark.json_events import parsed
 from progress import ProgressLog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from running import run
+from running import Config, await_executors, milliseconds, run
 
 POLL_S = 0.1
-
-Config = dict[str, Any]
 
 
 def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
@@ -40,21 +36,27 @@ def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
     )
     events = Events(numbers, Rules.of(config["rules"]))
     made = Streams(events.person(), events.auction(), events.bid())
-    return made.with_watermark(f"{config['rules']['watermark_s']} seconds") if query.event_time else made
+    return made.with_watermark(milliseconds(config["watermark_s"])) if query.event_time else made
 
 
 def start(spark: SparkSession, config: Config) -> StreamingQuery:
     """The query, from its checkpoint if there is one."""
     query = load(config["query"])
-    results = query.build(spark, streams(spark, config, query)).drop(NEWEST)
+    results = plain(query.build(spark, streams(spark, config, query)), query)
     writer = results.writeStream.format("noop").outputMode(query.mode).queryName(query.name)
     writer = writer.option("checkpointLocation", config["checkpoint"])
     return writer.trigger(processingTime="0 seconds").start()
 
 
-def preload(running: StreamingQuery, checkpoint: Path, batches: int) -> None:
+def committed(checkpoint: Path) -> int:
+    """How many batches the checkpoint has seen committed, older ones that were purged included."""
+    numbers = (int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit())
+    return max(numbers, default=-1) + 1
+
+
+def preload(running: StreamingQuery, checkpoint: Path, batches: int, end: Path) -> None:
     """Lets the query commit so many batches, and ends it. Raises what the query raises."""
-    while not (checkpoint / "commits" / str(batches - 1)).exists():
+    while committed(checkpoint) < batches and not end.exists():
         running.awaitTermination(POLL_S)
     running.stop()
 
@@ -66,7 +68,7 @@ def through_kafka(config: Config) -> None:
     def results(records: DataFrame, config: Config) -> DataFrame:
         streams = parsed(records)
         if query.event_time:
-            streams = streams.with_watermark(f"{config['rules']['watermark_s']} seconds")
+            streams = streams.with_watermark(milliseconds(config["watermark_s"]))
         return output(query.build(records.sparkSession, streams), query)
 
     run(results, __doc__, output_mode=query.mode)
@@ -81,17 +83,17 @@ def main() -> None:
         through_kafka(config)
         return
     spark = SparkSession.builder.getOrCreate()
-    context = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
-    while context.getExecutorMemoryStatus().size() <= config["executors"]:  # the driver is counted too
-        time.sleep(POLL_S)
+    await_executors(spark, config["executors"])
     spark.streams.addListener(ProgressLog(Path(config["listener_log"])))
     running = start(spark, config)
     filling = -(-config["preload_events"] // config["batch_events"])
-    if filling:
-        preload(running, Path(config["checkpoint"]), filling)
+    checkpoint, end = Path(config["checkpoint"]), Path(config["stop_file"])
+    # A driver that was started again finds the state filled.
+    if committed(checkpoint) < filling:
+        preload(running, checkpoint, filling, end)
         running = start(spark, config)
     while not running.awaitTermination(POLL_S):
-        if Path(config["stop_file"]).exists():
+        if end.exists():
             running.stop()
     spark.stop()
 

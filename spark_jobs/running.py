@@ -62,10 +62,8 @@ class Workload:
         writer.start().awaitTermination()
 
     def await_executors(self) -> None:
-        """Returns when all executors have registered: a state that settled on fewer would move later."""
-        context = self._spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
-        while context.getExecutorMemoryStatus().size() <= self._config["executors"]:  # the driver is counted too
-            time.sleep(0.05)
+        """Returns when all executors have registered."""
+        await_executors(self._spark, self._config["executors"])
 
     def _writer(
         self, topic: str, checkpoint: str, source_options: dict[str, str], lineage: int = 0
@@ -95,6 +93,13 @@ class Workload:
             .option("checkpointLocation", checkpoint)
             .outputMode(config["output_mode"])
         )
+
+
+def await_executors(spark: SparkSession, executors: int) -> None:
+    """Returns when so many executors have registered: a state that settled on fewer would move later."""
+    context = spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]  # PySpark has no public count
+    while context.getExecutorMemoryStatus().size() <= executors:  # the driver is counted too
+        time.sleep(0.05)
 
 
 def _header(name: str, value: Column) -> Column:

@@ -125,6 +125,11 @@ def state_document(checkpoint: Path) -> dict[str, Any]:
         name = "" if store == partition else store.name
         where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
         snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
+        # The in-memory store has files of its own, named by version as well.
+        whole = sorted(store.glob("[0-9]*.snapshot"), key=_version)
+        base_of = _version(whole[-1]) if whole else 0
+        snapshot_bytes += whole[-1].stat().st_size if whole else 0
+        changelog_bytes += sum(path.stat().st_size for path in store.glob("[0-9]*.delta") if _version(path) > base_of)
         newest = archives[-1] if archives else None
         if newest:
             snapshot_bytes += newest.stat().st_size + _table_bytes(newest)

@@ -46,8 +46,9 @@ _MEANS = {
     "hot": "ratios of hot auctions, sellers and bidders",
     "active": "active persons and auctions in flight",
 }
-# Lowest and highest value of each key's numbers.
-_LIMITS = {"shares": (1, 98), "bytes": (100, 1000), "hot": (1, 100), "active": (1, 100_000)}
+# Lowest and highest value of each key's numbers. An auction's texts alone have up to 166 bytes.
+_LIMITS = {"shares": (1, 98), "bytes": (200, 800), "hot": (1, 100), "active": (1, 100_000)}
+_LEAST_BID_BYTES = 40
 
 
 def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -68,10 +69,15 @@ def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
 def _numbers(key: str, given: Any) -> list[int]:
     default: list[int] = DEFAULT_EVENTS[key]
     low, high = _LIMITS[key]
+    lows = [low, low, _LEAST_BID_BYTES] if key == "bytes" else [low] * len(default)
     whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
-    if not whole or len(given) != len(default) or not all(low <= one <= high for one in given):
+    if (
+        not whole
+        or len(given) != len(default)
+        or not all(least <= one <= high for least, one in zip(lows, given, strict=True))
+    ):
         raise ValueError(
-            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
+            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {lows} to {high} "
             f"({_MEANS[key]}), such as {default}"
         )
     return list(given)
@@ -112,7 +118,8 @@ def rules(config: Configuration, repetition: int) -> dict[str, Any]:
     divisor = gcd(*events["shares"])
     hot, active = events["hot"], events["active"]
     return {
-        "seed": (config.seed * 1009 + repetition) % 2**31,
+        # With 64 salts to each seed, it has to fit 31 bits.
+        "seed": (config.seed * 1009 + repetition) % 2**25,
         "rate": config.rate,
         "proportions": [share // divisor for share in events["shares"]],
         "sizes": events["bytes"],

@@ -53,6 +53,8 @@ def form_of(given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"repetitions: {form['repetitions']!r} is not a whole number; use 1 or more")
         form["repetitions"] = int(form["repetitions"])
     config = parse_configuration({**values, "workload": DAG_ID}).model_dump(mode="json")
+    if "source" in values:
+        values.setdefault("rate", "")  # each source has a default of its own
     return form | {key: [config[key]] if key in spec.axes else config[key] for key in values}
 
 

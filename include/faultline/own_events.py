@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from faultline.bins import Schedule
+from faultline.errors import InfrastructureError
 from faultline.known_truth.harvest import COUNTS, RECORDS, TUPLES
 from faultline.raw import RECORD_COLUMNS, Commit
 
@@ -48,10 +49,14 @@ class Numbering(Schedule):
 def harvest(config: Path) -> None:
     """Writes the three tables of a harvest, as the configuration of `faultline.harvesting.gather` says.
 
-    Records and counts stay empty: nothing is kept of single events.
+    Records and counts stay empty: nothing is kept of single events. Raises InfrastructureError when the first batches
+    are gone, since the next one would then count as all of them.
     """
     wanted = json.loads(config.read_text())
     batches = json.loads(Path(wanted["batches"]).read_text())["batches"]
+    first = min(int(batch["batch"]) for batch in batches)
+    if first:
+        raise InfrastructureError(f"{config.parent.name}: batches before {first} are gone; raise batch_events")
     target = Path(wanted["target"])
     target.mkdir(parents=True, exist_ok=True)
     tables = {"records": RECORDS.empty_table(), "tuples": tuples(batches), "counts": COUNTS.empty_table()}

@@ -53,11 +53,12 @@ def _spark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
 
 
 def _nexmark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
-    through_kafka = _spark(attempt, config) if config.source == "kafka" else {}
+    common = {"query": config.query, "source": config.source}
+    if config.source == "kafka":
+        return {**_spark(attempt, config), **common}
     return {
-        **through_kafka,
-        "query": config.query,
-        "source": config.source,
+        **common,
+        "watermark_s": config.watermark_s,
         "rules": {**nexmark.rules(config, attempt.read()["repetition"]), "curve": nexmark.pieces(config)},
         "batch_events": nexmark.batch_events(config),
         "preload_events": config.preload_events,

@@ -16,7 +16,9 @@ from pathlib import Path
 from faultline.attempt import Attempt
 from faultline.class_data import archive_option
 from faultline.config import Configuration
+from faultline.nexmark import batch_events
 from faultline.settings import HOST, Settings
+from faultline.workloads import is_paced
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
@@ -26,6 +28,8 @@ DRIVER_MEMORY_MB = 768
 LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
 EXTRA_BATCHES = 200
+# A batch without any work takes longer: planning, and two files to sync.
+SHORTEST_BATCH_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,10 @@ def engine_settings() -> dict[str, str]:
 def configured_settings(config: Configuration) -> dict[str, str]:
     """Settings that follow from the configuration."""
     changelog = config.commit_mode == "aligned-changelog"
-    batches = math.ceil((config.warmup_s + config.duration_s) / config.checkpoint_interval_s)
+    interval_s = config.checkpoint_interval_s if is_paced(config) else SHORTEST_BATCH_S
+    batches = math.ceil((config.warmup_s + config.duration_s) / interval_s)
+    if not is_paced(config):
+        batches += math.ceil(config.preload_events / batch_events(config))
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
         "spark.executor.cores": str(config.executor_cores),

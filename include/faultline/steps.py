@@ -30,6 +30,8 @@ from faultline.workloads import is_paced
 RECORDER_START_S = 15.0
 PROXY_START_S = 10.0
 PRIMER_TIMEOUT_S = 300.0
+# Events per second of a query of Nexmark that keeps all it sees, on two slow cores.
+SLOWEST_QUERY_RPS = 10_000
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
@@ -142,8 +144,11 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     )
     if not is_paced(config):
         entry = _start_supervisor(attempt, settings)
-        filled = {"0": max(config.preload_events, 1)}
-        _await_commit(attempt, entry, "the first batch", lambda: _batches_with(attempt, filled) >= 1)
+        # One more than fills the state: the query has begun again by then.
+        filled = {"0": config.preload_events + 1}
+        what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
+        limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
+        _await_commit(attempt, entry, what, lambda: _batches_with(attempt, filled) >= 1, limit_s)
         return entry
     # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
     batches = 2 if JOBS[config.workload].event_time else 1
@@ -168,10 +173,12 @@ def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
     )
 
 
-def _await_commit(attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool]) -> None:
+def _await_commit(
+    attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
+) -> None:
     wait_until(
         committed,
-        timeout_s=PRIMER_TIMEOUT_S,
+        timeout_s=limit_s,
         what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
         alive=lambda: _workload_trouble(attempt, entry),
     )

@@ -1,9 +1,9 @@
 """The queries by name: SQL where Spark's streams can run it, else a module with a function `query`.
 
 A SQL file begins with comments: what it asks, `mode` (append or update), `event time: yes` where it needs watermarks,
-and `key` where a row takes the place of an earlier one with the same values there. A module says the same in its
-docstring, MODE, EVENT_TIME and KEY. Every result has a column `newest`: the number of the newest event that it is made
-of, by which its latency is known.
+`key` where a row takes the place of an earlier one with the same values there, and `beside` for columns that tell equal
+rows apart and are no part of the suite's result. A module says the same in its docstring, MODE, EVENT_TIME and KEY.
+Every result has a column `newest`: the number of the newest event that it is made of, by which its latency is known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
-_OPTION = re.compile(r"^-- (mode|event time|key): (.+)$", re.MULTILINE)
+_OPTION = re.compile(r"^-- (mode|event time|key|beside): (.+)$", re.MULTILINE)
 NEWEST = "newest"  # as in running.py
 
 
@@ -41,7 +41,8 @@ class Streams:
 class Query:
     """One query of the suite. `text`: what it asks. `mode`: Spark's output mode. `event_time`: needs watermarks.
 
-    `key`: the columns in which a row replaces an earlier one; empty where each stands for itself.
+    `key`: the columns in which a row replaces an earlier one; empty where each stands for itself. `beside`: columns
+    that are no result of the suite's, and tell equal rows apart.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Query:
     mode: str
     event_time: bool
     key: tuple[str, ...]
+    beside: tuple[str, ...]
     build: Callable[[SparkSession, Streams], DataFrame]
 
 
@@ -78,9 +80,9 @@ def _from_sql(path: Path) -> Query:
         spark.sql(_COUNT_CHAR)
         return spark.sql(text)
 
-    return Query(
-        path.stem, what, options["mode"], options.get("event time") == "yes", _names(options.get("key", "")), build
-    )
+    event_time = options.get("event time") == "yes"
+    key, beside = (_names(options.get(name, "")) for name in ("key", "beside"))
+    return Query(path.stem, what, options["mode"], event_time, key, beside, build)
 
 
 def _from_module(name: str) -> Query:
@@ -90,13 +92,18 @@ def _from_module(name: str) -> Query:
         cloudpickle.register_pickle_by_value(importlib.import_module(part))
     what = (module.__doc__ or "").splitlines()[0]
     event_time, key = getattr(module, "EVENT_TIME", False), getattr(module, "KEY", ())
-    return Query(name, what, module.MODE, event_time, key, lambda _, streams: module.query(streams))
+    return Query(name, what, module.MODE, event_time, key, (), lambda _, streams: module.query(streams))
+
+
+def plain(results: DataFrame, query: Query) -> DataFrame:
+    """What the suite has for a result: without the columns that only tell where it comes from."""
+    return results.drop(NEWEST, *query.beside)
 
 
 def output(results: DataFrame, query: Query) -> DataFrame:
     """Results as records for Kafka: `key` (what a row replaces, or what it is), `value` (JSON), `newest`."""
-    row = F.to_json(F.struct(*(name for name in results.columns if name != NEWEST)))
-    own = F.concat_ws("|", F.col(NEWEST).cast("string"), F.xxhash64(row).cast("string"))
+    row = F.to_json(F.struct(*plain(results, query).columns))
+    own = F.concat_ws("|", *(F.col(name).cast("string") for name in (NEWEST, *query.beside)), F.xxhash64(row))
     key = F.to_json(F.struct(*query.key)) if query.key else own
     return results.select(key.alias("key"), row.alias("value"), NEWEST)
 

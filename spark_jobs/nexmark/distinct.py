@@ -64,7 +64,9 @@ class DistinctCounts(StatefulProcessor):
         self._groups.update((pickle.dumps((names, latest, grown)),))
         changed = np.unique(group)
         table = pd.DataFrame(grown[changed], columns=COLUMNS)
-        table["newest"] = int(bids["n"].max())
+        newest = np.zeros(len(names), dtype=np.int64)
+        np.maximum.at(newest, group, bids["n"].to_numpy(dtype=np.int64))
+        table["newest"] = newest[changed]
         table.insert(0, "minute", latest[changed])
         table.insert(0, "day", key[0])
         table.insert(0, "name", names[changed])

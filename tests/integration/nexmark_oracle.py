@@ -111,7 +111,7 @@ def answer(events: Path, query: str) -> pd.DataFrame:
         return _sorted(database.sql(ANSWERS[query]).df())
 
 
-def streamed(out: Path, query: str, key: Sequence[str]) -> pd.DataFrame:
+def streamed(out: Path, query: str, key: Sequence[str], beside: Sequence[str] = ()) -> pd.DataFrame:
     """The rows that the stream wrote, each key's last one; sorted."""
     batches = sorted((out / query).glob("batch=*"), key=lambda folder: int(folder.name.partition("=")[2]))
     parts = [pd.read_parquet(folder) for folder in batches]
@@ -121,7 +121,7 @@ def streamed(out: Path, query: str, key: Sequence[str]) -> pd.DataFrame:
         return _sorted(rows.groupby("bidder", as_index=False)["bid_count"].sum())
     if key:
         rows = rows.drop_duplicates(list(key), keep="last")
-    return _sorted(rows.drop(columns="newest"))
+    return _sorted(rows.drop(columns=["newest", *beside]))
 
 
 def _sorted(rows: pd.DataFrame) -> pd.DataFrame:

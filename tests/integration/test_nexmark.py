@@ -92,7 +92,7 @@ def test_a_query_that_was_killed_answers_as_duckdb_does(through: Path, query: st
 
     expected = answer(through / "events", query)
     assert len(expected), "a query without an answer shows nothing"
-    pd.testing.assert_frame_equal(streamed(through / "out", query, load(query).key), expected)
+    pd.testing.assert_frame_equal(streamed(through / "out", query, load(query).key, load(query).beside), expected)
 
 
 def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from pyspark.sql import functions as F
 
 from faultline.config import parse_configuration
-from faultline.nexmark import QUERIES, rules
+from faultline.nexmark import AWAITING_TIME, QUERIES, pieces, rules
 from faultline.settings import ROOT
+from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
+from generators.pacing import Schedule
 from tests.integration.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -81,13 +84,13 @@ def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> Non
     from nexmark import events as made
     from nexmark.json_events import parsed
 
-    given = rules(parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 5}), repetition=1)
-    del given["curve"]
-    numbers = np.arange(60_000, dtype=np.uint64)
+    given = rules(parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}), repetition=1)
+    numbers = np.concatenate([np.arange(30_000), np.arange(10**9, 10**9 + 30_000)]).astype(np.uint64)
     source = NexmarkEvents(rules_of(given), None, 0)
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
     sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
-    own = made.Events(spark.range(len(numbers)).withColumnRenamed("id", "n"), made.Rules.of(given))
+    rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
+    own = made.Events(rows, made.Rules.of(given))
     for name, fields in (("person", made.PERSON), ("auction", made.AUCTION), ("bid", made.BID)):
         columns = ["n", *fields]
         there, here = (
@@ -96,3 +99,60 @@ def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> Non
         )
         assert len(here)
         pd.testing.assert_frame_equal(there, here)
+
+
+def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
+    from nexmark import events as made
+
+    config = parse_configuration(
+        {"workload": "nexmark", "rate": 1000, "rate_curve": {"kind": "ramp", "from_s": 2, "until_s": 6, "to": 3000}}
+    )
+    given = made.Rules.of({**rules(config, 0), "curve": pieces(config)})
+    numbers = np.arange(0, 20_000, 7, dtype=np.uint64)
+    rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
+    times = rows.select("n", made._at(given, F.col("n")).alias("at")).toPandas().sort_values("n")["at"].to_numpy()
+    curve = parse_curve(config.rate_curve or {}, base=1000, low=0, high=1e6)
+    due_ms = Schedule.over(1000, 60, curve).due_of(numbers) / 1e6
+    assert np.abs(times - given.start_ms - due_ms).max() <= 1.5
+
+
+def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> None:
+    from nexmark.catalogue import load
+
+    assert {query for query in QUERIES if load(query).event_time} == set(AWAITING_TIME)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, query: str) -> None:
+    from nexmark.catalogue import load, output
+    from nexmark.json_events import parsed
+    from nexmark_tuples import harvest_nexmark
+
+    given = rules(parse_configuration({"workload": "nexmark", "source": "kafka"}), 0)
+    source = NexmarkEvents(rules_of({**given, "rate": 200.0}), None, 0)
+    numbers = np.arange(6000, dtype=np.uint64)
+    lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
+    table = pd.DataFrame({"value": lines, "offset": np.arange(len(lines)), "timestamp_ms": 10 * np.arange(len(lines))})
+    table = table.assign(partition=0, lineage=0, batch=table["offset"] // 1000, primer=False)
+    records = spark.createDataFrame(table).cache()
+    one = load(query)
+    results = output(one.build(spark, parsed(records)), one).toPandas()
+    assert len(results) > 1 and results["key"].is_unique
+    outputs = results.assign(offset=np.arange(len(results)), emitted_ms=10**6, lineage=0)
+    config = {"query": query, "closed_ms": None}
+
+    def audited(rows: pd.DataFrame) -> pd.DataFrame:
+        tuples, counts = harvest_nexmark(records, spark.createDataFrame(rows), config)
+        found = tuples.toPandas()
+        assert found["n"].sum() == len(rows.drop_duplicates(["key", "value", "newest"]))
+        assert (found["produced_ms"] < 60_000).all() and found["batch"].notna().all()
+        return counts.toPandas()
+
+    clean = audited(outputs)
+    assert (clean["expected"] == clean["final"]).all() and not clean[["reemitted", "unreadable"]].to_numpy().any()
+    lacking = audited(pd.concat([outputs[1:], outputs[-1:].assign(offset=10**6)]))
+    assert lacking["final"].fillna(0).sum() < lacking["expected"].sum() and lacking["reemitted"].sum() == 1
+    if query != "q12":
+        changed = outputs.copy()
+        changed.loc[0, "value"] = "{}"
+        assert audited(changed)["unreadable"].sum() == 1

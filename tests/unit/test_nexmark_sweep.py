@@ -30,6 +30,7 @@ def record(query: str, share: float, *, status: str = "valid") -> Record:
 def test_words_become_the_form_and_axes_become_lists() -> None:
     form = form_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
     assert form == {"preset": "smoke", "rate": [50_000.0], "repetitions": 2, "warmup_s": 7.0}
+    assert form_of(["source=kafka"]) == {"source": ["kafka"], "rate": [2000.0]}
     spec = MATRICES["nexmark"]
     cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7

@@ -29,12 +29,18 @@ STATELESS_RATIO, AHEAD = 1.5, 16
 
 
 def per_core(records: Sequence[Record]) -> dict[str, list[float]]:
-    """Thousand events per second and core of each valid record, by query."""
+    """Thousand events per second and core of each valid record, by query.
+
+    Only of queries that ran as fast as they can, and in one configuration: others cannot be told from each other here.
+    """
     found: dict[str, list[float]] = {}
+    configurations: dict[str, set[str]] = {}
     for record in valid(records):
-        if record.metrics.rps_per_core is not None:
-            found.setdefault(str(record.config["query"]), []).append(record.metrics.rps_per_core / 1000)
-    return found
+        if record.metrics.rps_per_core is not None and record.config.get("source") == "engine":
+            query = str(record.config["query"])
+            configurations.setdefault(query, set()).add(record.config_id)
+            found.setdefault(query, []).append(record.metrics.rps_per_core / 1000)
+    return {query: values for query, values in found.items() if len(configurations[query]) == 1}
 
 
 def ratios(records: Sequence[Record], published: Mapping[str, float]) -> dict[str, list[float]]:

@@ -1,11 +1,12 @@
 -- The auctions with the most bids of ten seconds, every two seconds.
 -- mode: append
 -- event time: yes
-SELECT hot.auction, hot.num, newest
+-- beside: starttime
+SELECT hot.auction, hot.num, starttime, newest
 FROM (
-    SELECT inline(filter(counts, one -> one.num = most)) AS (auction, num), newest
+    SELECT inline(filter(counts, one -> one.num = most)) AS (auction, num), starttime, newest
     FROM (
-        SELECT collect_list(struct(auction, num)) AS counts, max(num) AS most, max(n) AS newest
+        SELECT collect_list(struct(auction, num)) AS counts, max(num) AS most, span.start AS starttime, max(n) AS newest
         FROM (
             SELECT auction, count(*) AS num, max(n) AS n, window(dateTime, '10 seconds', '2 seconds') AS span
             FROM bid
