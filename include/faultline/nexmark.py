@@ -46,9 +46,9 @@ _MEANS = {
     "hot": "ratios of hot auctions, sellers and bidders",
     "active": "active persons and auctions in flight",
 }
-# Lowest and highest value of each key's numbers. An auction's texts alone have up to 166 bytes.
-_LIMITS = {"shares": (1, 98), "bytes": (200, 800), "hot": (1, 100), "active": (1, 100_000)}
-_LEAST_BID_BYTES = 40
+# Lowest value of each number, and highest of all of a key. An auction's fields but `extra` have up to 166 bytes.
+_LEAST = {"shares": [1, 1, 1], "bytes": [100, 200, 40], "hot": [1, 1, 1], "active": [1, 1]}
+_MOST = {"shares": 98, "bytes": 800, "hot": 100, "active": 100_000}
 
 
 def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -68,16 +68,15 @@ def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _numbers(key: str, given: Any) -> list[int]:
     default: list[int] = DEFAULT_EVENTS[key]
-    low, high = _LIMITS[key]
-    lows = [low, low, _LEAST_BID_BYTES] if key == "bytes" else [low] * len(default)
+    low, high = _LEAST[key], _MOST[key]
     whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
     if (
         not whole
         or len(given) != len(default)
-        or not all(least <= one <= high for least, one in zip(lows, given, strict=True))
+        or not all(least <= one <= high for least, one in zip(low, given, strict=True))
     ):
         raise ValueError(
-            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {lows} to {high} "
+            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
             f"({_MEANS[key]}), such as {default}"
         )
     return list(given)

@@ -27,6 +27,7 @@ def local_session(folder: Path) -> SparkSession:
 
     os.environ.setdefault("JAVA_HOME", str(find_java(folder / "java.json").home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         **engine_settings(),
         "spark.driver.host": "127.0.0.1",

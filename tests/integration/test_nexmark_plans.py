@@ -126,7 +126,7 @@ def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> 
 def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, query: str) -> None:
     from nexmark.catalogue import load, output
     from nexmark.json_events import parsed
-    from nexmark_tuples import harvest_nexmark
+    from nexmark_tuples import harvest_nexmark, prepare_state
 
     given = rules(parse_configuration({"workload": "nexmark", "source": "kafka"}), 0)
     source = NexmarkEvents(rules_of({**given, "rate": 200.0}), None, 0)
@@ -135,6 +135,7 @@ def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, que
     table = pd.DataFrame({"value": lines, "offset": np.arange(len(lines)), "timestamp_ms": 10 * np.arange(len(lines))})
     table = table.assign(partition=0, lineage=0, batch=table["offset"] // 1000, primer=False)
     records = spark.createDataFrame(table).cache()
+    prepare_state(spark)
     one = load(query)
     results = output(one.build(spark, parsed(records)), one).toPandas()
     assert len(results) > 1 and results["key"].is_unique

@@ -28,7 +28,10 @@ def test_every_query_can_be_asked_for_and_has_a_file() -> None:
         ({"query": "q99"}, "query: 'q99' is not known; did you mean q9?"),
         ({"events": {"shares": [2, 6, 93]}}, "events.shares: [2, 6, 93] add up to 101; let them add up to 100"),
         ({"events": {"shares": [2, 6]}}, "events.shares: [2, 6] is refused; give 3 whole numbers"),
-        ({"events": {"bytes": [200, 500, 1]}}, "events.bytes: [200, 500, 1] is refused; give 3 whole numbers from 100"),
+        (
+            {"events": {"bytes": [200, 500, 1]}},
+            "events.bytes: [200, 500, 1] is refused; give 3 whole numbers from [100, 200, 40] to 800",
+        ),
         ({"events": {"share": [2, 6, 92]}}, "events.share: unknown; known: shares, bytes, hot, active"),
         ({"events": "{"}, "events: not JSON"),
         ({"rate_curve": {"kind": "step", "at_s": 5, "to": 0}}, "rate_curve: a rate of 0 leaves a gap in event time"),
