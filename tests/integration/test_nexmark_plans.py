@@ -138,7 +138,7 @@ def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, que
     prepare_state(spark)
     one = load(query)
     results = output(one.build(spark, parsed(records)), one).toPandas()
-    assert len(results) > 1 and results["key"].is_unique
+    assert len(results) and results["key"].is_unique
     outputs = results.assign(offset=np.arange(len(results)), emitted_ms=10**6, lineage=0)
     config = {"query": query, "closed_ms": None}
 
@@ -151,8 +151,11 @@ def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, que
 
     clean = audited(outputs)
     assert (clean["expected"] == clean["final"]).all() and not clean[["reemitted", "unreadable"]].to_numpy().any()
-    lacking = audited(pd.concat([outputs[1:], outputs[-1:].assign(offset=10**6)]))
-    assert lacking["final"].fillna(0).sum() < lacking["expected"].sum() and lacking["reemitted"].sum() == 1
+    again = audited(pd.concat([outputs, outputs[-1:].assign(offset=10**6)]))
+    assert again["reemitted"].sum() == 1 and (again["expected"] == again["final"]).all()
+    if len(outputs) > 1:  # query 15 has one row a day
+        lacking = audited(outputs[1:])
+        assert lacking["final"].fillna(0).sum() < lacking["expected"].sum()
     if query != "q12":
         changed = outputs.copy()
         changed.loc[0, "value"] = "{}"
