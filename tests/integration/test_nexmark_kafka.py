@@ -31,4 +31,5 @@ def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installati
     assert len(counts) == audit["expected"] >= 5
     # A window's result comes when the watermark has passed it, 4 s after its last bid at the earliest.
     tuples = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "tuples.parquet")
-    assert len(tuples) >= 4 and (tuples["emitted_ms"] - tuples["produced_ms"]).min() > 3900
+    tuples = tuples[~tuples["primer"]]  # their time runs ahead of the clock
+    assert len(tuples) >= 2 and (tuples["emitted_ms"] - tuples["produced_ms"]).min() > 3900
