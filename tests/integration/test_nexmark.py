@@ -101,7 +101,7 @@ def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
             database.execute(f"CREATE VIEW {stream} AS SELECT * FROM '{through / 'events' / stream}/*.parquet'")
 
         def value(sql: str) -> float:
-            found = database.sql(sql).fetchone()
+            found = database.execute(sql).fetchone()
             assert found is not None
             return float(found[0])
 
