@@ -37,6 +37,7 @@ CHANGED: dict[str, Any] = {
     "partitions": 4, "shuffle_partitions": 4, "fault": "worker", "fault_action": "term", "fault_at_s": 45,
     "fault_plan": PLAN, "restart_delay_s": 1.5, "seed": 7,
 }  # fmt: skip
+WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
     "preset": "smoke", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
@@ -81,6 +82,8 @@ def legal(name: str, workload: str) -> Any:
         return Configuration.model_fields[name].default
     if name in ("skew", "skew_curve") and not traits.skewed:
         return None
+    if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
+        return WITHOUT_FAULT[name]
     return 0 if name == "state_mb" and not traits.words else CHANGED[name]
 
 
