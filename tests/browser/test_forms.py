@@ -125,7 +125,7 @@ def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(
     assert status == 200, run
     assert {name: run["conf"].get(name) for name in values} == values, "what was filled in is what arrives"
     cells = Matrix.under(spec.resolve(run["conf"], run["conf"]["preset"]), spec.axes).cells("s")
-    assert len(cells) > len(spec.axes), "the values are legal together"
+    assert len(cells) >= 4, "the values are legal together"
     expect(form.ui.dialog).to_have_count(0)
 
 
