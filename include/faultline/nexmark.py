@@ -27,8 +27,8 @@ KAFKA_RATE = 2_000.0
 AWAITING_TIME = ("q4", "q5", "q6", "q7", "q8", "q9", "q11")
 # What watermarks wait for, in the suite.
 WATERMARK_S = 4.0
-# Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so queries
-# without state take many; one with state must be done with a batch in a few seconds on two cores.
+# Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
+# queries without state take many; one with state must be done with a batch in a few seconds on two cores.
 BATCH_EVENTS = 5_000_000
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 SMALLER_BATCH = 500_000
