@@ -36,7 +36,7 @@ def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
     )
     events = Events(numbers, Rules.of(config["rules"]))
     made = Streams(events.person(), events.auction(), events.bid())
-    return made.with_watermark(milliseconds(config["watermark_s"])) if query.event_time else made
+    return query.timed(made, milliseconds(config["watermark_s"]))
 
 
 def start(spark: SparkSession, config: Config) -> StreamingQuery:
@@ -66,10 +66,8 @@ def through_kafka(config: Config) -> None:
     query = load(config["query"])
 
     def results(records: DataFrame, config: Config) -> DataFrame:
-        streams = parsed(records)
-        if query.event_time:
-            streams = streams.with_watermark(milliseconds(config["watermark_s"]))
-        return output(query.build(records.sparkSession, streams), query)
+        taken = query.timed(parsed(records), milliseconds(config["watermark_s"]))
+        return output(query.build(records.sparkSession, taken), query)
 
     run(results, __doc__, output_mode=query.mode)
 

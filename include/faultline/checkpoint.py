@@ -121,20 +121,17 @@ def state_document(checkpoint: Path) -> dict[str, Any]:
     snapshot_bytes = changelog_bytes = 0
     snapshots = []
     for operator, partition, store in _stores(checkpoint / "state"):
-        archives = sorted(store.glob("[0-9]*.zip"), key=_version)
+        # The in-memory store has names of its own for both: `snapshot` and `delta`.
+        archives = sorted(_files(store, ".zip", ".snapshot"), key=_version)
         name = "" if store == partition else store.name
         where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
         snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
-        # The in-memory store has files of its own, named by version as well.
-        whole = sorted(store.glob("[0-9]*.snapshot"), key=_version)
-        base_of = _version(whole[-1]) if whole else 0
-        snapshot_bytes += whole[-1].stat().st_size if whole else 0
-        changelog_bytes += sum(path.stat().st_size for path in store.glob("[0-9]*.delta") if _version(path) > base_of)
         newest = archives[-1] if archives else None
         if newest:
-            snapshot_bytes += newest.stat().st_size + _table_bytes(newest)
+            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ".zip" else 0)
         base = _version(newest) if newest else 0
-        changelog_bytes += sum(path.stat().st_size for path in store.glob("[0-9]*.changelog") if _version(path) > base)
+        changes = _files(store, ".changelog", ".delta")
+        changelog_bytes += sum(path.stat().st_size for path in changes if _version(path) > base)
     return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
 
 
@@ -146,6 +143,10 @@ def _stores(state: Path) -> Iterator[tuple[Path, Path, Path]]:
             for store in sorted(partition.iterdir()):
                 if store.is_dir():
                     yield operator, partition, store
+
+
+def _files(store: Path, *suffixes: str) -> list[Path]:
+    return [path for suffix in suffixes for path in store.glob(f"[0-9]*{suffix}")]
 
 
 def _version(path: Path) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from faultline.airflow_api import AirflowApi
-from faultline.config import Configuration, parse_configuration, suggest
+from faultline.config import Configuration, parse_configuration
 from faultline.demo import await_dags, follow, newest_records
 from faultline.entry import Entry
 from faultline.environment import default_build
@@ -24,6 +24,7 @@ from faultline.operations import bring_up
 from faultline.points import Point, points_of
 from faultline.record import Record
 from faultline.settings import load_settings
+from faultline.single import split_words
 
 DAG_ID = "nexmark"
 # Seconds that an experiment takes beside its warm-up and measured time.
@@ -35,17 +36,8 @@ Say = Callable[[str], None]
 
 def form_of(given: Sequence[str]) -> dict[str, Any]:
     """`key=value` words as what is filled into the matrix's form. Raises ConfigError naming the key."""
-    spec, values = MATRICES[DAG_ID], dict[str, str]()
-    known = [*Configuration.model_fields, *SWEEP]
-    for item in given:
-        key, separator, text = item.partition("=")
-        if not separator:
-            raise ConfigError(f"{item}: give KEY=VALUE, such as preset=smoke")
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
-        if key in values:
-            raise ConfigError(f"{key}: given twice; keep one")
-        values[key] = text
+    spec = MATRICES[DAG_ID]
+    values = split_words(given, [*Configuration.model_fields, *SWEEP], example="preset=smoke")
     form: dict[str, Any] = {key: values.pop(key) for key in SWEEP if key in values}
     spec.values(form.get("preset", DEFAULT))
     if "repetitions" in form:

@@ -12,6 +12,7 @@ from faultline.attempt import Attempt, new_attempt_id, write_json
 from faultline.config import Configuration
 from faultline.environment import default_build, describe
 from faultline.errors import Cancelled, ConfigError
+from faultline.nexmark import query_file
 from faultline.orphans import owner_here
 from faultline.quiet import await_quiet, longest_wait_s
 from faultline.recorder import lock_holder
@@ -154,11 +155,13 @@ def check_capacity(config: Configuration) -> None:
 
 
 def check_source(config: Configuration) -> None:
-    """Refuses a corpus or a price file that cannot be used, naming file and line."""
+    """Refuses a corpus, a price file or a query that cannot be used, naming file and line."""
     from generators.errors import InputError
     from generators.prices import closes_of
     from generators.text import TextLines
 
+    if config.workload == "nexmark" and not query_file(config.query):
+        raise ConfigError(f"query: {config.query} has no file in spark_jobs/nexmark/queries; restore it")
     named = source(config)
     try:
         if "corpus" in named:

@@ -36,19 +36,12 @@ Say = Callable[[str], None]
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
-    values: dict[str, Any] = {"workload": workload}
     known = [*Configuration.model_fields, *BOOKKEEPING]
-    for item in given:
-        key, separator, text = item.partition("=")
-        if not separator:
-            raise ConfigError(f"{item}: give KEY=VALUE, such as state_mb=8")
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
-        if key in values and key != "workload":
-            raise ConfigError(f"{key}: given twice; keep one")
+    values: dict[str, Any] = {"workload": workload, **split_words(given, known, example="state_mb=8")}
+    for key, built_in in BUILT_IN_PATHS.items():
         # A relative path is meant from here, wherever the experiment will run.
-        foreign = key in BUILT_IN_PATHS and text != BUILT_IN_PATHS[key]
-        values[key] = str(Path(text).absolute()) if foreign else text
+        if values.get(key, built_in) != built_in:
+            values[key] = str(Path(values[key]).absolute())
     bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
     config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
     if "repetition" in bookkeeping:
@@ -59,6 +52,21 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     check_source(config)
     Order(config, **bookkeeping)
     return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:
+    """`key=value` words by key. Raises ConfigError for one that is none, is not `known`, or comes twice."""
+    values: dict[str, str] = {}
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        if key in values:
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    return values
 
 
 def describe_faults(workload: str, given: Sequence[str]) -> list[str]:

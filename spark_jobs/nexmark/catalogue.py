@@ -17,11 +17,11 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from running import NEWEST
 
 QUERIES = Path(__file__).parent / "queries"
 SIDE_ROWS = 10_000
 _OPTION = re.compile(r"^-- (mode|event time|key|beside): (.+)$", re.MULTILINE)
-NEWEST = "newest"  # as in running.py
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ class Query:
     key: tuple[str, ...]
     beside: tuple[str, ...]
     build: Callable[[SparkSession, Streams], DataFrame]
+
+    def timed(self, streams: Streams, delay: str) -> Streams:
+        """The streams as the query takes them: with watermarks where it needs them."""
+        return streams.with_watermark(delay) if self.event_time else streams
 
 
 def names() -> list[str]:

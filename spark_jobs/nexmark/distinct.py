@@ -91,9 +91,6 @@ class DistinctCounts(StatefulProcessor):
             self._seen.updateValue((kind, int(piece)), (np.union1d(seen, fresh).tobytes(),))
         return total
 
-    def close(self) -> None:
-        pass
-
 
 def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> Ints:
     """Rows by group; columns: all of them (0 unless `totals`), then by rank."""

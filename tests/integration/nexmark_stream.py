@@ -62,9 +62,7 @@ class Run:
             session.readStream.format("rate-micro-batch").option("rowsPerBatch", self._batch)
             .option("numPartitions", 2).option("startTimestamp", 0).load()
         )  # fmt: skip
-        made = streams(numbers(rows, self._events, closing=query.event_time))
-        if query.event_time:
-            made = made.with_watermark(DELAY)
+        made = query.timed(streams(numbers(rows, self._events, closing=query.event_time)), DELAY)
         with self._planning:
             frame = query.build(session, made)
 

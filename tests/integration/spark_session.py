@@ -28,7 +28,19 @@ def local_session(folder: Path) -> SparkSession:
     os.environ.setdefault("JAVA_HOME", str(find_java(folder / "java.json").home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for name, value in local_settings(folder).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    # At the interpreter's end its connections say that they close, when nothing is left to say it to.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return session
+
+
+def local_settings(folder: Path) -> dict[str, str]:
+    """Settings of a local Spark, whose files go to `folder`."""
+    return {
         **engine_settings(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -40,11 +52,3 @@ def local_session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
-    builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    # At the interpreter's end its connections say that they close, when nothing is left to say it to.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    return session

@@ -17,10 +17,10 @@ from faultline.java import find_java
 from faultline.nexmark import QUERIES
 from faultline.services import spark_home
 from faultline.settings import ROOT
-from faultline.spark_conf import NEXMARK_SETTINGS, engine_settings
+from faultline.spark_conf import NEXMARK_SETTINGS
 from faultline.waiting import wait_until
 from tests.integration.nexmark_oracle import answer, streamed
-from tests.integration.spark_session import PROGRAMS
+from tests.integration.spark_session import PROGRAMS, local_settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3000)]
 
@@ -31,18 +31,11 @@ LIMIT_S = 1200
 
 def command(folder: Path, *arguments: str) -> list[str]:
     conf = {
-        **engine_settings(),
+        **local_settings(folder),
         **NEXMARK_SETTINGS,
         "spark.driver.memory": "3g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "2",
-        # Few events: compiling them well takes longer than working through them.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     program = str(ROOT / "tests" / "integration" / "nexmark_stream.py")

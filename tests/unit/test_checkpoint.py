@@ -37,3 +37,12 @@ def test_every_store_of_every_operator_counts(tmp_path: Path) -> None:
 
 def test_a_query_without_state_has_none(tmp_path: Path) -> None:
     assert state_document(tmp_path) == {"snapshot_bytes": 0, "changelog_bytes": 0, "snapshots": []}
+
+
+def test_the_store_in_memory_counts_alike(tmp_path: Path) -> None:
+    store = tmp_path / "state" / "0" / "0"
+    store.mkdir(parents=True)
+    for name, size in (("1.delta", 10), ("2.delta", 20), ("2.snapshot", 300), ("3.delta", 40)):
+        (store / name).write_bytes(b"x" * size)
+    found = state_document(tmp_path)
+    assert (found["snapshot_bytes"], found["changelog_bytes"]) == (300, 40)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from faultline.config import Configuration, Query, parse_configuration
 from faultline.errors import ConfigError
 from faultline.nexmark import BATCH_EVENTS, QUERIES, batch_events, pieces, query_file, rules
+from faultline.preparing import check_source
 
 
 def nexmark(**values: Any) -> Configuration:
@@ -49,6 +50,12 @@ def test_bad_input_is_refused_by_name(values: dict[str, Any], said: str) -> None
     with pytest.raises(ConfigError) as refused:
         nexmark(**values)
     assert str(refused.value).startswith(said)
+
+
+def test_a_query_without_a_file_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faultline.preparing.query_file", lambda name: False)
+    with pytest.raises(ConfigError, match="query: q3 has no file in spark_jobs/nexmark/queries; restore it"):
+        check_source(nexmark(query="q3"))
 
 
 def test_the_suites_own_events_are_no_choice() -> None:

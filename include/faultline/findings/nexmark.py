@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from faultline import nexmark
 from faultline.findings.finding import Claim, Outcome, Verdict
 from faultline.findings.measures import valid
 from faultline.record import Record
@@ -24,7 +25,7 @@ TWO_CORES: Mapping[str, float] = {
     "q0": 483, "q1": 512, "q2": 576, "q3": 359, "q4": 63, "q5": 114, "q7": 55, "q8": 285, "q9": 39, "q11": 73,
     "q12": 229, "q14": 535, "q15": 110, "q16": 49, "q17": 138, "q18": 72, "q19": 94, "q20": 53, "q21": 219, "q22": 357,
 }  # fmt: skip
-STATELESS = ("q0", "q1", "q2", "q14", "q21", "q22")
+STATELESS = tuple(query for query in nexmark.STATELESS if query in TWO_CORES)
 STATELESS_RATIO, AHEAD = 1.5, 16
 
 

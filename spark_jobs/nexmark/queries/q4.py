@@ -40,9 +40,6 @@ class Means(StatefulProcessor):
         self._state.update((count, total))
         yield pd.DataFrame({"category": [key[0]], "final": [total // count], "newest": [newest]})
 
-    def close(self) -> None:
-        pass
-
 
 def query(streams: Streams) -> DataFrame:
     """Columns category, final, newest; a row for each category with new winners, in each batch."""

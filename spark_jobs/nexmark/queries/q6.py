@@ -47,9 +47,6 @@ class LastPrices(StatefulProcessor):
         made = {"seller": ordered["seller"], "avg_price": means.astype("int64"), "newest": ordered["newest"]}
         yield pd.DataFrame(made)[ordered["fresh"]]
 
-    def close(self) -> None:
-        pass
-
 
 def query(streams: Streams) -> DataFrame:
     """Columns seller, avg_price, newest; a row for each auction that is over and got a bid."""
