@@ -1,0 +1,102 @@
+"""The stages' own view of Kafka: how long topics are, ranges of records, and producers. One connection a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+TIMEOUT_S = 30.0
+CHUNK_RECORDS = 50_000
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records of a partition."""
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    offsets: list[int]
+    timestamps_ms: list[int]
+
+
+class TopicEnds:
+    """End offsets of some topics, all in one request. Raises KafkaException when the broker does not answer."""
+
+    def __init__(self, bootstrap: str, topics: Iterable[str], partitions: int) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._wanted = {
+            TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(partitions)
+        }
+
+    def read(self) -> dict[str, dict[str, int]]:
+        """Topic -> partition -> end offset."""
+        found: dict[str, dict[str, int]] = {}
+        for place, future in self._admin.list_offsets(self._wanted, request_timeout=TIMEOUT_S).items():
+            found.setdefault(place.topic, {})[str(place.partition)] = future.result(TIMEOUT_S).offset
+        return found
+
+
+@cache
+def producer(bootstrap: str) -> Producer:
+    """This process's producer. What it sends is there after a flush."""
+    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+
+
+def flush(sender: Producer) -> None:
+    """Returns when all that was sent is acknowledged. Raises TimeoutError otherwise."""
+    if sender.flush(TIMEOUT_S):
+        raise TimeoutError(f"kafka: records not acknowledged within {TIMEOUT_S:g} s")
+
+
+def send(sender: Producer, topic: str, key: str | None, value: str | bytes, **options: Any) -> None:
+    """Sends one record, waiting while the producer's queue is full."""
+    while True:
+        try:
+            return sender.produce(topic, value, key, **options)
+        except BufferError:
+            sender.poll(0.1)
+
+
+def read_range(bootstrap: str, topic: str, partition: int, first: int, end: int) -> Iterator[Chunk]:
+    """Records [first, end) in chunks. Raises KafkaException, also when nothing comes for 30 s."""
+    consumer = _consumer(bootstrap)
+    consumer.assign([TopicPartition(topic, partition, first)])
+    try:
+        while first < end:
+            messages = consumer.consume(min(end - first, CHUNK_RECORDS), TIMEOUT_S)
+            if not messages:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic}:{partition}: no record {first}"))
+            for message in messages:
+                if message.error():
+                    raise KafkaException(message.error())
+            # The consumer may have read beyond the end already.
+            messages = [message for message in messages if message.offset() < end]
+            if not messages:
+                return
+            yield Chunk(
+                [message.key() for message in messages],
+                [message.value() for message in messages],
+                [message.offset() for message in messages],
+                [message.timestamp()[1] for message in messages],
+            )
+            first = messages[-1].offset() + 1
+    finally:
+        consumer.unassign()
+
+
+@cache
+def _consumer(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "faultline-stage",  # never committed to: places come from Spark
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 20,
+        }
+    )

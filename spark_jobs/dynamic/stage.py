@@ -1,0 +1,202 @@
+"""One stage of the chain as a streaming query that can be started, held, and replaced by one of another parallelism."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from .admission import Orders
+from .persisting import Persisting
+from .replay import EDEN
+from .source import NAME
+from .stages import PERSIST, QUERIES, SOURCE, TEXT
+from .trail import committed_position
+
+HOLD_LIMIT_S = 120.0
+REHEARSED_RECORDS = 500
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a stage is told. `inputs`: queue -> topic, of `partitions` partitions each. `output`: topic, or None for
+    the last stage, which persists. `groups`: partitions of its state. `failing`: of `failing.Failing`, or None.
+    """
+
+    name: str
+    bootstrap: str
+    inputs: dict[str, str]
+    partitions: int
+    output: str | None
+    folder: Path
+    trigger: str
+    groups: int
+    failing: dict[str, Any] | None
+    ends_chain: bool
+
+
+@dataclass
+class Progress:
+    """What a stage's query last reported: how far it read each queue, batches that ended, when the last one did."""
+
+    position: dict[str, dict[str, int]] = field(default_factory=dict)
+    batches: int = 0
+    rows_per_s: float = 0.0
+    ended_s: float = 0.0
+
+
+class Stage:
+    """Keeps the query of one stage. Every start counts as a generation, whose queries are named `<stage>-<number>`."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, parallelism: int, persisting: Persisting | None) -> None:
+        self._spark, self.plan, self.parallelism = spark, plan, parallelism
+        self._persisting = persisting
+        self._generation = 0
+        self._limit: float | None = None
+        self._hold = False
+        self._orders = plan.folder / f"{plan.name}.orders"
+        self._changed = threading.Condition()
+        self.progress = Progress()
+        self.query: StreamingQuery | None = None
+        self._write_orders()
+
+    @property
+    def name(self) -> str:
+        """As in `stages.NAMES`."""
+        return self.plan.name
+
+    def limit(self, limit: float | None) -> None:
+        """Records/s that the stage may take in from the next batch on; None: no limit."""
+        if limit != self._limit:
+            self._limit = limit
+            self._write_orders()
+
+    def start(self) -> None:
+        """Starts the query where its checkpoint, or the store, says that it had come to."""
+        self._generation += 1
+        begin = None
+        checkpoint = self.plan.folder / self.name
+        if self._persisting is not None:
+            # The store knows where to begin, so what an earlier checkpoint says must not count.
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            begin = self._persisting.position
+            self.progress.position = {EDEN: begin} if begin else {}
+        else:
+            self.progress.position = committed_position(checkpoint)
+        # Tasks of all stages take turns, instead of those of one batch going first.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        tuples = self._tuples(begin, self._orders, self.parallelism, self.plan.failing)
+        writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(checkpoint))
+        self.query = (
+            writer.queryName(f"{self.name}-{self._generation}").trigger(processingTime=self.plan.trigger).start()
+        )
+
+    def reported(self, position: dict[str, dict[str, int]], rows_per_s: float) -> None:
+        """The query ended a batch."""
+        with self._changed:
+            self.progress = Progress(position, self.progress.batches + 1, rows_per_s, time.monotonic())
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ends the query, in the midst of a batch if need be."""
+        if self.query is not None:
+            self.query.stop()
+
+    def replace(self, parallelism: int, *, warm: bool) -> float:
+        """Goes on with another parallelism from the same checkpoint; seconds in which no batch was in work.
+
+        `warm`: the new plan has run on a few records beforehand, and the old query ends at a batch boundary. Otherwise
+        it is stopped and started, and what its last batch had done is done again.
+        """
+        if warm:
+            self._rehearse(parallelism)
+            self._await_boundary()
+        batches, ended_s = self.progress.batches, self.progress.ended_s
+        self.stop()
+        self.parallelism = parallelism
+        self._hold = False
+        self._write_orders()
+        self.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self.progress.batches > batches, HOLD_LIMIT_S)
+        return max(0.0, self.progress.ended_s - self._first_batch_s() - ended_s)
+
+    def _first_batch_s(self) -> float:
+        """How long the newest batch was in work."""
+        last = self.query.lastProgress if self.query is not None else None
+        return float(last["durationMs"]["triggerExecution"]) / 1000 if last else 0.0
+
+    def _await_boundary(self) -> None:
+        """Lets the batch in work end, and no other begin."""
+        self._hold = True
+        self._write_orders()
+        assert self.query is not None
+        deadline = time.monotonic() + HOLD_LIMIT_S
+        # Two looks: a batch may be planned by orders that were read just before.
+        for _ in range(2):
+            while self.query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            time.sleep(POLL_S)
+
+    def _rehearse(self, parallelism: int) -> None:
+        """Runs the new plan on the last records of the input, beside the old one, into nothing."""
+        begin = {part: max(0, at - REHEARSED_RECORDS) for part, at in self.progress.position.get(EDEN, {}).items()}
+        if not any(begin.values()):
+            return
+        checkpoint = self.plan.folder / f"{self.name}-rehearsal"
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        orders = self.plan.folder / f"{self.name}-rehearsal.orders"
+        Orders().write(orders)
+        tuples = self._tuples(begin, orders, parallelism, None)
+        query = QUERIES.get(self.name)
+        rows = tuples if query is None else query(tuples, parallelism)
+        writer = rows.writeStream.format("noop").outputMode("update")
+        rehearsal = writer.option("checkpointLocation", str(checkpoint)).start()
+        deadline = time.monotonic() + HOLD_LIMIT_S
+        while rehearsal.lastProgress is None and rehearsal.isActive and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        rehearsal.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _tuples(
+        self, begin: dict[str, int] | None, orders: Path, parallelism: int, failing: dict[str, Any] | None
+    ) -> DataFrame:
+        plan = self.plan
+        options = {
+            "bootstrap": plan.bootstrap,
+            "topics": json.dumps(plan.inputs),
+            "partitions": plan.partitions,
+            "orders": str(orders),
+            "roles": str(plan.folder / "roles"),
+            "parallelism": parallelism,
+            "text": TEXT[self.name],
+            "fresh": str(self.name == SOURCE).lower(),
+            "begin": json.dumps(begin),
+            "failing": json.dumps(failing),
+        }
+        return self._spark.readStream.format(NAME).options(**options).load()
+
+    def _writer(self, tuples: DataFrame, parallelism: int) -> DataStreamWriter:
+        plan = self.plan
+        if self.name == PERSIST:
+            assert self._persisting is not None
+            return tuples.writeStream.foreachBatch(self._persisting)
+        rows = QUERIES[self.name](tuples, parallelism)
+        if plan.ends_chain:
+            header = F.struct(F.lit("lineage").alias("key"), F.lit(b"0").alias("value"))
+            rows = rows.withColumn("headers", F.array(header))
+        writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
+        return writer.option("topic", plan.output or "").outputMode("update")
+
+    def _write_orders(self) -> None:
+        Orders(self._limit, self._hold).write(self._orders)

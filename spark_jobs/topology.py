@@ -1,0 +1,139 @@
+"""A chain of stages, each a streaming query with its own parallelism, linked by Kafka topics: source, split, count and
+perhaps persist. Four mechanisms of `dynamic` keep it responsive, each of which can be left out.
+
+    spark-submit topology.py --config FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from dynamic.chain import Chain, ChainListener, Hearing, Regulator, Replacement
+from dynamic.persisting import Persisting, open_store
+from dynamic.pressure import PressureRules
+from dynamic.replacement import ReplacementRules
+from dynamic.replay import EDEN
+from dynamic.source import StageSource
+from dynamic.stage import Plan, Stage
+from dynamic.stages import COUNT, PERSIST, SPLIT
+from dynamic.trail import FrontierLog, Journal
+from pyspark.sql import SparkSession
+from running import POLL_S, await_executors, milliseconds
+
+Config = dict[str, Any]
+# Stages whose tuples can fail, and be read again as lines.
+REPLAYED = (SPLIT, COUNT)
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Sends the package `dynamic` to wherever Python runs for Spark: planners and workers import it there."""
+    folder = Path(__file__).parent / "dynamic"
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch) / "dynamic.zip"
+        with zipfile.ZipFile(archive, "w") as package:
+            for module in sorted(folder.glob("*.py")):
+                package.write(module, f"dynamic/{module.name}")
+        spark.sparkContext.addPyFile(str(archive))
+
+
+def plans(config: Config) -> list[Plan]:
+    """What each stage is told; the output of one is the input of the next."""
+    topics, names = config["topics"], list(config["parallelism"])
+    folder = Path(config["checkpoint"])
+    found = []
+    for number, name in enumerate(names):
+        inputs = {EDEN: config["input_topic"] if number == 0 else topics[names[number - 1]]}
+        if number == 0 and config["replay"]:
+            inputs |= config["spaces"]
+        last = number == len(names) - 1
+        found.append(
+            Plan(
+                name=name,
+                bootstrap=config["bootstrap"],
+                inputs=inputs,
+                partitions=config["partitions"] if number == 0 else config["groups"],
+                output=None if name == PERSIST else config["output_topic"] if last else topics[name],
+                folder=folder,
+                trigger=milliseconds(config["trigger_s"]),
+                groups=config["groups"],
+                failing={**config["failing"], "stage": name} if config["failing"] and name in REPLAYED else None,
+                ends_chain=last,
+            )
+        )
+    return found
+
+
+def persisting(config: Config) -> Persisting | None:
+    """The last stage's hands, where there is one."""
+    if PERSIST not in config["parallelism"]:
+        return None
+    return Persisting(open_store(config["store"]), config["bootstrap"], config["output_topic"], config["persistence"])
+
+
+def regulators(config: Config, stages: list[Stage], journal: Journal) -> list[Regulator]:
+    """One for each stage that has anything to look at: all with back-pressure, split and count with replacement."""
+    pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
+    replacing = config["replacement"]
+    replacement = (
+        Replacement(ReplacementRules(**replacing["rules"]), replacing["window_s"], replacing["warm"])
+        if replacing
+        else None
+    )
+    return [
+        Regulator(
+            stage, above, pressure, replacement if stage.name in REPLAYED else None, config["control_topic"], journal
+        )
+        for above, stage in zip([None, *stages], stages, strict=False)
+    ]
+
+
+def main() -> None:
+    """The life of the program: all stages until the stop file is there, and then what still waits is written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
+    options, _ = parser.parse_known_args()
+    config: Config = json.loads(options.config.read_text())
+    if config.get("store", {}).get("kind") == "postgresql":
+        config["store"]["address"] = os.environ["FAULTLINE_TOPOLOGY_DATABASE"]  # a password stands in no file
+
+    spark = SparkSession.builder.getOrCreate()
+    ship_package(spark)
+    spark.dataSource.register(StageSource)
+    checkpoint = Path(config["checkpoint"])
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "roles").touch()
+    if not (checkpoint / "state").is_symlink():
+        (checkpoint / "state").symlink_to(Path(COUNT) / "state")
+    journal = Journal(Path(config["journal"]))
+    hands = persisting(config)
+    stages = [
+        Stage(spark, plan, config["parallelism"][plan.name], hands if plan.name == PERSIST else None)
+        for plan in plans(config)
+    ]
+    application = spark.sparkContext.applicationId
+    log = FrontierLog(checkpoint, config["input_topic"], Journal(Path(config["listener_log"])), application)
+    listener = ChainListener(stages, log, journal)
+    await_executors(spark, config["executors"])
+    spark.streams.addListener(listener)
+    journal.write("started", application=application, parallelism=config["parallelism"])
+    for stage in reversed(stages):
+        stage.start()
+    listener.resume()
+    watching = regulators(config, stages, journal)
+    heard = {regulator.stage_name: regulator for regulator in watching}
+    hearing = Hearing(config["bootstrap"], config["control_topic"], heard) if config["control_topic"] else None
+    Chain(stages, watching, listener, hearing).run(Path(config["stop_file"]).exists, POLL_S)
+    if hands is not None:
+        hands.close()
+    journal.write("stopped", most_queued={one.stage_name: one.most_queued for one in watching})
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""The rules of the dynamic topology under any course of events: pressure, admission, replay, replacement, frontier."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.dynamic.admission import Allowance, Orders, advance
+from spark_jobs.dynamic.control import Message, decode, encode
+from spark_jobs.dynamic.frontier import Frontier, Reached
+from spark_jobs.dynamic.pressure import (
+    LEAST_PERIOD_S,
+    LONGEST_WAIT_S,
+    MOST_DIVISION,
+    Act,
+    PressureRules,
+    Throttle,
+    Watch,
+)
+from spark_jobs.dynamic.replacement import ReplacementRules, Ring, dispersion, groups_of, mean, task_of
+from spark_jobs.dynamic.replay import EDEN, SPACES, Position, places, plan
+
+factors = st.floats(0.51, 0.99)
+divisors = st.floats(1.1, 8.0)
+
+
+class Chain:
+    """A stage below one that sends at `demand` unless it is throttled; both told the time in steps of 0.25 s."""
+
+    STEP_S = 0.25
+
+    def __init__(self, rules: PressureRules, demand: float, capacity: float) -> None:
+        self.watch, self.throttle = Watch(rules), Throttle(rules.divisor)
+        self.demand, self.capacity = demand, capacity
+        self.queue, self.now_s = 0.0, 0.0
+        self.signals: list[tuple[float, Act]] = []
+        self.limits: set[float | None] = set()
+
+    @property
+    def rate(self) -> float:
+        return min(self.demand, self.throttle.limit or math.inf)
+
+    def run(self, seconds: float) -> Chain:
+        for _ in range(round(seconds / self.STEP_S)):
+            self.now_s += self.STEP_S
+            self.queue = max(0.0, self.queue + (self.rate - self.capacity) * self.STEP_S)
+            act = self.watch.look(self.now_s, int(self.queue), self.rate)
+            if act:
+                self.throttle.hear(act, self.now_s, self.rate)
+                self.watch.sent(act, self.now_s, int(self.queue), self.rate)
+                self.signals.append((self.now_s, act))
+            self.limits.add(self.throttle.limit)
+        return self
+
+
+@given(factors, divisors, st.integers(100, 100_000), st.floats(10, 10_000), st.floats(10, 10_000))
+def test_pressure_keeps_the_rate_in_bounds_and_signals_at_most_once_a_period(
+    load_factor: float, divisor: float, capacity: int, demand: float, served: float
+) -> None:
+    rules = PressureRules(capacity, load_factor, divisor)
+    chain = Chain(rules, demand, served).run(120)
+    assert all(limit is None or demand / MOST_DIVISION * 0.99 <= limit <= demand for limit in chain.limits)
+    times = [at for at, _ in chain.signals]
+    assert all(later - earlier >= LEAST_PERIOD_S for earlier, later in zip(times, times[1:], strict=False))
+    if demand <= served:
+        assert not chain.signals
+
+
+@given(factors, divisors, st.integers(100, 100_000), st.floats(1.1, 20))
+def test_the_first_rate_returns_after_an_overload_and_the_limit_is_gone(
+    load_factor: float, divisor: float, capacity: int, overload: float
+) -> None:
+    chain = Chain(PressureRules(capacity, load_factor, divisor), demand=1000 * overload, capacity=1000).run(60)
+    chain.demand = 500.0
+    # Each of the steps may have to wait for the longest time, and the queue has to be worked off first.
+    chain.run(capacity / 500 + (math.log(MOST_DIVISION, divisor) + 3) * LONGEST_WAIT_S)
+    assert chain.throttle.limit is None and chain.watch.steps == 0
+
+
+@given(factors, st.floats(1.5, 4.0), st.integers(1000, 20_000), st.floats(1.2, 5))
+def test_a_load_that_stays_makes_no_oscillation(
+    load_factor: float, divisor: float, capacity: int, overload: float
+) -> None:
+    chain = Chain(PressureRules(capacity, load_factor, divisor), demand=1000 * overload, capacity=1000).run(1800)
+    eased = [at for at, act in chain.signals if act is Act.EASE]
+    # After a settling time a try is made once in a while, and its waits have grown to their end.
+    late = [at for at in eased if at > 900]
+    assert len(late) <= 900 / LONGEST_WAIT_S + 2
+    assert chain.queue <= capacity * 3
+
+
+def test_a_signal_is_due_again_until_it_was_sent() -> None:
+    watch = Watch(PressureRules(100))
+    assert watch.look(0.0, 90, 10.0) is Act.SLOW
+    assert watch.look(0.1, 90, 10.0) is Act.SLOW  # the control topic did not take the first one
+    watch.sent(Act.SLOW, 0.1, 90, 10.0)
+    assert watch.look(0.2, 95, 10.0) is None
+    assert watch.look(0.1 + LEAST_PERIOD_S, 95, 10.0) is Act.SLOW
+
+
+def test_equation_1_gives_half_the_time_until_the_queue_is_full() -> None:
+    assert PressureRules(1000).sensitivity_s(800, 50.0) == pytest.approx(2.0)
+    assert PressureRules(1000).sensitivity_s(1200, 50.0) == LEAST_PERIOD_S
+    assert PressureRules(1000).sensitivity_s(0, 0.0) == LONGEST_WAIT_S
+
+
+def test_a_shrinking_queue_needs_no_further_signal() -> None:
+    watch = Watch(PressureRules(100))
+    watch.sent(Act.SLOW, 0.0, 95, 10.0)
+    assert watch.look(5.0, 90, 10.0) is None
+    assert watch.look(5.0, 96, 10.0) is Act.SLOW
+
+
+def test_a_limit_is_given_up_when_nobody_renews_it() -> None:
+    throttle = Throttle(2.0, lease_s=10.0)
+    throttle.hear(Act.SLOW, 0.0, 100.0)
+    assert throttle.limit == 50.0
+    throttle.hear(Act.KEEP, 8.0, 50.0)
+    assert not throttle.check(17.0)
+    assert throttle.limit == 50.0
+    assert throttle.check(18.0)
+    assert throttle.limit is None
+
+
+@given(divisors, st.integers(1, 200), st.floats(1.0, 1e6))
+def test_as_many_easings_as_signals_give_the_first_rate_back(divisor: float, signals: int, rate: float) -> None:
+    throttle = Throttle(divisor)
+    for _ in range(signals):
+        throttle.hear(Act.SLOW, 0.0, rate)
+        assert throttle.limit is not None and rate / MOST_DIVISION <= throttle.limit < rate
+    for _ in range(signals):
+        throttle.hear(Act.EASE, 0.0, rate)
+    assert throttle.limit is None
+
+
+@given(st.text(max_size=5), st.text(max_size=5), st.text(max_size=5), st.integers(0, 10**9))
+def test_messages_survive_the_control_topic(sender: str, to: str, act: str, count: int) -> None:
+    message = Message(sender, to, act, count)
+    assert decode(encode(message)) == message
+
+
+@given(st.binary())
+def test_nothing_on_the_control_topic_breaks_a_reader(value: bytes) -> None:
+    assert decode(value) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"null", b"[]", b"{}", b'"x"', b'{"version":2,"sender":"a","to":"b","act":"slow"}',
+        b'{"version":1,"sender":1,"to":"b","act":"slow"}', b'{"version":1,"sender":"a","to":"b","act":"slow","x":1}',
+        b'{"version":1,"sender":"a","to":"b","act":"failed","count":"7"}',
+    ],
+)  # fmt: skip
+def test_messages_of_another_version_are_left_out(value: bytes | None) -> None:
+    assert decode(value) is None
+
+
+offsets = st.dictionaries(st.sampled_from("01234"), st.integers(0, 50), min_size=1)
+
+
+@given(offsets, offsets, st.none() | st.integers(0, 200))
+def test_a_batch_takes_its_budget_and_no_more(start: dict[str, int], more: dict[str, int], budget: int | None) -> None:
+    ends = {partition: at + more.get(partition, 0) for partition, at in start.items()}
+    reached = advance(start, ends, budget)
+    taken = sum(reached.values()) - sum(start.values())
+    waiting = sum(ends.values()) - sum(start.values())
+    assert taken == (waiting if budget is None else min(waiting, budget))
+    assert all(start[partition] <= reached[partition] <= ends[partition] for partition in start)
+
+
+def test_a_topic_that_was_made_anew_takes_nothing_back() -> None:
+    assert advance({"0": 10}, {"0": 3}, None) == {"0": 10}
+    assert advance({"0": 10}, {}, 5) == {"0": 10}
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=100), st.floats(1, 1000))
+def test_an_allowance_follows_the_rate_but_for_a_second(steps: list[float], limit: float) -> None:
+    allowance, now, taken = Allowance(), 0.0, 0
+    for step in steps:
+        now += step
+        taken += allowance.take(now, limit) or 0
+    assert taken <= limit * (now + 1) + 1
+    assert Allowance().take(0.0, None) is None
+
+
+def test_orders_are_read_as_they_were_written(tmp_path: Path) -> None:
+    assert Orders.read(tmp_path / "x") == Orders()
+    Orders(12.5, True).write(tmp_path / "x")
+    assert Orders.read(tmp_path / "x") == Orders(12.5, True)
+
+
+def queues(eden: int, a: int, b: int) -> dict[str, dict[str, int]]:
+    return {EDEN: {"0": eden}, "a": {"0": a}, "b": {"0": b}}
+
+
+BEGIN = Position(queues(0, 0, 0))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.none() | st.integers(1, 15)), max_size=40),
+    st.integers(1, 15),
+)
+def test_every_tuple_is_read_once_and_none_waits_for_ever(
+    course: list[tuple[int, int, int | None]], budget: int
+) -> None:
+    position, ends = BEGIN, queues(0, 0, 0)
+    read = dict.fromkeys((EDEN, *SPACES), 0)
+
+    def step(limit: int | None) -> None:
+        nonlocal position
+        after = plan(position, ends, limit)
+        for queue, _, first, last in places(position, after):
+            assert first == read[queue] < last <= ends[queue]["0"]
+            read[queue] = last
+        position = after
+
+    for new, failed, limit in course:
+        ends[EDEN]["0"] += new
+        ends[position.from_]["0"] += failed
+        step(limit)
+    everything = sum(end["0"] for end in ends.values())
+    for _ in range(everything + 3):
+        step(budget)
+    assert sum(read.values()) == everything
+    assert plan(position, ends, None) is position
+
+
+def test_to_is_read_before_eden_and_then_the_roles_change() -> None:
+    first = plan(BEGIN, queues(10, 0, 0), 4)
+    assert (first.offsets[EDEN]["0"], first.to) == (4, "b")
+    # Something failed: it goes to From, which is `a` now, and becomes To with the next swap.
+    second = plan(first, queues(10, 3, 0), 4)
+    assert (second.offsets[EDEN]["0"], second.offsets["a"]["0"], second.to) == (8, 0, "a")
+    third = plan(second, queues(10, 3, 0), 4)
+    assert (third.offsets["a"]["0"], third.offsets[EDEN]["0"], third.to) == (3, 9, "b")
+
+
+@given(st.dictionaries(st.sampled_from(["0", "1"]), st.integers(0, 9), min_size=2), st.sampled_from(SPACES))
+def test_a_position_survives_the_offset_log(eden: dict[str, int], to: str) -> None:
+    position = Position({EDEN: eden, "a": {"0": 1}, "b": {}}, to)
+    assert Position.of(position.document()) == position
+
+
+failures = st.lists(st.integers(0, 10_000), min_size=1, max_size=30)
+
+
+@given(failures, st.floats(0.1, 1.0))
+def test_mean_and_dispersion_agree_with_a_reference(failed: list[int], decay: float) -> None:
+    weights = decay ** np.arange(len(failed) - 1, -1, -1, dtype=float)
+    assert mean(failed) == pytest.approx(np.mean(failed))
+    assert dispersion(failed, decay) == pytest.approx(np.mean(weights * (np.array(failed) - np.mean(failed)) ** 2))
+
+
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 8), st.integers(1, 16))
+def test_parallelism_doubles_or_halves_within_its_bounds(failed: list[int], parallelism: int, most: int) -> None:
+    ring = Ring(ReplacementRules(windows=3, threshold=50.0, most=most))
+    parallelism = min(parallelism, most)
+    for one in failed:
+        wanted = ring.close_window(one, parallelism)
+        assert wanted in {parallelism, min(parallelism * 2, most), max(parallelism // 2, 1)}
+        parallelism = wanted
+
+
+def test_more_failures_double_fewer_halve_and_a_steady_number_does_nothing() -> None:
+    rules = ReplacementRules(windows=3, threshold=10.0)
+    assert [Ring(rules).close_window(0, 2) for _ in range(5)] == [2] * 5
+    ring = Ring(rules)
+    assert [ring.close_window(failed, 2) for failed in (0, 0, 100)] == [2, 2, 4]
+    # What it saw of two tasks says nothing about four.
+    assert [ring.close_window(failed, 4) for failed in (0, 0)] == [4, 4]
+    ring = Ring(rules)
+    assert [ring.close_window(failed, 4) for failed in (100, 100, 0)] == [4, 4, 2]
+    ring = Ring(rules)
+    assert [ring.close_window(500, 2) for _ in range(6)] == [2] * 6
+
+
+@given(st.integers(1, 16), st.integers(1, 64))
+def test_half_of_the_groups_move_when_the_parallelism_doubles(parallelism: int, groups: int) -> None:
+    moved = 0
+    for group in range(groups):
+        before, after = task_of(group, parallelism), task_of(group, 2 * parallelism)
+        assert after in (before, before + parallelism)
+        moved += after != before
+    assert abs(moved - groups / 2) <= parallelism / 2
+    read = [group for task in range(parallelism) for group in groups_of(task, parallelism, groups)]
+    assert sorted(read) == list(range(groups))
+
+
+def test_the_frontier_follows_the_slowest_stage() -> None:
+    frontier = Frontier(3)
+    frontier.took({"0": 5}, 100, {"0": 50})
+    frontier.took({"0": 9}, 200, {"0": 90})
+    assert frontier.advance(False) is None
+    frontier.passed(1, {"0": 60}, {"0": 600})
+    frontier.passed(2, {"0": 599}, {})
+    assert frontier.advance(False) is None
+    frontier.passed(2, {"0": 600}, {})
+    assert frontier.advance(False) == Reached({"0": 5}, 100)
+    assert frontier.advance(False) is None
+    frontier.passed(1, {"0": 90}, {"0": 900})
+    frontier.passed(2, {"0": 900}, {})
+    assert frontier.advance(False) == Reached({"0": 9}, 200)
+
+
+def test_the_newest_input_is_through_only_when_no_failed_tuple_waits() -> None:
+    frontier = Frontier(2)
+    frontier.took({"0": 5}, 100, {"0": 50})
+    frontier.passed(1, {"0": 50}, {})
+    assert frontier.advance(True) is None
+    # The source reads the failed tuple again: a batch without new input.
+    frontier.took({"0": 5}, 200, {"0": 51})
+    assert frontier.advance(False) is None
+    frontier.passed(1, {"0": 51}, {})
+    assert frontier.advance(False) == Reached({"0": 5}, 100)
+    # With newer input behind it, the first attempt is what counts.
+    frontier.took({"0": 7}, 300, {"0": 70})
+    frontier.passed(1, {"0": 70}, {})
+    frontier.took({"0": 8}, 400, {"0": 80})
+    assert frontier.advance(True) == Reached({"0": 7}, 300)
