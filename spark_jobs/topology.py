@@ -80,14 +80,16 @@ def regulators(config: Config, stages: list[Stage], journal: Journal) -> list[Re
     """One for each stage that has anything to look at: all with back-pressure, split and count with replacement."""
     pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
     replacing = config["replacement"]
-    replacement = (
-        Replacement(ReplacementRules(**replacing["rules"]), replacing["window_s"], replacing["warm"])
-        if replacing
-        else None
-    )
+    replacement = Replacement(ReplacementRules(**replacing.pop("rules")), **replacing) if replacing else None
     return [
         Regulator(
-            stage, above, pressure, replacement if stage.name in REPLAYED else None, config["control_topic"], journal
+            stage,
+            above,
+            pressure,
+            replacement if stage.name in REPLAYED else None,
+            config["control_topic"],
+            journal,
+            [other for other in stages if other is not stage],
         )
         for above, stage in zip([None, *stages], stages, strict=False)
     ]
@@ -128,7 +130,9 @@ def main() -> None:
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
     hearing = Hearing(config["bootstrap"], config["control_topic"], heard) if config["control_topic"] else None
-    Chain(stages, watching, listener, hearing).run(Path(config["stop_file"]).exists, POLL_S)
+    chain = Chain(stages, watching, listener, hearing)
+    chain.warm_up(**config["primer"])
+    chain.run(Path(config["stop_file"]).exists, POLL_S)
     if hands is not None:
         hands.close()
     journal.write("stopped", most_queued={one.stage_name: one.most_queued for one in watching})

@@ -14,6 +14,8 @@ from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
 from faultline.known_truth.script import parse_script
 from faultline.nexmark import KAFKA_RATE, RATE, WATERMARK_S, take_events
+from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
+from faultline.topology import parallelism, take_mechanisms, take_rules
 from generators.curve import parse_curve
 from generators.errors import InputError
 from generators.pacing import Schedule
@@ -81,6 +83,12 @@ def take_own(values: dict[str, Any]) -> None:
         for key, value in own.items():
             values.setdefault(key, value)
         values["events"] = take_events(values["events"] or {})
+    if values.get("workload") == "topology":
+        for key, value in TOPOLOGY_DEFAULTS.items():
+            values.setdefault(key, value)
+        stages = parallelism(str(values.get("parallelism", "1-1-1")))
+        values["mechanisms"] = take_mechanisms(str(values.get("mechanisms", "none")), stages)
+        values["topology"] = take_rules(values["topology"] or {})
 
 
 def take_plan(values: dict[str, Any]) -> None:

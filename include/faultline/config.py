@@ -48,7 +48,9 @@ BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "prices": BUILT_IN_PRICES}
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
 
-Workload = Literal["word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "nexmark", "known_truth"]
+Workload = Literal[
+    "word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "nexmark", "topology", "known_truth"
+]
 CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 StateStore = Literal["rocksdb", "memory"]
 Query = Literal[
@@ -68,7 +70,7 @@ def baseline_bins(interval_s: float) -> int:
 LATER_FIELDS = (
     "iterations", "window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users", "rate_curve",
     "skew_curve", "accept_overload", "prices", "query", "source", "events", "batch_events", "preload_events",
-    "state_store",
+    "state_store", "mechanisms", "parallelism", "topology",
 )  # fmt: skip
 
 
@@ -122,6 +124,14 @@ class Configuration(BaseModel):
         0, ge=0, le=10_000_000_000,
         description="Events that fill the state before the query is started again from its checkpoint and measured.",
     )  # fmt: skip
+    mechanisms: str = Field(
+        "none",
+        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see docs/matrices.md.",
+    )
+    parallelism: str = Field("1-1-1", description="Tasks of `topology`'s source-split-count, or with a fourth persist.")
+    topology: dict[str, Any] | None = Field(
+        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/matrices.md.'
+    )
     rate_curve: dict[str, Any] | None = Field(
         None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
     )
@@ -241,7 +251,7 @@ class Configuration(BaseModel):
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
-        for key in ("fault_plan", "truth", "rate_curve", "skew_curve", "events"):
+        for key in ("fault_plan", "truth", "rate_curve", "skew_curve", "events", "topology"):
             values[key] = take_object(key, values.get(key))
         take_own(values)
         if not TRAITS.get(str(values.get("workload", "word_count")), TRAITS["word_count"]).words:

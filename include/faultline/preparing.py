@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from faultline import topology
 from faultline.attempt import Attempt, new_attempt_id, write_json
 from faultline.config import Configuration
 from faultline.environment import default_build, describe
@@ -74,6 +75,8 @@ def prepare(
     check_folders(settings)
     check_capacity(order.config)
     check_source(order.config)
+    if order.config.workload == "topology":
+        topology.check_services(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
     if wait_s:
@@ -97,7 +100,8 @@ def prepare(
                 "workload_bootstrap": settings.kafka_proxy if through_proxy else settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
-            "topics": {role: f"faultline-{attempt.id}-{role}" for role in ("input", "output", "warmup")},
+            "topics": {role: f"faultline-{attempt.id}-{role}" for role in _roles(order.config)},
+            "memcached_port": free_port(),
             "spark": {
                 "master": settings.spark_master_url,
                 "ui": f"http://127.0.0.1:{ui_port}",
@@ -108,6 +112,11 @@ def prepare(
         },
     )
     return attempt
+
+
+def _roles(config: Configuration) -> tuple[str, ...]:
+    """What the attempt has topics for."""
+    return ("input", "output", *(topology.chain_topics(config) if config.workload == "topology" else ["warmup"]))
 
 
 def _victim_services(settings: Settings) -> dict[str, Any]:

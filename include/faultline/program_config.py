@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from faultline import nexmark
+from faultline import nexmark, topology
 from faultline.attempt import Attempt, write_json
 from faultline.config import Configuration
 from faultline.lineages import lineage_files
@@ -27,7 +27,11 @@ def workload_configuration(attempt: Attempt) -> Path:
         "trigger_s": config.checkpoint_interval_s,
         "stop_file": str(attempt.stop_file),
     }
-    special = {"known_truth": _known_truth, "nexmark": _nexmark}.get(config.workload, _spark)
+    special = {
+        "known_truth": _known_truth,
+        "nexmark": _nexmark,
+        "topology": topology.program_configuration,
+    }.get(config.workload, _spark)
     write_json(path, {**common, **special(attempt, config)})
     return path
 

@@ -60,6 +60,7 @@ JOBS: dict[str, Job] = {
     "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
     "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
     "nexmark": Job("nexmark_query", "nexmark"),
+    "topology": Job("topology", "words", method="rank"),
     "known_truth": Job(None, "id"),
 }
 
@@ -106,6 +107,8 @@ def configured_settings(config: Configuration) -> dict[str, str]:
         settings["spark.sql.streaming.stateStore.providerClass"] = MEMORY
     if config.workload == "nexmark":
         settings |= NEXMARK_SETTINGS
+    if config.workload == "topology":
+        settings["spark.scheduler.mode"] = "FAIR"  # tasks of all stages take turns
     if changelog:
         deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)

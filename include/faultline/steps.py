@@ -7,28 +7,36 @@ to happen at an exact instant is done by the conductor, never by a step.
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from faultline import checkpoint
 from faultline.attempt import Attempt, write_json
+from faultline.children import (
+    death,
+    folder_of,
+    module,
+    newest,
+    seen,
+    spawn,
+    start_memcached,
+    start_proxy,
+    workload_trouble,
+)
 from faultline.closing import heal_leftovers
 from faultline.config import MAX_RESTARTS, Configuration
 from faultline.errors import Cancelled, InfrastructureError
-from faultline.journal import read_journal
 from faultline.nexmark import AWAITING_TIME
-from faultline.processes import Entry, process_of, read_ledger, spawn_detached
+from faultline.processes import Entry, process_of
 from faultline.settings import Settings
 from faultline.sources import primer_lines, source
 from faultline.spark_conf import JOBS, spark_environment
+from faultline.topology import needs_memcached
 from faultline.waiting import wait_until
 from faultline.workloads import is_paced
 
 RECORDER_START_S = 15.0
-PROXY_START_S = 10.0
 PRIMER_TIMEOUT_S = 300.0
 # Events per second of a query of Nexmark that keeps all it sees, on two slow cores.
 SLOWEST_QUERY_RPS = 10_000
@@ -41,18 +49,18 @@ STOP_S = 30.0
 
 def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
     """Starts the recorder and waits for its first line, which it writes once it holds the machine."""
-    entry = _spawn(
+    entry = spawn(
         attempt,
         settings,
         "recorder",
-        [*_module("faultline.recorder"), *_folder(attempt), "--lock", str(settings.machine_lock)],
+        [*module("faultline.recorder"), *folder_of(attempt), "--lock", str(settings.machine_lock)],
         stdout=attempt.logs / "recorder.out",
     )
     wait_until(
-        lambda: _seen(attempt.recorder_journal, kind="start"),
+        lambda: seen(attempt.recorder_journal, kind="start"),
         timeout_s=RECORDER_START_S,
         what="recorder: its first sample",
-        alive=lambda: _death(attempt, entry),
+        alive=lambda: death(attempt, entry),
     )
     return entry
 
@@ -96,32 +104,13 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
     write_json(specification, generator_specification(attempt))
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     histogram = ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
-    return _spawn(
+    return spawn(
         attempt,
         settings,
         "generator",
-        [*_module("generators"), *arguments, *histogram],
+        [*module("generators"), *arguments, *histogram],
         stdout=attempt.generator_journal,
     )
-
-
-def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
-    """Starts the proxy between workload and broker, for a plan that breaks their connection."""
-    ends = ["--listen", settings.kafka_proxy, "--upstream", settings.kafka_proxied]
-    entry = _spawn(
-        attempt,
-        settings,
-        "proxy",
-        [*_module("fault.proxy"), *ends, "--control", str(attempt.proxy_control)],
-        stdout=attempt.logs / "proxy.out",
-    )
-    wait_until(
-        attempt.proxy_control.exists,
-        timeout_s=PROXY_START_S,
-        what="proxy: listening",
-        alive=lambda: _death(attempt, entry),
-    )
-    return entry
 
 
 def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
@@ -132,6 +121,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     config = attempt.configuration()
     if any(planned.fault.on_connection for planned in config.planned_faults()):
         start_proxy(attempt, settings)
+    if needs_memcached(config):
+        start_memcached(attempt, settings)
     write_json(
         attempt.folder / "workload.json",
         {
@@ -153,10 +144,10 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
     batches = 2 if JOBS[config.workload].event_time else 1
     primed = wait_until(
-        lambda: _seen(attempt.generator_journal, event="primed"),
+        lambda: seen(attempt.generator_journal, event="primed"),
         timeout_s=PRIMER_TIMEOUT_S,
         what="generator: its primer",
-        alive=lambda: _death(attempt, _last(attempt, "generator")),
+        alive=lambda: death(attempt, newest(attempt, "generator")),
     )
     entry = _start_supervisor(attempt, settings)
     _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
@@ -164,11 +155,11 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
-    return _spawn(
+    return spawn(
         attempt,
         settings,
         "supervisor",
-        [*_module("faultline.workload_supervisor"), *_folder(attempt)],
+        [*module("faultline.workload_supervisor"), *folder_of(attempt)],
         stdout=attempt.logs / "supervisor.out",
     )
 
@@ -180,7 +171,7 @@ def _await_commit(
         committed,
         timeout_s=limit_s,
         what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
-        alive=lambda: _workload_trouble(attempt, entry),
+        alive=lambda: workload_trouble(attempt, entry),
     )
 
 
@@ -196,27 +187,27 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     Returns the journal's last line on them (for a control: the gate's).
     """
     planned = attempt.configuration().planned_faults()
-    entry = _spawn(
+    entry = spawn(
         attempt,
         settings,
         "conductor",
-        [*_module("faultline.conductor"), *_folder(attempt)],
+        [*module("faultline.conductor"), *folder_of(attempt)],
         stdout=attempt.logs / "conductor.out",
     )
 
     def alive() -> str | None:
-        failed = _seen(attempt.conductor_journal, event="failed")
-        return f"conductor: {failed['message']}" if failed else _death(attempt, entry)
+        failed = seen(attempt.conductor_journal, event="failed")
+        return f"conductor: {failed['message']}" if failed else death(attempt, entry)
 
     gate = wait_until(
-        lambda: _seen(attempt.conductor_journal, event="gate"),
+        lambda: seen(attempt.conductor_journal, event="gate"),
         timeout_s=CONDUCTOR_START_S,
         what="conductor: opening the gate",
         alive=alive,
     )
     for one in planned:
         gate = wait_until(
-            lambda index=one.index: _seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
+            lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
             timeout_s=one.end_s + SETTLE_S,
             what=f"conductor: the outcome of fault {one.index}",
             alive=alive,
@@ -239,11 +230,11 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     for role, journal in scheduled:
         try:
             wait_until(
-                lambda journal=journal: _seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
+                lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
                 timeout_s=window_s + SETTLE_S,
                 every_s=0.2,
                 what=f"{role}: the end of its schedule",
-                alive=lambda role=role: _death(attempt, _last(attempt, role)),  # type: ignore[misc]
+                alive=lambda role=role: death(attempt, newest(attempt, role)),  # type: ignore[misc]
             )
         except Cancelled:
             raise
@@ -261,7 +252,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
 
 def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool:
     """Waits until every record sent is committed; the limit is 180 s and three intervals."""
-    done = _seen(attempt.generator_journal, event="done")
+    done = seen(attempt.generator_journal, event="done")
     if not done:
         problems.append("drain: the generator left no end offsets to drain to")
         return False
@@ -275,7 +266,7 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
             ),
             timeout_s=DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
             what="drain: the end offsets",
-            alive=lambda: _workload_trouble(attempt, _last(attempt, "supervisor")),
+            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
         )
     except InfrastructureError as error:
         problems.append(str(error))
@@ -284,7 +275,7 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
 
 
 def _await_exit(attempt: Attempt, role: str, problems: list[str]) -> None:
-    entry = _last(attempt, role)
+    entry = newest(attempt, role)
     process = process_of(entry) if entry else None
     if process is None:
         return
@@ -295,80 +286,13 @@ def _await_exit(attempt: Attempt, role: str, problems: list[str]) -> None:
 
 
 def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
-    entry = _last(attempt, "recorder")
+    entry = newest(attempt, "recorder")
     process = process_of(entry) if entry else None
     if process is None:
         problems.append("recorder: died before the end")
         return
     process.send_signal(signal.SIGTERM)
     _await_exit(attempt, "recorder", problems)
-
-
-def _workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
-    exits = [line for line in read_journal(attempt.supervisor_journal) if line.get("event") == "exit"]
-    if len(exits) > MAX_RESTARTS:
-        log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
-        return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
-    return _death(attempt, entry)
-
-
-def _tail(log: Path) -> str:
-    """The line of a driver's log that says most: its last error, else its last line."""
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return "(no log)"
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (errors or lines or ["(empty)"])[-1][:300]
-
-
-def _spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:
-    # The scheduler may die and have a step begun twice; what two generators send is no measurement.
-    if _last(attempt, role) is not None:
-        raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
-    return spawn_detached(
-        command,
-        role=role,
-        attempt=attempt.id,
-        ledger=attempt.ledger,
-        stdout=stdout,
-        stderr=attempt.logs / f"{role}.err",
-        cwd=settings.root,
-        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure.
-        punctual=role in ("generator", "conductor"),
-    )
-
-
-def _module(name: str) -> list[str]:
-    return [sys.executable, "-m", name]
-
-
-def _folder(attempt: Attempt) -> list[str]:
-    return ["--attempt-dir", str(attempt.folder)]
-
-
-def _seen(journal: Path, **match: str | int) -> dict[str, Any] | None:
-    """The last line whose fields are as given."""
-    lines: list[dict[str, Any]] = read_journal(journal)
-    return next((line for line in reversed(lines) if match.items() <= line.items()), None)
-
-
-def _last(attempt: Attempt, role: str) -> Entry | None:
-    """The newest ledger entry of a role."""
-    return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
-
-
-def _death(attempt: Attempt, entry: Entry | None) -> str | None:
-    """One line on how a process ended, or None while it lives."""
-    if entry is not None and process_of(entry) is not None:
-        return None
-    role = entry.role if entry else "process"
-    log = attempt.logs / f"{role}.err"
-    try:
-        words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
-    except (OSError, IndexError):
-        words = "it left no message"
-    return f"{role}: ended early: {words}"
 
 
 def _cancelled(cancelled: Callable[[], bool]) -> bool:

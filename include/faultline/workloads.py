@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.nexmark import require_nexmark
+from faultline.topology import require_topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,7 @@ TRAITS: dict[str, Traits] = {
     "stock_group_by": Traits(own=_STOCK, skewed=True),
     "stock_join": Traits(own=_STOCK, skewed=True),
     "nexmark": Traits(own=_NEXMARK),
+    "topology": Traits(own=("mechanisms", "parallelism", "topology"), skewed=True, python_workers=True),
     "known_truth": Traits(own=("truth",), words=True),
 }
 
@@ -74,6 +76,8 @@ def require_own_parameters(config: Configuration) -> None:
         _require_windows(config)
     if config.workload == "nexmark":
         require_nexmark(config)
+    if config.workload == "topology":
+        require_topology(config)
 
 
 def _require_windows(config: Configuration) -> None:

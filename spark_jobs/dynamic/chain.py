@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,17 @@ Offsets = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Replacement:
-    """When a stage is replaced, and how. `window_s`: length of the windows in which failures are counted."""
+    """When a stage is replaced, and how.
+
+    `window_s`: length of the windows in which failures are counted. `most`: tasks of a stage. `slots`: of the cluster,
+    for all stages together.
+    """
 
     rules: ReplacementRules
     window_s: float
     warm: bool
+    most: int
+    slots: int
 
 
 class Regulator(threading.Thread):
@@ -53,12 +59,13 @@ class Regulator(threading.Thread):
         replacement: Replacement | None,
         control: str,
         journal: Journal,
+        others: Sequence[Stage] = (),
     ) -> None:
         super().__init__(name=f"regulator-{stage.name}", daemon=True)
         self._stage, self._above, self._control, self._journal = stage, above, control, journal
         self._watch = Watch(pressure) if pressure and above else None
         self._throttle = Throttle(pressure.divisor) if pressure else None
-        self._replacement = replacement
+        self._replacement, self._others = replacement, others
         self._ring = Ring(replacement.rules) if replacement else None
         self._ends = TopicEnds(stage.plan.bootstrap, stage.plan.inputs.values(), stage.plan.partitions)
         self._failed = 0
@@ -167,7 +174,8 @@ class Regulator(threading.Thread):
         self._window_ends_s = now_s + replacement.window_s
         failed, self._failed = self._failed, 0
         old = self._stage.parallelism
-        wanted = self._ring.close_window(failed, old)
+        free = replacement.slots - sum(other.parallelism for other in self._others)
+        wanted = self._ring.close_window(failed, old, min(replacement.most, free))
         if wanted == old:
             return
         self._journal.write("replacing", stage=self._stage.name, parallelism=wanted, before=old, failed=failed)
@@ -295,6 +303,16 @@ class Chain:
         self, stages: list[Stage], regulators: list[Regulator], listener: ChainListener, hearing: Hearing | None
     ) -> None:
         self._stages, self._regulators, self._listener, self._hearing = stages, regulators, listener, hearing
+        self._primer = 0
+
+    def warm_up(self, records: int, batches: int) -> None:
+        """Lets the source take the first `records` in so many batches; a start that is past them does nothing."""
+        source = self._stages[0]
+        position = source.progress.position.get(EDEN, {})
+        if sum(position.values()) >= records:
+            return
+        source.limit(records / batches)
+        self._primer = records
 
     def run(self, ended: Callable[[], bool], poll_s: float) -> None:
         """Keeps the chain going until `ended`. Raises what a stage or a regulator failed with."""
@@ -309,6 +327,10 @@ class Chain:
                 if regulator.trouble is not None:
                     raise regulator.trouble
             self._listener.advance()
+            taken = sum(self._stages[0].progress.position.get(EDEN, {}).values())
+            if self._primer and taken >= self._primer:
+                self._primer = 0
+                self._stages[0].limit(None)
             time.sleep(poll_s)
         for helper in (*self._regulators, *([self._hearing] if self._hearing else [])):
             helper.stopped.set()

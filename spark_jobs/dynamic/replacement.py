@@ -12,13 +12,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class ReplacementRules:
     """`windows`: how many the ring holds (A). `decay`: by which a window weighs less than the next newer one.
-    `threshold`: of the weighted dispersion (C), in tuples². `most`: the highest parallelism.
+    `threshold`: of the weighted dispersion (C), in tuples².
     """
 
     windows: int = 5
     decay: float = 0.8
     threshold: float = 100.0
-    most: int = 8
 
 
 def mean(failed: Sequence[int]) -> float:
@@ -39,11 +38,11 @@ class Ring:
         self._rules = rules
         self._failed: deque[int] = deque(maxlen=rules.windows)
 
-    def close_window(self, failed: int, parallelism: int) -> int:
-        """Notes a window that is over; the parallelism that the stage is to have from now on.
+    def close_window(self, failed: int, parallelism: int, most: int) -> int:
+        """Notes a window that is over; the parallelism that the stage is to have from now on, `most` at most.
 
         Twice as much when more tuples failed than the mean and the dispersion lies above the threshold, half when
-        fewer did; within 1 and `most`. A ring that is not full yet decides nothing. With a change it begins anew,
+        fewer did. A ring that is not full yet decides nothing. With a change it begins anew,
         which the paper does not say: failures of the old stage say nothing about the new one, and would halve it again.
         """
         self._failed.append(failed)
@@ -53,7 +52,7 @@ class Ring:
         wanted = parallelism
         if dispersion(self._failed, self._rules.decay) > self._rules.threshold and failed != centre:
             wanted = parallelism << 1 if failed > centre else parallelism >> 1
-        wanted = min(max(wanted, 1), self._rules.most)
+        wanted = min(max(wanted, 1), max(most, parallelism))
         if wanted != parallelism:
             self._failed.clear()
         return wanted

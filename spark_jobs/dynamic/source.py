@@ -5,9 +5,9 @@ limit of back-pressure, a hold, the three queues of replay. The process that pla
 driver's host, and is told through files (`admission.Orders`); the tasks get what they need with their partition.
 
 Options: `bootstrap`; `topics` (JSON: queue -> topic; `eden` alone, or with `a` and `b`), each of so many `partitions`;
-`orders` (file); `roles` (file: which space is From now); `parallelism`; `text` (`key` or `value`: where the tuple's text
-stands, its number is the other one); `fresh` (`true`: Eden holds the chain's own input, whose keys are no attempts);
-`begin` (JSON: end offsets to begin at, or null); `failing` (JSON of `failing.Failing`, or null).
+`orders` (file); `roles` (file: which space is From now); `parallelism`; `text` (`key` or `value`: where the text of a
+tuple stands, its number is the other one); `fresh` (`true`: Eden holds the chain's own input, whose keys are no
+attempts); `begin` (JSON: end offsets to begin at, or null); `failing` (JSON of `failing.Failing`, or null).
 """
 
 from __future__ import annotations

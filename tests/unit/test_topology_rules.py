@@ -91,7 +91,7 @@ def test_a_load_that_stays_makes_no_oscillation(
     # After a settling time a try is made once in a while, and its waits have grown to their end.
     late = [at for at in eased if at > 900]
     assert len(late) <= 900 / LONGEST_WAIT_S + 2
-    assert chain.queue <= capacity * 3
+    assert chain.queue <= capacity + 2 * chain.demand
 
 
 def test_a_signal_is_due_again_until_it_was_sent() -> None:
@@ -259,25 +259,25 @@ def test_mean_and_dispersion_agree_with_a_reference(failed: list[int], decay: fl
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 8), st.integers(1, 16))
 def test_parallelism_doubles_or_halves_within_its_bounds(failed: list[int], parallelism: int, most: int) -> None:
-    ring = Ring(ReplacementRules(windows=3, threshold=50.0, most=most))
+    ring = Ring(ReplacementRules(windows=3, threshold=50.0))
     parallelism = min(parallelism, most)
     for one in failed:
-        wanted = ring.close_window(one, parallelism)
+        wanted = ring.close_window(one, parallelism, most)
         assert wanted in {parallelism, min(parallelism * 2, most), max(parallelism // 2, 1)}
         parallelism = wanted
 
 
 def test_more_failures_double_fewer_halve_and_a_steady_number_does_nothing() -> None:
     rules = ReplacementRules(windows=3, threshold=10.0)
-    assert [Ring(rules).close_window(0, 2) for _ in range(5)] == [2] * 5
+    assert [Ring(rules).close_window(0, 2, 8) for _ in range(5)] == [2] * 5
     ring = Ring(rules)
-    assert [ring.close_window(failed, 2) for failed in (0, 0, 100)] == [2, 2, 4]
+    assert [ring.close_window(failed, 2, 8) for failed in (0, 0, 100)] == [2, 2, 4]
     # What it saw of two tasks says nothing about four.
-    assert [ring.close_window(failed, 4) for failed in (0, 0)] == [4, 4]
+    assert [ring.close_window(failed, 4, 8) for failed in (0, 0)] == [4, 4]
     ring = Ring(rules)
-    assert [ring.close_window(failed, 4) for failed in (100, 100, 0)] == [4, 4, 2]
+    assert [ring.close_window(failed, 4, 8) for failed in (100, 100, 0)] == [4, 4, 2]
     ring = Ring(rules)
-    assert [ring.close_window(500, 2) for _ in range(6)] == [2] * 6
+    assert [ring.close_window(500, 2, 8) for _ in range(6)] == [2] * 6
 
 
 @given(st.integers(1, 16), st.integers(1, 64))

@@ -16,6 +16,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
     "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users"),
     "Nexmark": ("query", "source", "events", "batch_events", "preload_events"),
+    "Dynamic topology": ("mechanisms", "parallelism", "topology"),
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
 from faultline.errors import InfrastructureError
+from faultline.topology import chain_topics
 
 if TYPE_CHECKING:
     from faultline.attempt import Attempt
@@ -26,9 +27,10 @@ def create_topics(attempt: Attempt) -> None:
     config = attempt.configuration()
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
+    own = chain_topics(config) if config.workload == "topology" else {}
     topics = [
-        NewTopic(name, num_partitions=config.partitions, replication_factor=1, config=settings)
-        for name in attempt.read()["topics"].values()
+        NewTopic(name, num_partitions=own.get(role, config.partitions), replication_factor=1, config=settings)
+        for role, name in attempt.read()["topics"].items()
     ]
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
     for name, future in client.create_topics(topics, **TIMEOUTS).items():

@@ -1,0 +1,142 @@
+"""The workload `topology`: its parameters, what it refuses and what its program is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline import topology
+from faultline.attempt import Attempt, write_json
+from faultline.config import Configuration, parse_configuration
+from faultline.errors import ConfigError
+from faultline.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
+
+
+def configuration(**values: Any) -> Configuration:
+    return parse_configuration({"workload": "topology", **values})
+
+
+@given(st.lists(st.sampled_from(MECHANISMS), min_size=1, unique=True))
+def test_mechanisms_are_the_same_in_any_order(names: list[str]) -> None:
+    first, second = (configuration(parallelism="1-1-1-1", mechanisms="+".join(order)) for order in (names, names[::-1]))
+    assert first == second and mechanisms_of(first) == set(names)
+    assert (first.mechanisms == ALL) == (len(names) == len(MECHANISMS))
+
+
+def test_all_are_those_that_the_chain_has_a_stage_for() -> None:
+    three, four = configuration(mechanisms=ALL), configuration(mechanisms=ALL, parallelism="1-2-4-1")
+    assert mechanisms_of(three) == set(MECHANISMS) - {"delayed_persistence"}
+    assert mechanisms_of(four) == set(MECHANISMS)
+    assert mechanisms_of(configuration(mechanisms=NONE)) == set()
+    spelled_out = "back_pressure+replay+replacement"
+    assert configuration(mechanisms=spelled_out) == three
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"mechanisms": "back_presure"}, "mechanisms: 'back_presure' is unknown; use back_pressure"),
+        ({"mechanisms": "delayed_persistence"}, "mechanisms: delayed_persistence needs the stage persist"),
+        ({"mechanisms": ""}, "mechanisms: '' is unknown"),
+        ({"parallelism": "1-2"}, "parallelism: '1-2' is refused; give three numbers"),
+        ({"parallelism": "1-0-1"}, "parallelism: '1-0-1' is refused"),
+        ({"parallelism": "1-2-2-2"}, "parallelism: persist has one writer"),
+        ({"parallelism": "1-4-8"}, "parallelism: 1-4-8 are 13 tasks, and the cluster has 12 slots; raise"),
+        ({"parallelism": "1-1-9"}, "shuffle_partitions: 8 groups of keys cannot be spread over 9 tasks; raise it"),
+        ({"commit_mode": "none"}, "commit_mode: topology keeps its state"),
+        ({"topology": {"divisor": 1}}, "topology.divisor: 1 is refused; give greater than 1, such as 2.0"),
+        ({"topology": {"load_factor": 0.5}}, "topology.load_factor: 0.5 is refused; give greater than 0.5"),
+        ({"topology": {"load_factor": 1}}, "topology.load_factor: 1 is refused; give less than 1"),
+        ({"topology": {"window_s": 0}}, "topology.window_s: 0 is refused; give greater than 0"),
+        ({"topology": {"windows": 1}}, "topology.windows: 1 is refused"),
+        ({"topology": {"queue": "redis"}}, "topology.queue: 'redis' is refused; give 'memory' or 'memcached'"),
+        ({"topology": {"que": "memory"}}, "topology.que: unknown; use queue"),
+        ({"topology": "[]"}, "topology: not an object"),
+        ({"topology": {"fail_share": 0.1}}, "topology.fail_share: without replay a tuple that fails is lost"),
+        ({"topology": {"poison": "x"}}, "topology.poison: without replay a tuple that fails is lost"),
+        ({"state_mb": 1}, "state_mb: topology keeps no words that could be preloaded"),
+        ({"fault": "kafka", "fault_action": "delay", "duration_s": 90}, "fault_action: topology's stages"),
+        ({"workload": "word_count", "mechanisms": "all"}, "mechanisms: only topology has it; leave it at none"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_by_name(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        configuration(**values)
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_rules_at_their_defaults_are_none_at_all() -> None:
+    assert configuration(topology={"divisor": 2, "windows": 5}).topology is None
+    config = configuration(topology='{"divisor": 3}')
+    assert config.topology == {"divisor": 3.0}
+    assert rules_of(config).divisor == 3 and rules_of(config).windows == 5
+
+
+def test_each_link_has_a_partition_for_every_group_of_keys() -> None:
+    config = configuration(parallelism="1-2-4-1", mechanisms="replay")
+    topics = chain_topics(config)
+    assert topics == {
+        "source": 8, "split": 8, "count": 8, "space-a": 2, "space-b": 2, "set-aside": 1, "control": 1
+    }  # fmt: skip
+    assert "space-a" not in chain_topics(configuration())
+
+
+def told(tmp_path: Path, **values: Any) -> dict[str, Any]:
+    config = configuration(**values)
+    attempt = Attempt(tmp_path / "20261122T000000Z-abcdef")
+    attempt.folder.mkdir()
+    topics = {role: f"t-{role}" for role in chain_topics(config)}
+    write_json(attempt.folder / "attempt.json", {"topics": topics, "memcached_port": 11311})
+    program = topology.program_configuration(attempt, config)
+    return dict(json.loads(json.dumps(program)))
+
+
+def test_the_program_is_told_of_a_mechanism_only_when_it_is_at_work(tmp_path: Path) -> None:
+    program = told(tmp_path, parallelism="1-2-4-1")
+    assert program["pressure"] is program["replacement"] is program["failing"] is None
+    assert program["persistence"]["queue"] is None and not program["replay"]
+    assert program["parallelism"] == {"source": 1, "split": 2, "count": 4, "persist": 1}
+    assert program["topics"] == {"source": "t-source", "split": "t-split", "count": "t-count"}
+
+
+def test_the_program_is_told_of_all_of_them(tmp_path: Path) -> None:
+    rules = {"tuple_timeout_s": 4, "queue": "memcached", "persist_delay_ms": 50, "queue_capacity": 100}
+    program = told(tmp_path, parallelism="1-2-4-1", mechanisms=ALL, topology=rules)
+    assert program["pressure"] == {"capacity": 100, "load_factor": 0.8, "divisor": 2.0}
+    assert program["replacement"]["most"] == 8 and program["replacement"]["slots"] == 12
+    assert program["failing"]["timeout_s"] == 4 and program["failing"]["spaces"] == {"a": "t-space-a", "b": "t-space-b"}
+    assert program["persistence"]["queue"] == "memcached"
+    assert program["persistence"]["address"] == ["127.0.0.1", 11311]
+    assert program["store"]["delay_s"] == 0.05
+
+
+def test_replacement_alone_counts_what_waited_too_long(tmp_path: Path) -> None:
+    program = told(tmp_path, mechanisms="replacement", topology={"tuple_timeout_s": 4})
+    assert program["failing"]["replay"] is False and program["failing"]["timeout_s"] == 4
+
+
+def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = configuration(parallelism="1-1-1-1", topology={"store": "postgresql"})
+    monkeypatch.delenv(topology.DATABASE, raising=False)
+    with pytest.raises(ConfigError, match=f"topology.store: postgresql needs {topology.DATABASE}=postgresql://"):
+        topology.check_services(database)
+    monkeypatch.setenv(topology.DATABASE, "postgresql://nobody:x@127.0.0.1:1/none")
+    with pytest.raises(ConfigError, match=f"{topology.DATABASE}: the database does not answer"):
+        topology.check_services(database)
+    queue = configuration(parallelism="1-1-1-1", mechanisms="delayed_persistence", topology={"queue": "memcached"})
+    monkeypatch.setenv(topology.MEMCACHED, "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
+        topology.check_services(queue)
+    monkeypatch.setenv(topology.MEMCACHED, "somewhere")
+    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 'somewhere' is no address; give HOST:PORT"):
+        topology.check_services(queue)
+    monkeypatch.delenv(topology.MEMCACHED)
+    monkeypatch.setattr(topology, "memcached_program", lambda: None)
+    with pytest.raises(ConfigError, match="topology.queue: memcached is not installed; install the Debian package"):
+        topology.check_services(queue)
+    topology.check_services(configuration(topology={"queue": "memcached"}))  # nothing to persist

@@ -1,0 +1,123 @@
+"""The delayed persistence queue: what is written when, and that nothing acknowledged is lost with it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.dynamic.persistence import DelayedQueue, Entry, FlushRules, MemoryBacklog, QueueLost
+from spark_jobs.dynamic.stores import SqliteStore
+
+results = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 100)), max_size=5)
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 100))
+def test_a_flush_is_due_by_time_or_by_length_and_never_for_nothing(now: float, last: float, length: int) -> None:
+    rules = FlushRules(every_s=10, length=50)
+    assert rules.due(now, last, length) == (length > 0 and (length >= 50 or now - last >= 10))
+
+
+@given(st.lists(results, max_size=20), st.data())
+def test_whenever_it_crashes_the_store_holds_all_up_to_its_position(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[str, int]]], data: st.DataObject
+) -> None:
+    store = SqliteStore(str(tmp_path_factory.mktemp("store") / "x.sqlite"))
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules())  # its thread is not started: the test flushes
+    for number, batch in enumerate(batches, start=1):
+        queue.put(batch, {"0": number})
+        if data.draw(st.booleans()):
+            queue.flush()
+    # The crash: what waits is gone, and whoever starts again puts in again what lies behind the position.
+    position = (store.position() or {"0": 0})["0"]
+    written: dict[str, int] = {}
+    for batch in batches[:position]:
+        for word, count in batch:
+            written[word] = max(written.get(word, 0), count)
+    found = store.results()
+    assert all(found[word] == count for word, count in _newest(batches[:position]).items() if count == written[word])
+    again = DelayedQueue(MemoryBacklog(), store, FlushRules())
+    for number, batch in enumerate(batches[position:], start=position + 1):
+        again.put(batch, {"0": number})
+    again.flush()
+    assert (store.position() or {"0": 0})["0"] == len(batches)
+    assert set(store.results()) == {word for batch in batches for word, _ in batch}
+
+
+def _newest(batches: list[list[tuple[str, int]]]) -> dict[str, int]:
+    return {word: count for batch in batches for word, count in batch}
+
+
+def test_an_older_count_never_replaces_a_newer_one(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "x.sqlite"))
+    store.write([("a", 5)], {"0": 1})
+    store.write([("a", 3), ("b", 1)], {"0": 2})
+    assert store.results() == {"a": 5, "b": 1} and store.position() == {"0": 2}
+
+
+def test_results_one_by_one_are_told_as_they_are_written(tmp_path: Path) -> None:
+    store, told = SqliteStore(str(tmp_path / "x.sqlite")), []
+    store.write_each([("a", 1), ("b", 2)], {"0": 7}, lambda result: told.append((result, store.results())))
+    assert told == [(("a", 1), {"a": 1}), (("b", 2), {"a": 1, "b": 2})]
+    assert store.position() == {"0": 7}
+
+
+class Watched(SqliteStore):
+    """Says when something was written."""
+
+    def __init__(self, path: Path) -> None:
+        self.written = threading.Event()
+        super().__init__(str(path))
+
+    def write(self, results: list[tuple[str, int]], position: dict[str, int]) -> None:
+        super().write(results, position)
+        self.written.set()
+
+
+def test_the_processor_writes_by_itself_when_the_time_is_up(tmp_path: Path) -> None:
+    store = Watched(tmp_path / "x.sqlite")
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=0.05, length=1000))
+    queue.start()
+    queue.put([("a", 1)], {"0": 1})
+    assert store.written.wait(10) and store.results() == {"a": 1}
+    queue.close()
+
+
+def test_the_processor_writes_at_once_when_the_queue_is_long(tmp_path: Path) -> None:
+    store = Watched(tmp_path / "x.sqlite")
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=2))
+    queue.start()
+    queue.put([("a", 1)], {"0": 1})
+    assert not store.written.is_set()
+    queue.put([("b", 1)], {"0": 2})
+    assert store.written.wait(10) and store.results() == {"a": 1, "b": 1}
+    queue.close()
+
+
+def test_the_end_writes_what_waits(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "x.sqlite"))
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=1000))
+    queue.start()
+    queue.put([("a", 1)], {"0": 1})
+    queue.close()
+    assert store.results() == {"a": 1}
+
+
+class Leaky(MemoryBacklog):
+    """Loses what it took."""
+
+    def take(self) -> list[Entry]:
+        raise QueueLost("gone")
+
+
+def test_a_queue_that_lost_results_takes_no_more(tmp_path: Path) -> None:
+    queue = DelayedQueue(Leaky(), SqliteStore(str(tmp_path / "x.sqlite")), FlushRules(every_s=0.01))
+    queue.start()
+    queue.put([("a", 1)], {"0": 1})
+    with pytest.raises(QueueLost, match="gone"):
+        queue.close()
+    with pytest.raises(QueueLost, match="gone"):
+        queue.put([("b", 1)], {"0": 2})
