@@ -94,6 +94,7 @@ class Regulator(threading.Thread):
         """A message on the control topic that is meant for this stage."""
         if message.act == FAILED:
             self._failed += message.count
+            self._journal.write("failed", stage=self._stage.name, count=message.count)
             return
         if self._throttle is None or message.act not in list(Act):
             return

@@ -1,0 +1,181 @@
+"""The dynamic topology on real Kafka and Spark: nothing is lost by kills, a lost queue, replays and replacements."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from faultline.settings import port_is_free
+from faultline.topology import MEMCACHED, memcached_program
+from faultline.waiting import wait_until
+from spark_jobs.dynamic.stores import SqliteStore
+from tests.integration.chain import ChainRun
+from tests.integration.installation import Installation, free_ports
+from tests.integration.topics import read_topic
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+WORDS = [f"w{number}" for number in range(200)]
+Chains = Callable[..., ChainRun]
+
+
+@pytest.fixture
+def chains(shared_installation: Installation, tmp_path: Path) -> Iterator[Chains]:
+    """Makes chains, and ends them after the test."""
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    made: list[ChainRun] = []
+
+    def make(**values: Any) -> ChainRun:
+        made.append(ChainRun(shared_installation, tmp_path / f"{tmp_path.parent.name}-{tmp_path.name}", values))
+        return made[-1]
+
+    yield make
+    for chain in made:
+        chain.kill()
+
+
+def lines(number: int, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=8)) for _ in range(number)]
+
+
+def counted(sent: list[str]) -> Counter[str]:
+    return Counter(word for line in sent for word in line.split(" "))
+
+
+def stored(chain: ChainRun) -> dict[str, int]:
+    return SqliteStore(str(chain.attempt.folder / "results.sqlite")).results()
+
+
+def acknowledged(chain: ChainRun) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for record in read_topic(chain.bootstrap, chain.topics["output"]):
+        found[record.key] = max(found.get(record.key, 0), int(record.value))
+    return found
+
+
+def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Chains) -> None:
+    chain = chains(
+        parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
+        topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 30, "persist_by": "batch"},
+    )  # fmt: skip
+    sent = lines(400)
+    chain.send(sent)
+    chain.start()
+    chain.await_through()
+    for turn in range(4):
+        more = lines(200, seed=turn + 2)
+        chain.send(more)
+        sent += more
+        stage = chain.planners()
+        assert len(stage) == 4
+        stage[turn].kill()
+        chain.await_through()
+    chain.send(["poison poison"])
+    chain.await_through()
+    assert chain.finish() == 0
+    expected, found = counted(sent), stored(chain)
+    assert set(found) == set(expected)
+    assert all(found[word] >= count for word, count in expected.items())
+    assert found == acknowledged(chain)
+    failed = sum(line["count"] for line in chain.journal("failed"))
+    assert failed > 0.2 * sum(expected.values()) * 0.8
+    # A line that always fails is set aside after its attempts, and stands in nobody's way.
+    aside = read_topic(chain.bootstrap, chain.topics["set-aside"])
+    assert [(record.key, record.value) for record in aside] == [("30", "poison poison")]
+
+
+def test_a_lost_queue_loses_nothing_that_was_not_written(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = memcached_program()
+    assert program, "memcached is not installed: run scripts/install-debian-packages"
+    port = free_ports(1)[0]
+    monkeypatch.setenv(MEMCACHED, f"127.0.0.1:{port}")
+    command = [program, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "nobody"]
+
+    def start() -> subprocess.Popen[bytes]:
+        server = subprocess.Popen(command)
+        wait_until(lambda: not port_is_free(port), timeout_s=10, what="memcached")
+        return server
+
+    server = start()
+    try:
+        rules = {"queue": "memcached", "flush_every_s": 600, "flush_length": 10**6}
+        chain = chains(
+            parallelism="1-1-1-1", mechanisms="delayed_persistence", shuffle_partitions=2, topology=rules
+        )  # fmt: skip
+        sent = lines(300)
+        chain.send(sent)
+        chain.start()
+        chain.await_through()
+        assert acknowledged(chain) == counted(sent) and stored(chain) == {}
+        server.kill()
+        server.wait(10)
+        more = lines(100, seed=2)
+        chain.send(more)
+        assert chain.process is not None
+        chain.process.wait(120)  # the stage must not go on acknowledging
+        assert stored(chain) == {}
+        server = start()
+        chain.await_through()
+        assert chain.finish() == 0
+        assert stored(chain) == acknowledged(chain) == counted(sent + more)
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+def test_pressure_goes_up_step_by_step_and_ends_with_the_overload(chains: Chains) -> None:
+    chain = chains(
+        parallelism="1-1-1-1", mechanisms="back_pressure", shuffle_partitions=2,
+        topology={"queue_capacity": 100, "persist_delay_ms": 4},
+    )  # fmt: skip
+    chain.send(lines(20))
+    chain.start()
+    chain.await_through()
+    sent = lines(20)
+    for turn in range(20):  # each word changes in each batch, and persist takes most of a second for them
+        more = lines(300, seed=turn)
+        chain.send(more)
+        sent += more
+        wait_until(lambda turn=turn: len(chain.journal("signal")) > turn or chain.is_through(), timeout_s=60, what="x")
+    signals = chain.journal("signal")
+    assert {(line["stage"], line["to"]) for line in signals} >= {("persist", "count")}
+    assert any(line["stage"] == "count" and line["limit"] is not None for line in chain.journal("limit"))
+    # Nobody can lift a limit any more when the control topic is gone, so all are lifted.
+    AdminClient({"bootstrap.servers": chain.bootstrap}).delete_topics([chain.topics["control"]])
+
+    def lifted() -> bool:
+        last = {line["stage"]: line["limit"] for line in chain.journal("limit")}
+        return not any(last.values())
+
+    wait_until(lifted, timeout_s=60, what="the limits to be lifted")
+    chain.await_through()
+    assert chain.finish() == 0
+    assert stored(chain) == counted(sent)
+
+
+def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> None:
+    chain = chains(
+        parallelism="1-1-1", mechanisms="replacement", shuffle_partitions=4,
+        topology={"tuple_timeout_s": 0.2, "window_s": 1, "windows": 2, "threshold": 0},
+    )  # fmt: skip
+    sent: list[str] = []
+    chain.start()
+    for turn in range(60):
+        more = lines(200, seed=turn)
+        chain.send(more)
+        sent += more
+        chain.await_through()
+        if chain.journal("replaced"):
+            break
+    replaced = chain.journal("replaced")
+    assert replaced and replaced[0]["parallelism"] != replaced[0]["before"]
+    assert chain.finish() == 0
+    assert acknowledged(chain) == counted(sent)
