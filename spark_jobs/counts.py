@@ -44,6 +44,22 @@ def reflected(groups: DataFrame, outputs: DataFrame) -> DataFrame:
     )
 
 
+def reflected_each(tuples: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Tuples with the emission that reflects each: the first output of its key that counts at least its rank.
+
+    `tuples` also have partition and offset, which order those that were produced in the same millisecond.
+    """
+    in_order = Window.partitionBy("key").orderBy("produced_ms", "partition", "offset")
+    ranked = tuples.select("*", F.row_number().over(in_order).cast("long").alias("k"))
+    nothing = {name: F.lit(None).cast(kind) for name, kind in ranked.dtypes if name not in ("key", "k")}
+    seen = outputs.where("count is not null").select("key", F.col("count").alias("k"), "emitted_ms")
+    both = ranked.withColumn("emitted_ms", F.lit(None).cast("long")).unionByName(seen.withColumns(nothing))
+    downwards = Window.partitionBy("key").orderBy(F.desc("k"), F.col("produced_ms").asc_nulls_first())
+    reached = both.withColumn("emitted_ms", F.min("emitted_ms").over(downwards)).where("produced_ms is not null")
+    # What was never committed was cut off by the end; only what was not emitted after its commit is unreflected.
+    return reached.drop("k", "partition", "offset")
+
+
 def group_tuples(tuples: DataFrame, emissions: DataFrame) -> DataFrame:
     """Tuples that share batch, production and emission time, with their number.
 

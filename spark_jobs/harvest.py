@@ -33,11 +33,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
-from word_tuples import harvest_ids, harvest_words
+from word_tuples import harvest_ids, harvest_ranked_words, harvest_words
 
 # What a tuple is -> (records, outputs, configuration) -> (tuples, counts).
 KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataFrame]]] = {
     "words": harvest_words,  # each word of a record
+    "ranked_words": harvest_ranked_words,  # each word of a record, by the order of its occurrences
     "id": harvest_ids,  # a record, known by partition and offset
     "pi": harvest_pi,  # a record, known by the id that it carries
     "group": harvest_group,  # a record in one of its windows

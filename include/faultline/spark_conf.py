@@ -60,7 +60,7 @@ JOBS: dict[str, Job] = {
     "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
     "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
     "nexmark": Job("nexmark_query", "nexmark"),
-    "topology": Job("topology", "words", method="rank"),
+    "topology": Job("topology", "ranked_words", method="rank"),
     "known_truth": Job(None, "id"),
 }
 

@@ -311,6 +311,32 @@ def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
     assert found.late == []
 
 
+def test_a_harvest_of_a_chain_matches_occurrences_by_their_order(spark: SparkSession) -> None:
+    """Whatever batch took them in: the chain's stages have batches of their own."""
+    planted = Planted()
+    planted.take("a", 0, 0, primer=True)
+    planted.take("a b", 10, 0)
+    planted.take("b a", 10, 0)
+    planted.take("a", 30, None)
+    planted.emit("a", "1", 12)
+    planted.emit("a", "3", 25)
+    planted.emit("a", "2", 26)  # a later output that counts less: emitted again after a kill
+    planted.emit("b", "1", 14)
+    planted.emit("b", "2", 28)
+    found = planted.harvest(spark, "ranked_words")
+    assert found.tuples == sorted(
+        [
+            (0, 0, 0, 12, True, 1),
+            (0, 0, 10, 25, False, 2),
+            (0, 0, 10, 14, False, 1),
+            (0, 0, 10, 28, False, 1),
+            (None, None, 30, None, False, 1),
+        ],
+        key=str,
+    )
+    assert found.counts == {"a": (4, 2, 3, 0, 0), "b": (2, 2, 2, 0, 0)}
+
+
 def test_a_harvest_of_numbered_records_counts_each_once(spark: SparkSession) -> None:
     planted = Planted()
     planted.take("x", 0, 0)

@@ -27,14 +27,14 @@ def run(directory: Path, fakes: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 def test_nothing_missing_nothing_said(tmp_path: Path) -> None:
-    done = run(tmp_path, {"chromium": "", "sshd": "", "pg_ctlcluster": "", "apt-get": f"touch '{tmp_path}/called'"})
+    done = run(tmp_path, {"chromium": "", "sshd": "", "pg_ctlcluster": "", "memcached": "", "apt-get": f"touch '{tmp_path}/called'"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "called").exists()
 
 
 def test_missing_packages_are_installed_and_lists_fetched_only_when_needed(tmp_path: Path) -> None:
     done = run(
-        tmp_path, {"sshd": "", "pg_ctlcluster": "", "id": "echo 0", "apt-get": f"echo \"$*\" >>'{tmp_path}/called'"}
+        tmp_path, {"sshd": "", "pg_ctlcluster": "", "memcached": "", "id": "echo 0", "apt-get": f"echo \"$*\" >>'{tmp_path}/called'"}
     )
     assert done.returncode == 0
     assert (tmp_path / "called").read_text() == "install -y --no-install-recommends chromium\n"
