@@ -135,6 +135,7 @@ def main() -> None:
     chain.run(Path(config["stop_file"]).exists, POLL_S)
     if hands is not None:
         hands.close()
+        Path(config["stored"]).write_text(json.dumps(hands.stored()))
     journal.write("stopped", most_queued={one.stage_name: one.most_queued for one in watching})
     spark.stop()
 

@@ -16,6 +16,7 @@ from faultline.attempt import write_json
 from faultline.audit import checkpoint_bytes, logical_state_bytes
 from faultline.bands import sustained
 from faultline.bins import median_span_s, throughput_rps
+from faultline.chain_work import chain_work
 from faultline.evidence import Event
 from faultline.latency import summarise, write_histogram
 from faultline.measured import Measured, measured_of
@@ -33,6 +34,7 @@ from faultline.record import (
     Record,
     RecoveryPart,
     ScheduleLagMs,
+    StagesPart,
     StateBytes,
     TimelineEvent,
     WorkPart,
@@ -54,6 +56,8 @@ ARTIFACTS = {
     "supervisor": "supervisor.jsonl",
     "services": "services.jsonl",
     "listener": "listener.jsonl",
+    "topology": "topology.jsonl",
+    "stored": "stored.json",
     "batches": "batches.json",
     "records": "harvest/records.parquet",
     "tuples": "harvest/tuples.parquet",
@@ -130,6 +134,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     throughput = throughput_rps(measured.bins, window)
+    stages = chain_work(raw.directory, window)
     return Metrics(
         latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
         throughput_rps=throughput,
@@ -157,6 +162,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),
+        stages=None if stages is None else StagesPart.model_validate(stages),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
 

@@ -136,6 +136,19 @@ class LatePart(_Part):
     dropped_rows: int | None
 
 
+class StagesPart(_Part):
+    """What the stages of a topology did after the gate; see docs/metrics.md."""
+
+    signals: int
+    failed: int
+    set_aside: int
+    replacements: int
+    gap_s: float | None
+    batch_s: float | None
+    most_queued: int | None
+    unstored: int | None
+
+
 class CpuBesides(_Part):
     """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host."""
 
@@ -171,6 +184,7 @@ class Metrics(_Part):
     realtime: bool | None = None
     cpu_besides: CpuBesides | None = None
     rps_per_core: float | None = None
+    stages: StagesPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -252,6 +252,7 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
         "topics": {name: topics[name] for name in list(tasks)[:-1]},
         "control_topic": topics[CONTROL],
         "journal": str(attempt.folder / "topology.jsonl"),
+        "stored": str(attempt.folder / "stored.json"),
         # The primer in small batches, so that the stages are warm when the gate opens.
         "primer": {"records": primer_records(config), "batches": warm_up_batches(config)},
         "replay": replay,

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from .control import Message, decode, encode
-from .failing import FAILED
+from .failing import ASIDE, FAILED
 from .frontier import Frontier
 from .kafka import TopicEnds, producer, send
 from .pressure import Act, PressureRules, Throttle, Watch
@@ -92,9 +92,9 @@ class Regulator(threading.Thread):
 
     def hear(self, message: Message) -> None:
         """A message on the control topic that is meant for this stage."""
-        if message.act == FAILED:
-            self._failed += message.count
-            self._journal.write("failed", stage=self._stage.name, count=message.count)
+        if message.act in (FAILED, ASIDE):
+            self._failed += message.count if message.act == FAILED else 0
+            self._journal.write(message.act, stage=self._stage.name, count=message.count)
             return
         if self._throttle is None or message.act not in list(Act):
             return

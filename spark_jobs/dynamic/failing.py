@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from .control import Message, encode
 from .kafka import flush, producer, send
 
-FAILED = "failed"
+FAILED, ASIDE = "failed", "set_aside"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -45,12 +45,14 @@ class Failing:
         if not count:
             return batch
         sender = producer(bootstrap)
+        aside = 0
         if self.replay:
-            # Before the batch that leaves them out can be committed.
-            self._put_back(sender, batch.filter(pa.array(failed)), self.spaces[space] if self.spaces else "")
+            aside = self._put_back(sender, batch.filter(pa.array(failed)), self.spaces[space] if self.spaces else "")
             batch = batch.filter(pa.array(~failed))
-        send(sender, self.control, None, encode(Message(self.stage, self.stage, FAILED, count)))
-        flush(sender)
+        for act, number in ((FAILED, count), (ASIDE, aside)):
+            if number:
+                send(sender, self.control, None, encode(Message(self.stage, self.stage, act, number)))
+        flush(sender)  # before the batch that leaves them out can be committed
         return batch
 
     def failed(self, batch: Any, timestamps_ms: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.bool_]:
@@ -64,10 +66,14 @@ class Failing:
             failed |= pc.starts_with(batch.column("text"), self.poison).to_numpy(zero_copy_only=False)
         return failed
 
-    def _put_back(self, sender: Any, rows: Any, topic: str) -> None:
+    def _put_back(self, sender: Any, rows: Any, topic: str) -> int:
+        """Sends failed tuples to where they are read again, or set aside; how many were that."""
+        aside = 0
         for text, attempts in zip(rows.column("text").to_pylist(), rows.column("number").to_pylist(), strict=True):
             again = attempts + 1 < self.max_attempts
             send(sender, topic if again else self.set_aside, str(attempts + 1), text)
+            aside += not again
+        return aside
 
 
 def _draws(part: npt.NDArray[Any], at: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

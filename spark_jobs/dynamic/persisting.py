@@ -66,6 +66,12 @@ class Persisting:
         """Where the store stands: end offsets by partition; {} before the first write."""
         return self._store.position() or {}
 
+    def stored(self) -> dict[str, int]:
+        """All that the store holds, read back from it; a schema that the run made is gone afterwards."""
+        found = self._store.results()
+        self._store.drop()
+        return found
+
     def close(self) -> None:
         """Writes what waits."""
         if self._queue is not None:

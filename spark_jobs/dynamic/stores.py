@@ -84,6 +84,10 @@ class Store(ABC):
             cursor.execute("SELECT word, count FROM results")
             return {word: int(count) for word, count in cursor.fetchall()}
 
+    @abstractmethod
+    def drop(self) -> None:
+        """Removes what nobody will look for again."""
+
 
 class SqliteStore(Store):
     """A file of SQLite; a write is on disk when it returns."""
@@ -91,6 +95,9 @@ class SqliteStore(Store):
     def __init__(self, path: str, delay_s: float = 0.0) -> None:
         self._path = path
         super().__init__(delay_s)
+
+    def drop(self) -> None:
+        """Nothing: the file belongs to the attempt."""
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=30)
@@ -112,6 +119,12 @@ class PostgresStore(Store):
             cursor.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
             connection.commit()
         super().__init__(delay_s)
+
+    def drop(self) -> None:
+        """Removes the schema, which holds nothing but what this store made."""
+        with closing(self._connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
+            connection.commit()
 
     def _connect(self) -> Any:
         import psycopg2

@@ -11,6 +11,9 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "install-debian-packages"
 
 
+PRESENT = {"sshd": "", "pg_ctlcluster": "", "memcached": ""}
+
+
 def run(directory: Path, fakes: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Runs the script with a PATH of the fakes and the few tools that it calls."""
     for name in ("bash", "tail", "mktemp", "rm"):
@@ -27,15 +30,13 @@ def run(directory: Path, fakes: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 def test_nothing_missing_nothing_said(tmp_path: Path) -> None:
-    done = run(tmp_path, {"chromium": "", "sshd": "", "pg_ctlcluster": "", "memcached": "", "apt-get": f"touch '{tmp_path}/called'"})
+    done = run(tmp_path, {**PRESENT, "chromium": "", "apt-get": f"touch '{tmp_path}/called'"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "called").exists()
 
 
 def test_missing_packages_are_installed_and_lists_fetched_only_when_needed(tmp_path: Path) -> None:
-    done = run(
-        tmp_path, {"sshd": "", "pg_ctlcluster": "", "memcached": "", "id": "echo 0", "apt-get": f"echo \"$*\" >>'{tmp_path}/called'"}
-    )
+    done = run(tmp_path, {**PRESENT, "id": "echo 0", "apt-get": f"echo \"$*\" >>'{tmp_path}/called'"})
     assert done.returncode == 0
     assert (tmp_path / "called").read_text() == "install -y --no-install-recommends chromium\n"
 
@@ -49,6 +50,6 @@ def test_missing_packages_are_installed_and_lists_fetched_only_when_needed(tmp_p
     ],
 )
 def test_what_cannot_be_installed_is_said_and_is_not_fatal(tmp_path: Path, fakes: dict[str, str], words: str) -> None:
-    done = run(tmp_path, {"sshd": "", "pg_ctlcluster": "", **fakes})
+    done = run(tmp_path, {**PRESENT, **fakes})
     assert done.returncode == 0
     assert words in done.stderr and "chromium" in done.stderr

@@ -1,0 +1,75 @@
+"""What the stages of a topology did after the gate, from their journal; and whether the store holds what they said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from faultline.errors import InfrastructureError
+from faultline.raw import Line, events, read_lines
+from faultline.window import Window
+
+
+@dataclass(frozen=True)
+class ChainWork:
+    """Totals after T0.
+
+    `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s` in
+    which no batch of the stage was in work, and the longest batch of such a stage in `batch_s`. `most_queued`: in one
+    queue, tuples. `unstored`: keys whose count in the store is not the last acknowledged one; None without persist.
+    """
+
+    signals: int
+    failed: int
+    set_aside: int
+    replacements: int
+    gap_s: float | None
+    batch_s: float | None
+    most_queued: int | None
+    unstored: int | None
+
+
+def chain_work(directory: Path, window: Window) -> ChainWork | None:
+    """Reads `topology.jsonl` and `stored.json`; None for an attempt without stages."""
+    lines = read_lines(directory / "topology.jsonl")
+    if not lines:
+        return None
+    later = [line for line in lines if int(line["wall_ns"]) >= window.t0_ns]
+    replaced = events(later, "replaced")
+    names = {str(line["stage"]) for line in replaced}
+    batches = [float(line["seconds"]) for line in events(later, "batch") if line["stage"] in names]
+    stopped = events(later, "stopped")
+    queued = [int(most) for line in stopped for most in line["most_queued"].values()]
+    return ChainWork(
+        signals=sum(line["act"] == "slow" for line in events(later, "signal")),
+        failed=_total(later, "failed"),
+        set_aside=_total(later, "set_aside"),
+        replacements=len(replaced),
+        gap_s=max((float(line["gap_s"]) for line in replaced), default=None),
+        batch_s=max(batches, default=None),
+        most_queued=max(queued, default=None),
+        unstored=unstored(directory),
+    )
+
+
+def unstored(directory: Path) -> int | None:
+    """Keys that the store and the output topic do not agree on; None when nothing was stored."""
+    path = directory / "stored.json"
+    if not path.exists():
+        return None
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())
+        counts = pd.read_parquet(directory / "harvest" / "counts.parquet", columns=["key", "final"])
+    except (OSError, ValueError) as error:
+        raise InfrastructureError(f"{path}: cannot be read ({error}); run the experiment again") from error
+    final = counts.dropna().set_index("key")["final"].astype("int64").to_dict()
+    return sum(stored.get(key) != final.get(key) for key in {*stored, *final})
+
+
+def _total(lines: Sequence[Line], event: str) -> int:
+    return sum(int(line["count"]) for line in events(lines, event))
