@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from .control import Message, decode, encode
 from .failing import ASIDE, FAILED
 from .frontier import Frontier
-from .kafka import TopicEnds, producer, send
+from .kafka import TopicEnds, control_sender
 from .pressure import Act, PressureRules, Throttle, Watch
 from .replacement import ReplacementRules, Ring, task_of
 from .replay import EDEN, SPACES
@@ -28,7 +28,7 @@ from .trail import FrontierLog, Journal, by_queue
 
 LOOK_EVERY_S = 0.25
 SIGN_OF_LIFE_S = 2.0
-DELIVERY_S = 1.0
+ANSWER_S = 10.0
 
 Offsets = dict[str, dict[str, int]]
 
@@ -151,17 +151,13 @@ class Regulator(threading.Thread):
     def _tell(self, act: Act) -> bool:
         """Puts a signal on the control topic; whether it stands there."""
         assert self._above is not None
-        stands: list[bool] = []
-        sender = producer(self._stage.plan.bootstrap)
-        message = encode(Message(self._stage.name, self._above.name, act))
+        to = control_sender(self._stage.plan.bootstrap)
         try:
-            send(sender, self._control, None, message, on_delivery=lambda error, _: stands.append(error is None))
-            deadline = time.monotonic() + DELIVERY_S
-            while not stands and time.monotonic() < deadline:
-                sender.poll(0.05)
-        except KafkaException:
+            to.send(self._control, None, encode(Message(self._stage.name, self._above.name, act)))
+            to.flush()
+        except (ConnectionError, KafkaException):
             return False
-        return stands == [True]
+        return True
 
     def _apply(self, why: str, before: float | None) -> None:
         assert self._throttle is not None
@@ -200,7 +196,7 @@ class Hearing(threading.Thread):
         self._regulators, self._topic = regulators, topic
         settings = {"bootstrap.servers": bootstrap, "group.id": "faultline-control", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, "auto.offset.reset": "latest"})
-        end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), DELIVERY_S * 10)[1]
+        end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)[1]
         self._consumer.assign([TopicPartition(topic, 0, end)])
         self.stopped = threading.Event()
 
@@ -250,7 +246,7 @@ class ChainListener(StreamingQueryListener):
         position = by_queue(progress["sources"][0]["endOffset"])
         duration_s = progress["durationMs"]["triggerExecution"] / 1000
         output = next(iter(self._outputs[stage.name].read().values())) if stage.name in self._outputs else {}
-        stage.reported(position, progress["numInputRows"] / max(duration_s, 0.001))
+        stage.reported(position, progress["numInputRows"])
         self._journal.write(
             "batch", stage=stage.name, batch=progress["batchId"], rows=progress["numInputRows"],
             seconds=duration_s, parallelism=stage.parallelism, ends=position[EDEN],

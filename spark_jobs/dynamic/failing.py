@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .control import Message, encode
-from .kafka import flush, producer, send
+from .kafka import control_sender, sender
 
 FAILED, ASIDE = "failed", "set_aside"
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -44,15 +45,17 @@ class Failing:
         count = int(failed.sum())
         if not count:
             return batch
-        sender = producer(bootstrap)
         aside = 0
         if self.replay:
-            aside = self._put_back(sender, batch.filter(pa.array(failed)), self.spaces[space] if self.spaces else "")
+            space_topic = self.spaces[space] if self.spaces else ""
+            aside = self._put_back(bootstrap, batch.filter(pa.array(failed)), space_topic)
             batch = batch.filter(pa.array(~failed))
+        tell = control_sender(bootstrap)
         for act, number in ((FAILED, count), (ASIDE, aside)):
             if number:
-                send(sender, self.control, None, encode(Message(self.stage, self.stage, act, number)))
-        flush(sender)  # before the batch that leaves them out can be committed
+                tell.send(self.control, None, encode(Message(self.stage, self.stage, act, number)))
+        with contextlib.suppress(ConnectionError):  # numbers only: the tuples are safe without
+            tell.flush()
         return batch
 
     def failed(self, batch: Any, timestamps_ms: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.bool_]:
@@ -66,13 +69,17 @@ class Failing:
             failed |= pc.starts_with(batch.column("text"), self.poison).to_numpy(zero_copy_only=False)
         return failed
 
-    def _put_back(self, sender: Any, rows: Any, topic: str) -> int:
-        """Sends failed tuples to where they are read again, or set aside; how many were that."""
-        aside = 0
+    def _put_back(self, bootstrap: str, rows: Any, topic: str) -> int:
+        """Sends failed tuples to where they are read again, or set aside; how many were that.
+
+        They stand there before the batch that leaves them out can be committed.
+        """
+        aside, put = 0, sender(bootstrap)
         for text, attempts in zip(rows.column("text").to_pylist(), rows.column("number").to_pylist(), strict=True):
             again = attempts + 1 < self.max_attempts
-            send(sender, topic if again else self.set_aside, str(attempts + 1), text)
+            put.send(topic if again else self.set_aside, str(attempts + 1), text)
             aside += not again
+        put.flush()
         return aside
 
 

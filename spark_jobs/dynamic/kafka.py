@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 TIMEOUT_S = 30.0
+CONTROL_TIMEOUT_S = 1.0
 CHUNK_RECORDS = 50_000
 
 
@@ -41,25 +42,49 @@ class TopicEnds:
         return found
 
 
+class Sender:
+    """A producer that forgets no record: `flush` tells of each that was not acknowledged."""
+
+    def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._refused: list[str] = []
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = Producer({**settings, "message.timeout.ms": round(timeout_s * 1000)})
+
+    def send(self, topic: str, key: str | None, value: str | bytes, headers: Any = None) -> None:
+        """Sends one record, waiting while the producer's queue is full."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=self._delivered)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def flush(self) -> None:
+        """Returns when all that was sent is acknowledged. Raises ConnectionError when something never will be."""
+        left = self._producer.flush(self._timeout_s + 5)
+        refused, self._refused = self._refused, []
+        if left or refused:
+            raise ConnectionError(
+                f"kafka: {left + len(refused)} records not acknowledged: {(refused or ['timeout'])[0]}"
+            )
+
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self._refused.append(error.str())
+
+
 @cache
-def producer(bootstrap: str) -> Producer:
-    """This process's producer. What it sends is there after a flush."""
-    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+def sender(bootstrap: str) -> Sender:
+    """This process's sender of tuples."""
+    return Sender(bootstrap)
 
 
-def flush(sender: Producer) -> None:
-    """Returns when all that was sent is acknowledged. Raises TimeoutError otherwise."""
-    if sender.flush(TIMEOUT_S):
-        raise TimeoutError(f"kafka: records not acknowledged within {TIMEOUT_S:g} s")
-
-
-def send(sender: Producer, topic: str, key: str | None, value: str | bytes, **options: Any) -> None:
-    """Sends one record, waiting while the producer's queue is full."""
-    while True:
-        try:
-            return sender.produce(topic, value, key, **options)
-        except BufferError:
-            sender.poll(0.1)
+@cache
+def control_sender(bootstrap: str) -> Sender:
+    """This process's sender of control messages, which nothing may wait for long."""
+    return Sender(bootstrap, CONTROL_TIMEOUT_S)
 
 
 def read_range(bootstrap: str, topic: str, partition: int, first: int, end: int) -> Iterator[Chunk]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from .kafka import flush, producer, send
+from .kafka import sender
 from .memcached import MemcachedBacklog
 from .persistence import DelayedQueue, FlushRules, MemoryBacklog
 from .stores import PostgresStore, Result, SqliteStore, Store
@@ -59,7 +59,7 @@ class Persisting:
         else:
             self._store.write(results, position)
             self._acknowledge(results)
-        flush(producer(self._bootstrap))
+        sender(self._bootstrap).flush()
 
     @property
     def position(self) -> dict[str, int]:
@@ -78,7 +78,6 @@ class Persisting:
             self._queue.close()
 
     def _acknowledge(self, results: Sequence[Result]) -> None:
-        sender = producer(self._bootstrap)
+        to = sender(self._bootstrap)
         for word, count in results:
-            send(sender, self._output, word, str(count), headers=LINEAGE)
-        sender.poll(0)
+            to.send(self._output, word, str(count), LINEAGE)

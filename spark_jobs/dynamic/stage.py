@@ -47,12 +47,14 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What a stage's query last reported: how far it read each queue, batches that ended, when the last one did."""
+    """What a stage's query last reported: how far it read each queue, batches that ended, when the last one did, and
+    the rate since the one before it.
+    """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     batches: int = 0
     rows_per_s: float = 0.0
-    ended_s: float = 0.0
+    ended_s: float = field(default_factory=time.monotonic)
 
 
 class Stage:
@@ -101,10 +103,12 @@ class Stage:
             writer.queryName(f"{self.name}-{self._generation}").trigger(processingTime=self.plan.trigger).start()
         )
 
-    def reported(self, position: dict[str, dict[str, int]], rows_per_s: float) -> None:
+    def reported(self, position: dict[str, dict[str, int]], rows: int) -> None:
         """The query ended a batch."""
+        now_s = time.monotonic()
         with self._changed:
-            self.progress = Progress(position, self.progress.batches + 1, rows_per_s, time.monotonic())
+            rows_per_s = rows / max(now_s - self.progress.ended_s, 0.001)
+            self.progress = Progress(position, self.progress.batches + 1, rows_per_s, now_s)
             self._changed.notify_all()
 
     def stop(self) -> None:

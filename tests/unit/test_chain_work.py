@@ -1,0 +1,62 @@
+"""What the stages of a topology did, read from their journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from faultline.chain_work import ChainWork, chain_work, unstored
+from faultline.errors import InfrastructureError
+from faultline.window import Window
+
+WINDOW = Window.of(1_000, 0.0, 10.0, 1.0)
+
+
+def journal(folder: Path, *lines: dict[str, Any]) -> None:
+    (folder / "topology.jsonl").write_text("".join(json.dumps({"wall_ns": 2_000, **line}) + "\n" for line in lines))
+
+
+def counts(folder: Path, **final: int | None) -> None:
+    (folder / "harvest").mkdir()
+    frame = pd.DataFrame({"key": list(final), "final": list(final.values())})
+    frame.to_parquet(folder / "harvest" / "counts.parquet")
+
+
+def test_an_attempt_without_stages_has_no_such_work(tmp_path: Path) -> None:
+    assert chain_work(tmp_path, WINDOW) is None
+
+
+def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
+    replaced = {"event": "replaced", "stage": "split"}
+    journal(
+        tmp_path,
+        {"event": "signal", "act": "slow", "wall_ns": 999},
+        {"event": "signal", "act": "slow"},
+        {"event": "signal", "act": "ease"},
+        {"event": "failed", "count": 3},
+        {"event": "failed", "count": 4},
+        {"event": "set_aside", "count": 2},
+        {**replaced, "gap_s": 0.25},
+        {**replaced, "gap_s": 0.75},
+        {"event": "batch", "stage": "split", "seconds": 1.5},
+        {"event": "batch", "stage": "count", "seconds": 9.0},
+        {"event": "stopped", "most_queued": {"split": 10, "count": 70}},
+    )
+    assert chain_work(tmp_path, WINDOW) == ChainWork(1, 7, 2, 2, 0.75, 1.5, 70, None)
+
+
+def test_the_store_is_held_against_the_last_acknowledged_counts(tmp_path: Path) -> None:
+    assert unstored(tmp_path) is None
+    (tmp_path / "stored.json").write_text(json.dumps({"a": 1, "b": 2, "d": 1}))
+    counts(tmp_path, a=1, b=3, c=1, e=None)
+    assert unstored(tmp_path) == 3  # b counts less, c is missing, nobody acknowledged d
+
+
+def test_a_broken_store_is_said(tmp_path: Path) -> None:
+    (tmp_path / "stored.json").write_text("{")
+    with pytest.raises(InfrastructureError, match="stored.json: cannot be read"):
+        unstored(tmp_path)
