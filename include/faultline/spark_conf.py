@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline import topology
 from faultline.attempt import Attempt
 from faultline.class_data import archive_option
 from faultline.config import Configuration
@@ -108,7 +109,7 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     if config.workload == "nexmark":
         settings |= NEXMARK_SETTINGS
     if config.workload == "topology":
-        settings["spark.scheduler.mode"] = "FAIR"  # tasks of all stages take turns
+        settings |= topology.engine_settings(config)
     if changelog:
         deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)

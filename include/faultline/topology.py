@@ -27,6 +27,9 @@ DEFAULTS: dict[str, Any] = {
     "shuffle_partitions": 8,
     "checkpoint_interval_s": 1.0,
 }
+# What replacement is held against: a stage stopped, changed and started, and Spark's own way, more executors in place.
+REBALANCE, DYNAMIC_ALLOCATION = "rebalance", "dynamic_allocation"
+BASELINES = (REBALANCE, DYNAMIC_ALLOCATION)
 NONE, ALL = "none", "all"
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
 DATABASE = "FAULTLINE_TOPOLOGY_DATABASE"
@@ -57,9 +60,6 @@ class Rules(BaseModel):
     windows: int = Field(5, ge=2, le=1000, description="Windows that the ring holds (A).")
     decay: float = Field(0.8, gt=0, le=1, description="By which a window weighs less than the next newer one.")
     threshold: float = Field(100.0, ge=0, description="Weighted dispersion above which a stage is replaced (C).")
-    replacement: Literal["warm", "restart"] = Field(
-        "warm", description="Prepare the new stage beside the old one, or stop, change and start."
-    )
     store: Literal["sqlite", "postgresql"] = Field("sqlite", description="Where persist keeps results.")
     persist_delay_ms: float = Field(0.0, ge=0, le=60_000, description="By which each call to the store is slowed.")
     persist_by: Literal["tuple", "batch"] = Field("tuple", description="A call for each result, or for each batch.")
@@ -106,22 +106,25 @@ def parallelism(text: str) -> dict[str, int]:
 def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
     """The canonical form of the field `mechanisms`: none, all, or names joined by +.
 
-    Raises ValueError for a name that is not known, and for one that no stage can have.
+    Raises ValueError for a name that is not known, for one that no stage can have, and for two ways to replace.
     """
-    able = [name for name in MECHANISMS if name != "delayed_persistence" or "persist" in stages]
+    able = [name for name in (*MECHANISMS, *BASELINES) if name != "delayed_persistence" or "persist" in stages]
     if text in (NONE, ALL):
         return text
     named = text.split("+")
     for name in named:
-        if name not in MECHANISMS:
-            near = difflib.get_close_matches(name, (*MECHANISMS, NONE, ALL), n=1)
-            known = f"{NONE}, {ALL}, or of {', '.join(MECHANISMS)} some, joined by +"
+        if name not in (*MECHANISMS, *BASELINES):
+            near = difflib.get_close_matches(name, (*MECHANISMS, *BASELINES, NONE, ALL), n=1)
+            known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"
             raise ValueError(f"mechanisms: {name!r} is unknown; use {near[0] if near else known}")
         if name not in able:
             raise ValueError(
                 f"mechanisms: {name} needs the stage persist; give parallelism four numbers, such as 1-2-4-1"
             )
-    return ALL if set(named) == set(able) else "+".join(name for name in able if name in named)
+    ways = [name for name in ("replacement", *BASELINES) if name in named]
+    if len(ways) > 1:
+        raise ValueError(f"mechanisms: {' and '.join(ways)} are ways to do the same; name one of them")
+    return ALL if set(named) == set(able) - set(BASELINES) else "+".join(name for name in able if name in named)
 
 
 def mechanisms_of(config: Configuration) -> frozenset[str]:
@@ -228,6 +231,29 @@ def _check_database() -> None:
         raise ConfigError(f"{DATABASE}: the database does not answer ({why}); start it, or mend the address") from None
 
 
+def first_executors(config: Configuration) -> int:
+    """Executors that the chain begins with: all, or as many as its tasks need where Spark adds the others itself."""
+    if DYNAMIC_ALLOCATION not in mechanisms_of(config):
+        return config.executors
+    return min(config.executors, -(-sum(parallelism(config.parallelism).values()) // config.executor_cores))
+
+
+def engine_settings(config: Configuration) -> dict[str, str]:
+    """What Spark is told beside what it is for every workload."""
+    settings = {"spark.scheduler.mode": "FAIR"}  # tasks of all stages take turns
+    if DYNAMIC_ALLOCATION in mechanisms_of(config):
+        first = str(first_executors(config))
+        settings |= {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.minExecutors": first,
+            "spark.dynamicAllocation.initialExecutors": first,
+            "spark.dynamicAllocation.maxExecutors": str(config.executors),
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+        }
+    return settings
+
+
 def chain_topics(config: Configuration) -> dict[str, int]:
     """The chain's own topics by role, and how many partitions each has."""
     groups = config.shuffle_partitions
@@ -243,9 +269,10 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
     topics, rules, mechanisms = attempt.read()["topics"], rules_of(config), mechanisms_of(config)
     replay, tasks = "replay" in mechanisms, parallelism(config.parallelism)
     spaces = {space: topics[role] for space, role in SPACES.items()} if replay else {}
-    counted = "replacement" in mechanisms and rules.tuple_timeout_s is not None
+    replaced = bool(mechanisms & {"replacement", REBALANCE})
+    counted = replaced and rules.tuple_timeout_s is not None
     return {
-        "executors": config.executors,
+        "executors": first_executors(config),
         "partitions": config.partitions,
         "groups": config.shuffle_partitions,
         "parallelism": tasks,
@@ -277,8 +304,8 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
             "window_s": rules.window_s,
             "most": config.shuffle_partitions,
             "slots": config.executors * config.executor_cores,
-            "warm": rules.replacement == "warm",
-        } if "replacement" in mechanisms else None,
+            "warm": REBALANCE not in mechanisms,
+        } if replaced else None,
         "store": {
             "kind": rules.store,
             "path": str(attempt.folder / "results.sqlite"),

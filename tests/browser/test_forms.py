@@ -31,7 +31,7 @@ CHANGED: dict[str, Any] = {
     "accept_overload": True,
     "window_s": 20, "slide_s": 4, "watermark_s": 6, "disorder": 0.2, "late": 0.05, "stocks": 50, "users": 200,
     "query": "q5", "source": "engine", "events": {"shares": [4, 6, 90]}, "batch_events": 200_000,
-    "preload_events": 400_000, "state_store": "memory", "state_mb": 2.5, "state_touch": 0.05,
+    "mechanisms": "all", "parallelism": "1-2-2", "topology": {"divisor": 3.0}, "preload_events": 400_000, "state_store": "memory", "state_mb": 2.5, "state_touch": 0.05,
     "checkpoint_interval_s": 6, "snapshot_interval_s": 20,
     "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
     "partitions": 4, "shuffle_partitions": 4, "fault": "worker", "fault_action": "term", "fault_at_s": 45,

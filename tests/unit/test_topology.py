@@ -14,6 +14,7 @@ from faultline import topology
 from faultline.attempt import Attempt, write_json
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import ConfigError
+from faultline.spark_conf import configured_settings
 from faultline.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
 
 
@@ -42,6 +43,7 @@ def test_all_are_those_that_the_chain_has_a_stage_for() -> None:
     [
         ({"mechanisms": "back_presure"}, "mechanisms: 'back_presure' is unknown; use back_pressure"),
         ({"mechanisms": "delayed_persistence"}, "mechanisms: delayed_persistence needs the stage persist"),
+        ({"mechanisms": "replacement+rebalance"}, "mechanisms: replacement and rebalance are ways to do the same; name"),
         ({"mechanisms": ""}, "mechanisms: '' is unknown"),
         ({"parallelism": "1-2"}, "parallelism: '1-2' is refused; give three numbers"),
         ({"parallelism": "1-0-1"}, "parallelism: '1-0-1' is refused"),
@@ -108,11 +110,26 @@ def test_the_program_is_told_of_all_of_them(tmp_path: Path) -> None:
     rules = {"tuple_timeout_s": 4, "queue": "memcached", "persist_delay_ms": 50, "queue_capacity": 100}
     program = told(tmp_path, parallelism="1-2-4-1", mechanisms=ALL, topology=rules)
     assert program["pressure"] == {"capacity": 100, "load_factor": 0.8, "divisor": 2.0}
-    assert program["replacement"]["most"] == 8 and program["replacement"]["slots"] == 12
+    assert (
+        program["replacement"]["warm"] and program["replacement"]["most"] == 8 and program["replacement"]["slots"] == 12
+    )
     assert program["failing"]["timeout_s"] == 4 and program["failing"]["spaces"] == {"a": "t-space-a", "b": "t-space-b"}
     assert program["persistence"]["queue"] == "memcached"
     assert program["persistence"]["address"] == ["127.0.0.1", 11311]
     assert program["store"]["delay_s"] == 0.05
+
+
+def test_rebalance_is_replacement_without_preparation(tmp_path: Path) -> None:
+    assert told(tmp_path, mechanisms="rebalance")["replacement"]["warm"] is False
+
+
+def test_spark_may_begin_with_fewer_executors_and_add_the_others() -> None:
+    config = configuration(mechanisms="dynamic_allocation", executors=4, executor_cores=2, parallelism="1-1-1")
+    settings = configured_settings(config)
+    assert settings["spark.dynamicAllocation.initialExecutors"] == "2"
+    assert settings["spark.dynamicAllocation.maxExecutors"] == "4"
+    assert settings["spark.cores.max"] == "8"
+    assert "spark.dynamicAllocation.enabled" not in configured_settings(configuration(executors=4))
 
 
 def test_replacement_alone_counts_what_waited_too_long(tmp_path: Path) -> None:
