@@ -43,7 +43,7 @@ def test_all_are_those_that_the_chain_has_a_stage_for() -> None:
     [
         ({"mechanisms": "back_presure"}, "mechanisms: 'back_presure' is unknown; use back_pressure"),
         ({"mechanisms": "delayed_persistence"}, "mechanisms: delayed_persistence needs the stage persist"),
-        ({"mechanisms": "replacement+rebalance"}, "mechanisms: replacement and rebalance are ways to do the same; name"),
+        ({"mechanisms": "replacement+rebalance"}, "mechanisms: replacement and rebalance are ways to do the same"),
         ({"mechanisms": ""}, "mechanisms: '' is unknown"),
         ({"parallelism": "1-2"}, "parallelism: '1-2' is refused; give three numbers"),
         ({"parallelism": "1-0-1"}, "parallelism: '1-0-1' is refused"),
