@@ -15,6 +15,8 @@ from typing import Any
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
 from faultline.nexmark import QUERIES, RATE, WATERMARK_S
+from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
+from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
 DEFAULT = "default"
 
@@ -55,6 +57,17 @@ _SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "f
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 # As short as a baseline of four 5 s bins and the 30 s after a fault allow.
 _WITH_FAULT: dict[str, Any] = {"warmup_s": 15.0, "duration_s": 52.0, "repetitions": 3}
+# The chain of stages, in one JVM whose slots are threads: as many tasks as the paper's largest case, and one more.
+_TOPOLOGY: dict[str, Any] = {**TOPOLOGY_DEFAULTS, "workload": "topology", "state_mb": 0.0}
+# The fast word count: short random lines, more of them than the chain takes.
+_SATURATED: dict[str, Any] = {
+    "skew": 0.0,
+    "vocabulary": 1000,
+    "rate": 4000.0,
+    "accept_overload": True,
+    "warmup_s": 30.0,
+    "duration_s": 30.0,
+}
 # One JVM for both cores: a second one would compile everything again. Cores beyond it are the driver's.
 _NEXMARK: dict[str, Any] = {
     "workload": "nexmark",
@@ -248,6 +261,79 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "word_count_python",
                     "state_mb": 10.0,
                     **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "topology_optimisation",
+            "Dynamic topology: what each mechanism is worth",
+            "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "
+            "together. The preset `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's "
+            "other tests, `low_load` shows what the mechanisms cost when nothing is overloaded.",
+            ("mechanisms", "parallelism"),
+            {
+                "smoke": {**_TOPOLOGY, "mechanisms": ["all"], "parallelism": ["1-1-1"], **_SHORT},
+                DEFAULT: {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, ALL],
+                    "parallelism": ["1-1-1", "1-2-2"],
+                    **_SATURATED,
+                    "repetitions": 3,
+                },
+                "throughput": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, "back_pressure", "replay", "replacement", ALL],
+                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
+                    **_SATURATED,
+                    "repetitions": 3,
+                },
+                "latency": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, *MECHANISMS, ALL],
+                    "parallelism": ["1-2-4-1"],
+                    "rate": 200.0,
+                    "warmup_s": 30.0,
+                    "duration_s": 45.0,
+                    "repetitions": 3,
+                },
+                "slow_store": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, "delayed_persistence", ALL],
+                    "parallelism": ["1-2-4-1"],
+                    "rate": 50.0,
+                    "topology": {"persist_delay_ms": 5.0},
+                    "accept_overload": True,
+                    "warmup_s": 15.0,
+                    "duration_s": 45.0,
+                    "repetitions": 3,
+                },
+                "overload": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, "replacement", REBALANCE, DYNAMIC_ALLOCATION],
+                    "parallelism": ["1-1-1"],
+                    **_SATURATED,
+                    "topology": {"tuple_timeout_s": 3.0, "window_s": 5.0, "windows": 3},
+                    "executors": 4,
+                    "executor_cores": 3,
+                    "repetitions": 3,
+                },
+                "low_load": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, *MECHANISMS, ALL],
+                    "parallelism": ["1-1-1-1"],
+                    "rate": 50.0,
+                    "warmup_s": 30.0,
+                    "duration_s": 45.0,
+                    "repetitions": 3,
+                },
+                "paper": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, ALL],
+                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
+                    **_SATURATED,
+                    "rate": 20_000.0,
+                    "duration_s": 100.0,
+                    "repetitions": 50,
                 },
             },
         ),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from faultline.findings.finding import Claim, Finding
 from faultline.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
+from faultline.findings.lu import TOPOLOGY
 from faultline.findings.nexmark import NEXMARK
 from faultline.findings.recovery import RECOVERY
 from faultline.findings.shi import EXECUTOR_CORES, INPUT_RATE
@@ -14,6 +15,7 @@ from faultline.record import Record
 
 FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Storm)"
 NEXMARK_ON_FLINK = "The Nexmark suite on Flink 2 (its guide, and a run on two cores)"
+DYNAMIC_TOPOLOGY = "Lu and others 2020 (dynamic topology in Storm)"
 STOCK_TRADING = "Shi and others 2020 (stock trading on Spark Streaming)"
 
 CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
@@ -25,11 +27,13 @@ CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
         "executor_cores": EXECUTOR_CORES,
         "recovery": RECOVERY,
         "nexmark": NEXMARK,
+        "topology_optimisation": TOPOLOGY,
     }
 )
 PAPERS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(CLAIMS, FAULT_TOLERANCE)
     | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING, "nexmark": NEXMARK_ON_FLINK}
+    | {"topology_optimisation": DYNAMIC_TOPOLOGY}
 )
 
 
