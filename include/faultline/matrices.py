@@ -268,8 +268,8 @@ MATRICES: dict[str, MatrixSpec] = {
             "topology_optimisation",
             "Dynamic topology: what each mechanism is worth",
             "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "
-            "together. The preset `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's "
-            "other tests, `low_load` shows what the mechanisms cost when nothing is overloaded.",
+            "together. `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's other "
+            "tests; `low_load` shows what the mechanisms cost when nothing is overloaded.",
             ("mechanisms", "parallelism"),
             {
                 "smoke": {**_TOPOLOGY, "mechanisms": ["all"], "parallelism": ["1-1-1"], **_SHORT},

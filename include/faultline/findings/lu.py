@@ -4,7 +4,7 @@ Source: Lu and others, *A performance optimization method based on dynamic topol
 implementation in Storm* (Acta Electronica Sinica 48(5), 2020), section 6. Six nodes, Storm 1.1.0, means of 50 runs.
 
 6.1, fast word count (table 3, figure 13), tuples/s with the method and of Storm: 60,323 and 50,836 with 1-1-1 tasks
-(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 and about as many with 1-4-6.
+(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 and as many with 1-4-6.
 So 17 % more at best, and nothing once there are enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure
 15): the delay settles at 380 ms and 485 ms. 6.3, with a persistence that sleeps (figure 16): it stays at 380 ms, and
 grows without the queue. 6.4, overload (figure 17): replacement leaves no pause, each `rebalance` one of about 22 s.
