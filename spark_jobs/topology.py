@@ -124,9 +124,9 @@ def main() -> None:
     await_executors(spark, config["executors"])
     spark.streams.addListener(listener)
     journal.write("started", application=application, parallelism=config["parallelism"])
+    listener.resume()
     for stage in reversed(stages):
         stage.start()
-    listener.resume()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
     hearing = Hearing(config["bootstrap"], config["control_topic"], heard) if config["control_topic"] else None

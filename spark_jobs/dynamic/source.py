@@ -7,7 +7,7 @@ driver's host, and is told through files (`admission.Orders`); the tasks get wha
 Options: `bootstrap`; `topics` (JSON: queue -> topic; `eden` alone, or with `a` and `b`), each of so many `partitions`;
 `orders` (file); `roles` (file: which space is From now); `parallelism`; `text` (`key` or `value`: where the text of a
 tuple stands, its number is the other one); `fresh` (`true`: Eden holds the chain's own input, whose keys are no
-attempts); `begin` (JSON: end offsets to begin at, or null); `failing` (JSON of `failing.Failing`, or null).
+attempts); `begin` (JSON: end offsets to begin at); `failing` (JSON of `failing.Failing`, or null).
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class StageReader(DataSourceStreamReader):
         self._parallelism = int(options["parallelism"])
         self._text_is_key = options["text"] == "key"
         self._fresh = options["fresh"] == "true"
-        self._begin: dict[str, Any] | None = json.loads(options["begin"])
+        self._begin: dict[str, int] = json.loads(options["begin"])
         failing = json.loads(options["failing"])
         self._failing = None if failing is None else Failing(**failing)
         self._allowance = Allowance()
         self._ends: TopicEnds | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        begin = self._begin or dict.fromkeys(map(str, range(self._partitions)), 0)
+        begin = dict.fromkeys(map(str, range(self._partitions)), 0) | self._begin
         return Position({EDEN: begin, **{space: dict.fromkeys(begin, 0) for space in SPACES}}).document()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

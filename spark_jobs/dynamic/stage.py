@@ -68,7 +68,15 @@ class Stage:
         self._hold = False
         self._orders = plan.folder / f"{plan.name}.orders"
         self._changed = threading.Condition()
-        self.progress = Progress()
+        self._checkpoint = plan.folder / plan.name
+        if persisting is None:
+            self._begin: dict[str, int] = {}
+            self.progress = Progress(committed_position(self._checkpoint))
+        else:
+            # The store knows where to begin, so what an earlier checkpoint says must not count.
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            self._begin = persisting.position
+            self.progress = Progress({EDEN: self._begin} if self._begin else {})
         self.query: StreamingQuery | None = None
         self._write_orders()
 
@@ -86,19 +94,10 @@ class Stage:
     def start(self) -> None:
         """Starts the query where its checkpoint, or the store, says that it had come to."""
         self._generation += 1
-        begin = None
-        checkpoint = self.plan.folder / self.name
-        if self._persisting is not None:
-            # The store knows where to begin, so what an earlier checkpoint says must not count.
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            begin = self._persisting.position
-            self.progress.position = {EDEN: begin} if begin else {}
-        else:
-            self.progress.position = committed_position(checkpoint)
         # Tasks of all stages take turns, instead of those of one batch going first.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        tuples = self._tuples(begin, self._orders, self.parallelism, self.plan.failing)
-        writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(checkpoint))
+        tuples = self._tuples(self._begin, self._orders, self.parallelism, self.plan.failing)
+        writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(self._checkpoint))
         self.query = (
             writer.queryName(f"{self.name}-{self._generation}").trigger(processingTime=self.plan.trigger).start()
         )
@@ -173,7 +172,7 @@ class Stage:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     def _tuples(
-        self, begin: dict[str, int] | None, orders: Path, parallelism: int, failing: dict[str, Any] | None
+        self, begin: dict[str, int], orders: Path, parallelism: int, failing: dict[str, Any] | None
     ) -> DataFrame:
         plan = self.plan
         options = {
