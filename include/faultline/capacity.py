@@ -114,9 +114,10 @@ def holds(record: Record) -> bool | None:
     if record.status == "valid":
         nominal = float(record.config["checkpoint_interval_s"])
         effective = record.metrics.effective_interval_s
-        if record.metrics.sustained is None or effective is None:
+        if effective is None:
             return None
-        return record.metrics.sustained and effective <= INTERVAL_EXCESS * nominal
+        # Too slow by far leaves too few batches to say how the lag moved.
+        return record.metrics.sustained if effective <= INTERVAL_EXCESS * nominal else False
     return False if record.status == "invalid" and _codes(record) <= OVERLOADED else None
 
 
