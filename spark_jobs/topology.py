@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,11 @@ from dynamic.stage import Plan, Stage
 from dynamic.stages import COUNT, PERSIST, SPLIT
 from dynamic.trail import FrontierLog, Journal
 from pyspark.sql import SparkSession
-from running import POLL_S, await_executors, milliseconds
+from running import POLL_S, await_executors
 
 Config = dict[str, Any]
 # Stages whose tuples can fail, and be read again as lines.
 REPLAYED = (SPLIT, COUNT)
-
-
-def ship_package(spark: SparkSession) -> None:
-    """Sends the package `dynamic` to wherever Python runs for Spark: planners and workers import it there."""
-    folder = Path(__file__).parent / "dynamic"
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch) / "dynamic.zip"
-        with zipfile.ZipFile(archive, "w") as package:
-            for module in sorted(folder.glob("*.py")):
-                package.write(module, f"dynamic/{module.name}")
-        spark.sparkContext.addPyFile(str(archive))
 
 
 def plans(config: Config) -> list[Plan]:
@@ -60,7 +47,7 @@ def plans(config: Config) -> list[Plan]:
                 partitions=config["partitions"] if number == 0 else config["groups"],
                 output=None if name == PERSIST else config["output_topic"] if last else topics[name],
                 folder=folder,
-                trigger=milliseconds(config["trigger_s"]),
+                trigger_s=config["trigger_s"],
                 groups=config["groups"],
                 failing={**config["failing"], "stage": name} if config["failing"] and name in REPLAYED else None,
                 ends_chain=last,
@@ -105,7 +92,6 @@ def main() -> None:
         config["store"]["address"] = os.environ["FAULTLINE_TOPOLOGY_DATABASE"]  # a password stands in no file
 
     spark = SparkSession.builder.getOrCreate()
-    ship_package(spark)
     spark.dataSource.register(StageSource)
     checkpoint = Path(config["checkpoint"])
     checkpoint.mkdir(parents=True, exist_ok=True)

@@ -137,6 +137,7 @@ def workload_settings(settings: Settings, attempt: Attempt, config: Configuratio
         **configured_settings(config),
         **loopback_settings(),
         "spark.ui.port": str(ui_port),
+        "spark.executorEnv.PYTHONPATH": str(settings.root / "spark_jobs"),
         "spark.driver.extraJavaOptions": options,
         "spark.executor.extraJavaOptions": options,
     }
@@ -181,6 +182,8 @@ def spark_environment(settings: Settings) -> dict[str, str]:
         "JAVA_HOME": str(find_java(settings.home / "java.json").home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": HOST,
+        # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.
+        "PYTHONPATH": str(settings.root / "spark_jobs"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

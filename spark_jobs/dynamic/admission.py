@@ -45,7 +45,9 @@ class Allowance:
             return None
         if self._before is None:
             self._before = now_s - self._most_s
-        earned = int(min(now_s - self._before, self._most_s) * limit)
+        # However low the limit, one record is earned some time.
+        most_s = max(self._most_s, 1 / limit)
+        earned = int(min(now_s - self._before, most_s) * limit)
         if earned:
             self._before = now_s
         return earned

@@ -144,7 +144,7 @@ class Regulator(threading.Thread):
                 self._sign_s = now_s
             return
         if self._tell(act):
-            self._watch.sent(act, now_s, queue, self._rate)
+            self._watch.sent(act, now_s, queue)
             self._sign_s = now_s
             self._journal.write("signal", stage=self._stage.name, to=self._above.name, act=act, queue=queue)
 
@@ -246,7 +246,7 @@ class ChainListener(StreamingQueryListener):
         position = by_queue(progress["sources"][0]["endOffset"])
         duration_s = progress["durationMs"]["triggerExecution"] / 1000
         output = next(iter(self._outputs[stage.name].read().values())) if stage.name in self._outputs else {}
-        stage.reported(position, progress["numInputRows"])
+        stage.reported(position, progress["numInputRows"], duration_s)
         self._journal.write(
             "batch", stage=stage.name, batch=progress["batchId"], rows=progress["numInputRows"],
             seconds=duration_s, parallelism=stage.parallelism, ends=position[EDEN],

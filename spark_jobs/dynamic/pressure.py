@@ -47,9 +47,9 @@ class PressureRules:
         return (1 - self.load_factor) * self.capacity
 
     def sensitivity_s(self, queue: int, rate: float) -> float:
-        """Equation 1: half the time until the queue is full at the rate at which it is sent to, tuples/s."""
+        """Equation 1: half the time until the queue is full at the rate that was sent before the pressure, tuples/s."""
         if rate <= 0:
-            return LONGEST_WAIT_S
+            return LEAST_PERIOD_S
         return min(max((self.capacity - queue) / (2 * rate), LEAST_PERIOD_S), LONGEST_WAIT_S)
 
 
@@ -65,6 +65,7 @@ class Watch:
     def __init__(self, rules: PressureRules) -> None:
         self._rules = rules
         self._steps = 0
+        self._rate = 0.0
         self._quiet_until = 0.0
         self._signalled_at_length = 0
         self._low_since: float | None = None
@@ -82,20 +83,22 @@ class Watch:
         Whoever sends the signal calls `sent` once it stands; a signal that could not be sent is due again.
         """
         rules = self._rules
+        if not self._steps:
+            self._rate = rate
         self._low_since = None if queue >= rules.low else now_s if self._low_since is None else self._low_since
         if now_s < self._quiet_until:
             return None
         if queue > rules.high and (self._steps == 0 or queue > self._signalled_at_length):
             return Act.SLOW
         if self._steps and self._low_since is not None:
-            wait_s = min(rules.sensitivity_s(queue, rate) * self._patience, LONGEST_WAIT_S)
+            wait_s = min(rules.sensitivity_s(queue, self._rate) * self._patience, LONGEST_WAIT_S)
             if now_s - self._low_since >= wait_s:
                 return Act.EASE
         return None
 
-    def sent(self, act: Act, now_s: float, queue: int, rate: float) -> None:
+    def sent(self, act: Act, now_s: float, queue: int) -> None:
         """A signal from `look` reached the control topic."""
-        period_s = self._rules.sensitivity_s(queue, rate)
+        period_s = self._rules.sensitivity_s(queue, self._rate)
         if act is Act.SLOW:
             if self._eased_at is not None:
                 failed = now_s - self._eased_at < CALM_S

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from running import milliseconds
 
 from .admission import Orders
 from .persisting import Persisting
@@ -25,6 +27,7 @@ from .trail import committed_position
 HOLD_LIMIT_S = 120.0
 REHEARSED_RECORDS = 500
 POLL_S = 0.02
+RATE_BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Plan:
     partitions: int
     output: str | None
     folder: Path
-    trigger: str
+    trigger_s: float
     groups: int
     failing: dict[str, Any] | None
     ends_chain: bool
@@ -48,7 +51,7 @@ class Plan:
 @dataclass
 class Progress:
     """What a stage's query last reported: how far it read each queue, batches that ended, when the last one did, and
-    the rate since the one before it.
+    the rate at which tuples are taken in while there are any (the greatest of some batches).
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class Stage:
         self._hold = False
         self._orders = plan.folder / f"{plan.name}.orders"
         self._changed = threading.Condition()
+        self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
         if persisting is None:
             self._begin: dict[str, int] = {}
@@ -99,15 +103,16 @@ class Stage:
         tuples = self._tuples(self._begin, self._orders, self.parallelism, self.plan.failing)
         writer = self._writer(tuples, self.parallelism).option("checkpointLocation", str(self._checkpoint))
         self.query = (
-            writer.queryName(f"{self.name}-{self._generation}").trigger(processingTime=self.plan.trigger).start()
+            writer.queryName(f"{self.name}-{self._generation}")
+            .trigger(processingTime=milliseconds(self.plan.trigger_s))
+            .start()
         )
 
-    def reported(self, position: dict[str, dict[str, int]], rows: int) -> None:
-        """The query ended a batch."""
-        now_s = time.monotonic()
+    def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float) -> None:
+        """The query ended a batch, which had been in work for `seconds`."""
         with self._changed:
-            rows_per_s = rows / max(now_s - self.progress.ended_s, 0.001)
-            self.progress = Progress(position, self.progress.batches + 1, rows_per_s, now_s)
+            self._rates.append(rows / max(seconds, self.plan.trigger_s))
+            self.progress = Progress(position, self.progress.batches + 1, max(self._rates), time.monotonic())
             self._changed.notify_all()
 
     def stop(self) -> None:

@@ -29,6 +29,7 @@ from tests.integration.spark_session import local_settings
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 LIMIT_S = 240.0
+MOST_STARTS = 6
 
 
 @dataclass
@@ -40,6 +41,7 @@ class ChainRun:
     values: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
     sent: int = 0
+    starts: int = 0
 
     def __post_init__(self) -> None:
         self.config = parse_configuration({"workload": "topology", "partitions": 1, **self.values})
@@ -87,6 +89,7 @@ class ChainRun:
             **os.environ,
             "JAVA_HOME": str(find_java(self.folder / "java.json").home),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(ROOT / "spark_jobs"),
             "PYSPARK_PYTHON": sys.executable,
         }
         with (self.folder / "program.log").open("ab") as log:
@@ -119,6 +122,8 @@ class ChainRun:
     def is_through(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
+            self.starts += 1
+            assert self.starts <= MOST_STARTS, self._last_words()
             self.start()
         return latest_offsets(self.attempt.checkpoint).get("0", 0) >= self.sent
 

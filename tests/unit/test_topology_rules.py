@@ -52,7 +52,7 @@ class Chain:
             act = self.watch.look(self.now_s, int(self.queue), self.rate)
             if act:
                 self.throttle.hear(act, self.now_s, self.rate)
-                self.watch.sent(act, self.now_s, int(self.queue), self.rate)
+                self.watch.sent(act, self.now_s, int(self.queue))
                 self.signals.append((self.now_s, act))
             self.limits.add(self.throttle.limit)
         return self
@@ -98,7 +98,7 @@ def test_a_signal_is_due_again_until_it_was_sent() -> None:
     watch = Watch(PressureRules(100))
     assert watch.look(0.0, 90, 10.0) is Act.SLOW
     assert watch.look(0.1, 90, 10.0) is Act.SLOW  # the control topic did not take the first one
-    watch.sent(Act.SLOW, 0.1, 90, 10.0)
+    watch.sent(Act.SLOW, 0.1, 90)
     assert watch.look(0.2, 95, 10.0) is None
     assert watch.look(0.1 + LEAST_PERIOD_S, 95, 10.0) is Act.SLOW
 
@@ -106,12 +106,13 @@ def test_a_signal_is_due_again_until_it_was_sent() -> None:
 def test_equation_1_gives_half_the_time_until_the_queue_is_full() -> None:
     assert PressureRules(1000).sensitivity_s(800, 50.0) == pytest.approx(2.0)
     assert PressureRules(1000).sensitivity_s(1200, 50.0) == LEAST_PERIOD_S
-    assert PressureRules(1000).sensitivity_s(0, 0.0) == LONGEST_WAIT_S
+    assert PressureRules(1000).sensitivity_s(0, 0.001) == LONGEST_WAIT_S
 
 
 def test_a_shrinking_queue_needs_no_further_signal() -> None:
     watch = Watch(PressureRules(100))
-    watch.sent(Act.SLOW, 0.0, 95, 10.0)
+    assert watch.look(0.0, 95, 10.0) is Act.SLOW
+    watch.sent(Act.SLOW, 0.0, 95)
     assert watch.look(5.0, 90, 10.0) is None
     assert watch.look(5.0, 96, 10.0) is Act.SLOW
 
@@ -187,6 +188,11 @@ def test_an_allowance_follows_the_rate_but_for_a_second(steps: list[float], limi
         taken += allowance.take(now, limit) or 0
     assert taken <= limit * (now + 1) + 1
     assert Allowance().take(0.0, None) is None
+
+
+def test_the_lowest_limit_lets_a_record_through_some_time() -> None:
+    allowance = Allowance()
+    assert sum(allowance.take(second, 0.1) or 0 for second in range(101)) in (10, 11)
 
 
 def test_orders_are_read_as_they_were_written(tmp_path: Path) -> None:
