@@ -89,28 +89,32 @@ def no_pause(records: Sequence[Record]) -> Outcome:
 
 TOPOLOGY = (
     Claim(
-        "All mechanisms together raise the throughput of the fast word count while tasks are few",
+        "Storm: all mechanisms together raise the throughput of the fast word count while tasks are few",
         "6.1, figure 13 (a) and (b): by 17 %",
         partial(moves, measure=THROUGHPUT, cases=("1-1-1", "1-2-1"), rises=True),
     ),
     Claim(
-        "With enough tasks they make no difference to the throughput",
+        "Storm: with enough tasks they leave the throughput as it is",
         "6.1, figure 13 (d)",
         partial(stays, measure=THROUGHPUT, cases=("1-4-6",)),
     ),
     Claim(
-        "They lower the latency of the word count over a book by a fifth",
+        "Storm: all together lower the latency of the word count over a book",
         "6.2, figure 15: 485 to 380 ms",
         partial(moves, measure=LATENCY, cases=("1-2-4-1",), rises=False),
     ),
     Claim(
-        "With a slow store the latency stays flat with the delayed queue, and grows without it",
+        "Storm: with a slow store latency stays flat with the delayed queue, and grows without it",
         "6.3, figure 16",
         queue_keeps_up,
     ),
-    Claim("A stage is replaced without a pause", "6.4, figure 17: none, against 22 s of `rebalance`", no_pause),
     Claim(
-        "Where nothing is overloaded the mechanisms cost no noticeable latency",
+        "Storm: a stage is replaced without a pause",
+        "6.4, figure 17: none, against 22 s of `rebalance`",
+        no_pause,
+    ),
+    Claim(
+        "Storm: where nothing is overloaded they cost no noticeable latency",
         "section 4.4, of the queue only",
         partial(costs_little, cases=("1-1-1", "1-2-2", "1-2-4-1")),
     ),
