@@ -22,6 +22,7 @@ from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix, PlannedCell
 from faultline.operations import bring_up
 from faultline.points import Point, points_of
+from faultline.preparing import check_capacity, check_source
 from faultline.record import Record
 from faultline.settings import load_settings
 from faultline.single import split_words
@@ -56,6 +57,9 @@ def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedC
     spec = MATRICES[DAG_ID]
     preset = str(form.get("preset", DEFAULT))
     matrix = Matrix.under({**spec.complete(preset), **form}, spec.axes)
+    for config in {cell.config for cell in matrix.cells("unnamed")}:
+        check_capacity(config)
+        check_source(config)
     settings = bring_up(say)
     build = form.get("build") or default_build(settings, find_java(settings.home / "java.json").version)
     cells = matrix.cells(build)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 import pytest
 
 from faultline.bench.nexmark import figures
+from faultline.bench.nexmark_source import BIDS, PAIR, STREAMS
+from faultline.bench.nexmark_source import figures as source_figures
 from faultline.errors import ConfigError
 from faultline.findings.finding import Verdict
 from faultline.findings.nexmark import STATELESS, TWO_CORES, ahead, beside, per_core, stateless
@@ -15,6 +18,7 @@ from faultline.matrix import Matrix
 from faultline.nexmark import QUERIES
 from faultline.nexmark_sweep import form_of, print_queries
 from faultline.record import Record
+from faultline.settings import ROOT
 from tests.unit.sample_records import sample
 
 NUMBERS = count()
@@ -82,3 +86,18 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
     print_queries(records)
     said = capsys.readouterr().out
     assert "3.00" in said and said.index("q2 ") < said.index("q10 ")
+
+
+def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:
+    source = {BIDS: [4e6, 2e6, 3e6], PAIR: [1e7, 1e7, 1e7]}
+    found = source_figures(source, {"q0": [1.5e6], "q8": [1e6, 2e6]})
+    assert found["source_events_per_s_per_core_bid"].value == 3e6
+    assert found["source_share_q0"].value == pytest.approx(0.5)
+    assert (found["source_share_q8"].low, found["source_share_q8"].high) == pytest.approx((0.1, 0.2))
+
+
+@pytest.mark.parametrize("query", [path.stem for path in (ROOT / "spark_jobs" / "nexmark" / "queries").glob("*.sql")])
+def test_streams_of_a_query_are_those_that_its_text_names(query: str) -> None:
+    text = (ROOT / "spark_jobs" / "nexmark" / "queries" / f"{query}.sql").read_text()
+    named = set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", text))
+    assert named == set(STREAMS.get(query, BIDS))

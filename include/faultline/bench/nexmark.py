@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from faultline.bench import nexmark_source
 from faultline.bench.figure import Figure, summarise
 from faultline.errors import InfrastructureError
 from faultline.findings.nexmark import TWO_CORES, per_core, ratios
 from faultline.nexmark_sweep import run_all
 from faultline.record import Record
+from faultline.settings import load_settings
 
 Say = Callable[[str], None]
 
@@ -18,13 +20,17 @@ Say = Callable[[str], None]
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
-    Figures: ratio_QUERY, events_per_s_per_core_QUERY. What has a valid record of this build answers again.
+    Figures: ratio_QUERY, events_per_s_per_core_QUERY, and of the events by themselves source_share_QUERY and
+    source_events_per_s_per_core_STREAMS. What has a valid record of this build answers again.
     Raises InfrastructureError when not one query has a valid record.
     """
     records, _ = run_all(["preset=smoke"] if quick else [], say)
     found = figures(records)
     if not found:
         raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")
+    say("nexmark: the events by themselves")
+    queries = {query: [value * 1000 for value in values] for query, values in per_core(records).items()}
+    found |= nexmark_source.figures(nexmark_source.per_core(load_settings(), quick), queries)
     return {name: asdict(figure) for name, figure in found.items()}
 
 
