@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -63,11 +62,12 @@ def unstored(directory: Path) -> int | None:
     if not path.exists():
         return None
     try:
-        stored: dict[str, Any] = json.loads(path.read_text())
+        stored: dict[str, int] = json.loads(path.read_text())
         counts = pd.read_parquet(directory / "harvest" / "counts.parquet", columns=["key", "final"])
     except (OSError, ValueError) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); run the experiment again") from error
-    final = counts.dropna().set_index("key")["final"].astype("int64").to_dict()
+    known = counts.dropna()
+    final: dict[str, int] = dict(zip(known["key"], known["final"].astype("int64"), strict=True))
     return sum(stored.get(key) != final.get(key) for key in {*stored, *final})
 
 

@@ -31,6 +31,7 @@ from faultline.canonical import (
 from faultline.errors import ConfigError
 from faultline.known_truth.script import parse_script, require_fit
 from faultline.settings import WORKERS
+from faultline.topology import MECHANISMS_PATTERN, PARALLELISM_PATTERN
 from faultline.workloads import TRAITS, require_commit_mode, require_own_parameters, require_possible_faults
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
@@ -126,9 +127,14 @@ class Configuration(BaseModel):
     )  # fmt: skip
     mechanisms: str = Field(
         "none",
+        pattern=MECHANISMS_PATTERN,
         description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see docs/matrices.md.",
     )
-    parallelism: str = Field("1-1-1", description="Tasks of `topology`'s source-split-count, or with a fourth persist.")
+    parallelism: str = Field(
+        "1-1-1",
+        pattern=PARALLELISM_PATTERN,
+        description="Tasks of `topology`'s source-split-count, or with a fourth persist.",
+    )
     topology: dict[str, Any] | None = Field(
         None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/matrices.md.'
     )

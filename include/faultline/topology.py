@@ -39,7 +39,9 @@ LINKS = STAGES[:-1]
 SPACES = {"a": "space-a", "b": "space-b"}
 SET_ASIDE, CONTROL = "set-aside", "control"
 
-_PARALLELISM = re.compile(r"[1-9]\d{0,3}(-[1-9]\d{0,3}){2,3}")
+_NAMES = "|".join((*MECHANISMS, *BASELINES))
+MECHANISMS_PATTERN = rf"^({NONE}|{ALL}|({_NAMES})(\+({_NAMES}))*)$"
+PARALLELISM_PATTERN = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3}){2,3}$"
 
 
 class Rules(BaseModel):
@@ -95,7 +97,7 @@ def rules_of(config: Configuration) -> Rules:
 
 def parallelism(text: str) -> dict[str, int]:
     """Stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
-    if not _PARALLELISM.fullmatch(text):
+    if not re.match(PARALLELISM_PATTERN, text):
         raise ValueError(
             f"parallelism: {text!r} is refused; give three numbers for source-split-count, such as 1-2-2, or four with "
             "persist"

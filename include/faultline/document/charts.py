@@ -28,6 +28,9 @@ _RESOURCES = Chart("resources", "GC, CPU and tasks", ("gc_s", "cpu_cores.executo
 _NON_COMPUTE = Chart("latency", "Latency", ("non_compute_ms", "latency_ms.p50", "latency_ms.p99"))
 _LOAD = Chart("resources", "Throughput, GC and CPU", ("throughput_rps", "gc_s", "cpu_cores.executors"))
 _EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput_rps", "cpu_cores.executors"))
+_SPEED = Chart(
+    "throughput", "Throughput, latency and queues", ("throughput_rps", "latency_ms.mean", "stages.most_queued")
+)
 # In order of importance: the first that can be drawn are.
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
@@ -37,6 +40,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "executor_cores": (_NON_COMPUTE, _LOAD),
     "recovery": (_RECOVERY, _LATENCY),
     "nexmark": (_EVENTS, _LATENCY),
+    "topology_optimisation": (_SPEED, _LATENCY, _RESOURCES),
 }
 
 

@@ -115,6 +115,10 @@ RECOVERY = (
         ),
     ),
 )
+STAGES = figures(
+    *(f"stages.{key}" for key in ("signals", "failed", "most_queued", "replacements", "gap_s", "batch_s", "unstored")),
+    names=("signals", "failed", "longest queue", "replaced", "longest pause", "longest batch", "not stored"),
+)
 RESOURCES = (
     Column("oversubscribed", _oversubscribed),
     *figures(
@@ -153,6 +157,7 @@ def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Colum
     wanted: list[tuple[str, Iterable[Column]]] = [
         ("Recovery", RECOVERY),
         ("Latency and throughput", LATENCY),
+        ("Stages", STAGES),
         ("Keys", KEYS if matrix == "skew_x_alignment_mode" else ()),
         ("CPU, memory and work", (*RESOURCES, *more)),
         ("Audit", AUDIT),

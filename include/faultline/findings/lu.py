@@ -52,7 +52,8 @@ def costs_little(records: Sequence[Record], cases: Sequence[str]) -> Outcome:
 def queue_keeps_up(records: Sequence[Record]) -> Outcome:
     """With a slow store, whether the lag grows without the delayed queue and stays with it."""
     there = [one for one in faultless(records) if slowed(one) and one.metrics.sustained is not None]
-    with_queue, without = [], []
+    with_queue: list[bool] = []
+    without: list[bool] = []
     for one in there:
         has = one.config[BY] == "all" or "delayed_persistence" in str(one.config[BY]).split("+")
         (with_queue if has else without).append(bool(one.metrics.sustained))
