@@ -67,6 +67,8 @@ class Stage:
         self._spark, self.plan, self.parallelism = spark, plan, parallelism
         self._persisting = persisting
         self._generation = 0
+        # When the first batch of this generation began.
+        self._first_began_s: float | None = None
         self._limit: float | None = None
         self._hold = False
         self._orders = plan.folder / f"{plan.name}.orders"
@@ -98,6 +100,7 @@ class Stage:
     def start(self) -> None:
         """Starts the query where its checkpoint, or the store, says that it had come to."""
         self._generation += 1
+        self._first_began_s = None
         # Tasks of all stages take turns, instead of those of one batch going first.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         tuples = self._tuples(self._begin, self._orders, self.parallelism, self.plan.failing)
@@ -111,6 +114,8 @@ class Stage:
     def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float) -> None:
         """The query ended a batch, which had been in work for `seconds`."""
         with self._changed:
+            if self._first_began_s is None:
+                self._first_began_s = time.monotonic() - seconds
             self._rates.append(rows / max(seconds, self.plan.trigger_s))
             self.progress = Progress(position, self.progress.batches + 1, max(self._rates), time.monotonic())
             self._changed.notify_all()
@@ -129,20 +134,15 @@ class Stage:
         if warm:
             self._rehearse(parallelism)
             self._await_boundary()
-        batches, ended_s = self.progress.batches, self.progress.ended_s
+        ended_s = self.progress.ended_s
         self.stop()
         self.parallelism = parallelism
         self._hold = False
         self._write_orders()
         self.start()
         with self._changed:
-            self._changed.wait_for(lambda: self.progress.batches > batches, HOLD_LIMIT_S)
-        return max(0.0, self.progress.ended_s - self._first_batch_s() - ended_s)
-
-    def _first_batch_s(self) -> float:
-        """How long the newest batch was in work."""
-        last = self.query.lastProgress if self.query is not None else None
-        return float(last["durationMs"]["triggerExecution"]) / 1000 if last else 0.0
+            self._changed.wait_for(lambda: self._first_began_s is not None, HOLD_LIMIT_S)
+        return max(0.0, (self._first_began_s or time.monotonic()) - ended_s)
 
     def _await_boundary(self) -> None:
         """Lets the batch in work end, and no other begin."""
