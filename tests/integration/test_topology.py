@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -17,7 +19,7 @@ from faultline.topology import MEMCACHED, memcached_program
 from faultline.waiting import wait_until
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.integration.chain import ChainRun
-from tests.integration.installation import Installation, free_ports
+from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports
 from tests.integration.topics import read_topic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -179,3 +181,26 @@ def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> 
     assert replaced and replaced[0]["parallelism"] != replaced[0]["before"]
     assert chain.finish() == 0
     assert acknowledged(chain) == counted(sent)
+
+
+def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_is_killed(
+    shared_installation: Installation,
+) -> None:
+    installation = shared_installation
+    assert installation.run("up", "--no-airflow").returncode == 0
+    done = installation.run(
+        "run", "topology", "parallelism=1-2-2-1", "mechanisms=all", 'topology={"queue": "memcached"}', "rate=50",
+        "warmup_s=5", "duration_s=50", "fault=executor",
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    metrics = record["metrics"]
+    assert (metrics["audit"]["lost"], metrics["audit"]["wrong"], metrics["stages"]["unstored"]) == (0, 0, 0)
+    assert metrics["recovery"]["reload_s"] is not None
+    assert metrics["latency_ms"]["method"] == "rank" and metrics["latency_ms"]["negative"] == 0
+    attempt = installation.results / "attempts" / record["attempt"]
+    ledger = [json.loads(line) for line in (attempt / "ledger.jsonl").read_text().splitlines()]
+    (server,) = [line for line in ledger if line["role"] == "memcached"]
+    assert not psutil.pid_exists(server["pid"])
