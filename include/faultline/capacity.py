@@ -109,16 +109,20 @@ def holds(record: Record) -> bool | None:
     """Whether the engine kept up with the rate of this record; None when the record cannot tell.
 
     It does when the lag did not grow (`sustained`) and the commits kept their interval. An invalid record answers
-    only when all that is wrong with it is that the engine was too slow.
+    only when what is wrong with it is that the engine was too slow, perhaps for a generator that was late itself.
     """
+    nominal = float(record.config["checkpoint_interval_s"])
+    effective = record.metrics.effective_interval_s
+    too_slow = effective is not None and effective > INTERVAL_EXCESS * nominal
     if record.status == "valid":
-        nominal = float(record.config["checkpoint_interval_s"])
-        effective = record.metrics.effective_interval_s
-        if effective is None:
-            return None
         # Too slow by far leaves too few batches to say how the lag moved.
-        return record.metrics.sustained if effective <= INTERVAL_EXCESS * nominal else False
-    return False if record.status == "invalid" and _codes(record) <= OVERLOADED else None
+        return False if too_slow else None if effective is None else record.metrics.sustained
+    if record.status != "invalid":
+        return None
+    if _codes(record) <= OVERLOADED:
+        return False
+    # A generator that is late offers less than was asked for: what is too slow for that is too slow for more.
+    return False if too_slow and _codes(record) <= OVERLOADED | {GENERATOR_LATE} else None
 
 
 def _codes(record: Record) -> set[str]:
