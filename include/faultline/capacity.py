@@ -17,7 +17,8 @@ PRECISION = 1.1
 # Rates are rounded to this many digits, so that a search that is repeated asks for the very same ones.
 DIGITS = 3
 # Reasons that say that the engine was too slow; any other leaves the question open.
-OVERLOADED = frozenset({"interval-not-held", "drain-incomplete", "backlog-at-t0"})
+INTERVAL_NOT_HELD = "interval-not-held"
+OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
 MOST_MEASUREMENTS = 3
 
@@ -122,6 +123,7 @@ def holds(record: Record) -> bool | None:
     if _codes(record) <= OVERLOADED:
         return False
     # A generator that is late offers less than was asked for: what is too slow for that is too slow for more.
+    too_slow = too_slow or INTERVAL_NOT_HELD in _codes(record)
     return False if too_slow and _codes(record) <= OVERLOADED | {GENERATOR_LATE} else None
 
 

@@ -82,6 +82,7 @@ def measured(status: str, *reasons: str, sustained: bool | None = True, interval
         (measured("valid", interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
         (measured("invalid", "schedule-lag: p99 188 ms > 50 ms", interval_s=19.5), False),  # at less than was asked for
+        (measured("invalid", "schedule-lag: p99 9 s", "interval-not-held: no commit", interval_s=None), False),
         (measured("invalid", "not-steady: lag", interval_s=19.5), None),
         (measured("valid", sustained=None, interval_s=16.7), False),  # too few because each took so long
         (measured("invalid", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
