@@ -21,6 +21,8 @@ INTERVAL_NOT_HELD = "interval-not-held"
 OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
 MOST_MEASUREMENTS = 3
+# Cores that others may have had of the machine.
+DISTURBED_CORES = 0.3
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,16 @@ def holds(record: Record) -> bool | None:
     if _codes(record) <= OVERLOADED:
         return False
     # A generator that is late offers less than was asked for: what is too slow for that is too slow for more.
-    too_slow = too_slow or INTERVAL_NOT_HELD in _codes(record)
+    too_slow = (too_slow or INTERVAL_NOT_HELD in _codes(record)) and _undisturbed(record)
     return False if too_slow and _codes(record) <= OVERLOADED | {GENERATOR_LATE} else None
+
+
+def _undisturbed(record: Record) -> bool:
+    """Whether what made the generator late was the experiment itself: nobody else had much of the machine."""
+    besides = record.metrics.cpu_besides
+    if besides is None or besides.others is None or besides.stolen is None:
+        return False
+    return besides.others + besides.stolen <= DISTURBED_CORES
 
 
 def _codes(record: Record) -> set[str]:
