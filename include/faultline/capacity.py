@@ -17,9 +17,12 @@ PRECISION = 1.1
 # Rates are rounded to this many digits, so that a search that is repeated asks for the very same ones.
 DIGITS = 3
 # Reasons that say that the engine was too slow; any other leaves the question open.
-OVERLOADED = frozenset({"interval-not-held", "drain-incomplete", "backlog-at-t0"})
+INTERVAL_NOT_HELD = "interval-not-held"
+OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
 MOST_MEASUREMENTS = 3
+# Cores that others may have had of the machine.
+DISTURBED_CORES = 0.3
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,29 @@ def holds(record: Record) -> bool | None:
     """Whether the engine kept up with the rate of this record; None when the record cannot tell.
 
     It does when the lag did not grow (`sustained`) and the commits kept their interval. An invalid record answers
-    only when all that is wrong with it is that the engine was too slow.
+    only when what is wrong with it is that the engine was too slow, perhaps for a generator that was late itself.
     """
+    nominal = float(record.config["checkpoint_interval_s"])
+    effective = record.metrics.effective_interval_s
+    too_slow = effective is not None and effective > INTERVAL_EXCESS * nominal
     if record.status == "valid":
-        nominal = float(record.config["checkpoint_interval_s"])
-        effective = record.metrics.effective_interval_s
-        if effective is None:
-            return None
         # Too slow by far leaves too few batches to say how the lag moved.
-        return record.metrics.sustained if effective <= INTERVAL_EXCESS * nominal else False
-    return False if record.status == "invalid" and _codes(record) <= OVERLOADED else None
+        return False if too_slow else None if effective is None else record.metrics.sustained
+    if record.status != "invalid":
+        return None
+    if _codes(record) <= OVERLOADED:
+        return False
+    # A generator that is late offers less than was asked for: what is too slow for that is too slow for more.
+    too_slow = (too_slow or INTERVAL_NOT_HELD in _codes(record)) and _undisturbed(record)
+    return False if too_slow and _codes(record) <= OVERLOADED | {GENERATOR_LATE} else None
+
+
+def _undisturbed(record: Record) -> bool:
+    """Whether what made the generator late was the experiment itself: nobody else had much of the machine."""
+    besides = record.metrics.cpu_besides
+    if besides is None or besides.others is None or besides.stolen is None:
+        return False
+    return besides.others + besides.stolen <= DISTURBED_CORES
 
 
 def _codes(record: Record) -> set[str]:

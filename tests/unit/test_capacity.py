@@ -12,7 +12,7 @@ from faultline.canonical import MAX_RATE
 from faultline.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import InfrastructureError
-from faultline.record import Record
+from faultline.record import CpuBesides, Record
 from tests.unit.sample_records import sample
 
 RATES = st.floats(min_value=0.5, max_value=1e6)
@@ -68,9 +68,17 @@ def test_senseless_bounds_are_refused(low: float, high: float, precision: float)
         highest_sustained(lambda rate: True, low, high, precision)
 
 
-def measured(status: str, *reasons: str, sustained: bool | None = True, interval_s: float | None = 2.0) -> Record:
+def measured(
+    status: str,
+    *reasons: str,
+    sustained: bool | None = True,
+    interval_s: float | None = 2.0,
+    others: float | None = None,
+) -> Record:
     record = sample(status=status, reasons=list(reasons), checkpoint_interval_s=2)
-    figures = {"sustained": sustained, "effective_interval_s": interval_s}
+    figures: dict[str, object] = {"sustained": sustained, "effective_interval_s": interval_s}
+    if others is not None:
+        figures["cpu_besides"] = CpuBesides(others=others, stolen=0.0)
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=figures)})
 
 
@@ -81,6 +89,10 @@ def measured(status: str, *reasons: str, sustained: bool | None = True, interval
         (measured("valid", sustained=False), False),
         (measured("valid", interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
+        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than was asked for
+        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.9), None),
+        (measured("invalid", "schedule-lag: 9 s", "interval-not-held: none", interval_s=None, others=0.1), False),
+        (measured("invalid", "not-steady: lag", interval_s=19.5, others=0.1), None),
         (measured("valid", sustained=None, interval_s=16.7), False),  # too few because each took so long
         (measured("invalid", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
         (measured("invalid", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
