@@ -89,7 +89,7 @@ def measured(
         (measured("valid", sustained=False), False),
         (measured("valid", interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
-        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than was asked for
+        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than asked
         (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.9), None),
         (measured("invalid", "schedule-lag: 9 s", "interval-not-held: none", interval_s=None, others=0.1), False),
         (measured("invalid", "not-steady: lag", interval_s=19.5, others=0.1), None),
