@@ -6,12 +6,11 @@ import json
 import uuid
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING
+
+from pymemcache.client.base import Client, PooledClient
+from pymemcache.exceptions import MemcacheError
 
 from .persistence import Entry, QueueLost
-
-if TYPE_CHECKING:
-    from pymemcache.client.base import Client
 
 # Memcached takes values up to 1 MiB, with their key and some bytes of its own.
 PIECE_BYTES = 1_000_000
@@ -37,8 +36,8 @@ class MemcachedBacklog:
             for index, piece in enumerate(pieces):
                 if not self._client.set(self._key(self._next, index), piece, noreply=False):
                     raise QueueLost("memcached: it refused results; raise its memory (-m)")
-        except OSError as error:
-            raise QueueLost(f"memcached: not reachable any more: {error}") from error
+        except (OSError, MemcacheError) as error:
+            raise QueueLost(f"memcached: not reachable any more: {error!r}") from error
         self._waiting.append((self._next, len(pieces), len(entry.results)))
         self._next += 1
 
@@ -53,7 +52,7 @@ class MemcachedBacklog:
             try:
                 for index in range(pieces):
                     self._client.delete(self._key(number, index), noreply=True)
-            except OSError:
+            except (OSError, MemcacheError):
                 pass  # they are in the store; nobody reads these names again
 
     def __len__(self) -> int:
@@ -62,8 +61,8 @@ class MemcachedBacklog:
     def _read(self, number: int, pieces: int) -> Entry:
         try:
             found = [self._client.get(self._key(number, index)) for index in range(pieces)]
-        except OSError as error:
-            raise QueueLost(f"memcached: not reachable any more: {error}") from error
+        except (OSError, MemcacheError) as error:
+            raise QueueLost(f"memcached: not reachable any more: {error!r}") from error
         if None in found:
             raise QueueLost("memcached: it lost results that were not written yet (restarted, or out of memory)")
         results, position = json.loads(zlib.decompress(b"".join(found)))
@@ -75,8 +74,6 @@ class MemcachedBacklog:
 
 def client(host: str, port: int) -> Client:
     """A connection that two threads can use, one after another. Raises OSError when nobody answers there."""
-    from pymemcache.client.base import PooledClient
-
     found = PooledClient((host, port), connect_timeout=TIMEOUT_S, timeout=TIMEOUT_S, max_pool_size=2)
     found.version()
     return found

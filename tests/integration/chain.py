@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -142,10 +143,14 @@ class ChainRun:
             self.process.wait(30)
 
     def planners(self) -> list[psutil.Process]:
-        """The processes that plan batches: one for each stage."""
+        """The processes that plan batches: one for each stage, once all have started."""
         assert self.process is not None
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if PLANNER in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+                if PLANNER in " ".join(child.cmdline()):
+                    found.append(child)
+        return sorted(found, key=lambda one: one.pid)
 
     def journal(self, event: str) -> list[dict[str, Any]]:
         """What the chain wrote of such events."""
