@@ -45,11 +45,12 @@ def print_figures(outcome: Mapping[str, Any]) -> None:
 
     table = Table(title=f"bench {outcome['name']}")
     for column in ("figure", "median", "low", "high", "n", "unit"):
-        table.add_column(column, justify="left" if column in ("figure", "unit") else "right")
+        # Scripts and readers go by the whole name.
+        table.add_column(column, justify="left" if column in ("figure", "unit") else "right", no_wrap=True)
     for name, figure in outcome["figures"].items():
         numbers = [f"{figure[key]:,.4g}" if key != "n" else str(figure[key]) for key in ("value", "low", "high", "n")]
         table.add_row(name, *numbers, figure["unit"])
-    Console().print(table)
+    Console(width=None if Console().is_terminal else 120).print(table)
 
 
 def _module(name: str) -> Callable[[Say, bool], Figures]:
