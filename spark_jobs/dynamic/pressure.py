@@ -88,7 +88,8 @@ class Watch:
         self._low_since = None if queue >= rules.low else now_s if self._low_since is None else self._low_since
         if now_s < self._quiet_until:
             return None
-        if queue > rules.high and (self._steps == 0 or queue > self._signalled_at_length):
+        slowest = rules.divisor**self._steps >= MOST_DIVISION
+        if queue > rules.high and not slowest and (self._steps == 0 or queue > self._signalled_at_length):
             return Act.SLOW
         if self._steps and self._low_since is not None:
             wait_s = min(rules.sensitivity_s(queue, self._rate) * self._patience, LONGEST_WAIT_S)
