@@ -37,19 +37,19 @@ class Frontier:
     def __init__(self, stages: int) -> None:
         self._last = stages - 1
         self._tokens: deque[_Token] = deque()
+        # Of each later stage: how far its input was taken at its last batch, and how long its output was then.
+        self._reached: dict[int, tuple[Ends, Ends]] = {}
         self._done: Reached | None = None
 
     def took(self, ends: Ends, planned_ns: int, output: Ends) -> None:
         """The source ended a batch: it had taken the input up to `ends`, and its output was `output` long."""
         self._tokens.append(_Token(dict(ends), planned_ns, 1, dict(output)))
-        self._arrive()
+        self._walk()
 
     def passed(self, stage: int, ends: Ends, output: Ends) -> None:
         """A later stage ended a batch: it had taken its input up to `ends`; `output` as above, {} for the last."""
-        for token in self._tokens:
-            if token.stage == stage and covers(ends, token.waits_for):
-                token.stage, token.waits_for = stage + 1, dict(output)
-        self._arrive()
+        self._reached[stage] = dict(ends), dict(output)
+        self._walk()
 
     def advance(self, replays_wait: bool) -> Reached | None:
         """What has become complete since the last call; None for nothing new.
@@ -67,7 +67,11 @@ class Frontier:
         self._done = None
         return done
 
-    def _arrive(self) -> None:
+    def _walk(self) -> None:
+        """Lets tokens go as far as they can: a stage may have taken in all that one waits for long ago."""
+        for token in self._tokens:
+            while (reached := self._reached.get(token.stage)) and covers(reached[0], token.waits_for):
+                token.stage, token.waits_for = token.stage + 1, reached[1]
         while self._tokens and self._tokens[0].stage > self._last:
             token = self._tokens.popleft()
             earlier = self._done.planned_ns if self._done else token.planned_ns

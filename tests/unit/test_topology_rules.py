@@ -314,6 +314,47 @@ def test_the_frontier_follows_the_slowest_stage() -> None:
     assert frontier.advance(False) == Reached({"0": 9}, 200)
 
 
+def test_input_of_which_nothing_is_left_is_through_without_another_batch_below() -> None:
+    frontier = Frontier(3)
+    frontier.took({"0": 5}, 100, {"0": 50})
+    frontier.passed(1, {"0": 50}, {"0": 500})
+    frontier.passed(2, {"0": 500}, {})
+    assert frontier.advance(False) == Reached({"0": 5}, 100)
+    # All of its tuples were set aside: the stage below gets nothing, and ends no batch.
+    frontier.took({"0": 6}, 200, {"0": 51})
+    frontier.passed(1, {"0": 51}, {"0": 500})
+    assert frontier.advance(False) == Reached({"0": 6}, 200)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=60), st.integers(1, 3))
+def test_the_frontier_is_what_went_through_a_chain_of_queues(course: list[tuple[int, int]], factor: int) -> None:
+    """Three stages; each batch of a stage puts out `factor` tuples for each that it takes."""
+    frontier = Frontier(3)
+    taken, put = [0, 0, 0], [0, 0, 0]
+    done = 0
+
+    def batch(stage: int, most: int) -> None:
+        nonlocal done
+        ends = taken[stage] + (most if stage == 0 else min(most, put[stage - 1] - taken[stage]))
+        put[stage] += factor * (ends - taken[stage])
+        taken[stage] = ends
+        if stage == 0:
+            frontier.took({"0": ends}, 1, {"0": put[0]})
+        else:
+            frontier.passed(stage, {"0": ends}, {"0": put[stage]} if stage == 1 else {})
+        reached = frontier.advance(False)
+        if reached is not None:
+            assert reached.ends["0"] >= done
+            done = reached.ends["0"]
+        assert done * factor**2 <= taken[2], "nothing is through that the last stage has not taken in"
+
+    for stage, most in course:
+        batch(stage, most)
+    for stage in (1, 2):
+        batch(stage, 10**6)
+    assert done == taken[0]
+
+
 def test_the_newest_input_is_through_only_when_no_failed_tuple_waits() -> None:
     frontier = Frontier(2)
     frontier.took({"0": 5}, 100, {"0": 50})
