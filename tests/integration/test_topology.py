@@ -66,7 +66,7 @@ def acknowledged(chain: ChainRun) -> dict[str, int]:
 def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Chains) -> None:
     chain = chains(
         parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
-        topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 30, "persist_by": "batch"},
+        topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 12, "persist_by": "batch"},
     )  # fmt: skip
     sent = lines(400)
     chain.send(sent)
@@ -90,7 +90,7 @@ def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Ch
     assert failed > 0.2 * sum(expected.values()) * 0.8
     # A line that always fails is set aside after its attempts, and stands in nobody's way.
     aside = read_topic(chain.bootstrap, chain.topics["set-aside"])
-    assert [(record.key, record.value) for record in aside] == [("30", "poison poison")]
+    assert [(record.key, record.value) for record in aside] == [("12", "poison poison")]
 
 
 def test_a_lost_queue_loses_nothing_that_was_not_written(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
