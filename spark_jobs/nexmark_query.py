@@ -20,7 +20,7 @@ from progress import ProgressLog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from running import Config, await_executors, milliseconds, run
+from running import Config, await_executors, milliseconds, newest_commit, run
 
 POLL_S = 0.1
 
@@ -50,8 +50,7 @@ def start(spark: SparkSession, config: Config) -> StreamingQuery:
 
 def committed(checkpoint: Path) -> int:
     """How many batches the checkpoint has seen committed, older ones that were purged included."""
-    numbers = (int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit())
-    return max(numbers, default=-1) + 1
+    return newest_commit(checkpoint) + 1
 
 
 def preload(running: StreamingQuery, checkpoint: Path, batches: int, end: Path) -> None:

@@ -6,6 +6,7 @@ Spark has no REST endpoint for streaming queries, so a listener is the only way 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -20,20 +21,35 @@ from pyspark.sql.streaming.listener import (
 )
 
 
-class ProgressLog(StreamingQueryListener):
-    """Appends `started`, `progress` and `terminated` events to `path`, with wall and monotonic time in ns."""
+class Journal:
+    """One flushed JSON line an event, with wall and monotonic time in ns."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Appends a line."""
+        line = {"event": event, **fields, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+        with self._lock:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+class ProgressLog(StreamingQueryListener):
+    """Appends `started`, `progress` and `terminated` events to `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = Journal(path)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (Spark's name)
-        self._write("started", query_id=str(event.id), run_id=str(event.runId))
+        self._journal.write("started", query_id=str(event.id), run_id=str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = json.loads(event.progress.json)
         source = (progress.get("sources") or [{}])[0]
         operators = progress.get("stateOperators") or []
-        self._write(
+        self._journal.write(
             "progress",
             run_id=progress["runId"],
             batch=progress["batchId"],
@@ -56,12 +72,7 @@ class ProgressLog(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        self._write("terminated", run_id=str(event.runId), exception=event.exception)
-
-    def _write(self, event: str, **fields: Any) -> None:
-        line = {"event": event, **fields, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        self._journal.write("terminated", run_id=str(event.runId), exception=event.exception)
 
 
 def _epoch_ms(timestamp: str) -> int:

@@ -83,8 +83,8 @@ class Workload:
             .load()
         )
         results = self._query(records, config)
-        headers = [_header("lineage", F.lit(str(lineage)))]
-        headers += [_header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
+        headers = [header("lineage", F.lit(str(lineage)))]
+        headers += [header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
         return (
             results.select("key", "value", F.array(*headers).alias("headers"))
             .writeStream.format("kafka")
@@ -102,7 +102,13 @@ def await_executors(spark: SparkSession, executors: int) -> None:
         time.sleep(0.05)
 
 
-def _header(name: str, value: Column) -> Column:
+def newest_commit(checkpoint: Path) -> int:
+    """Number of the newest batch that a checkpoint has seen committed; -1 before the first."""
+    return max((int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()), default=-1)
+
+
+def header(name: str, value: Column) -> Column:
+    """One header of an output record."""
     return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
 

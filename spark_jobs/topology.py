@@ -20,7 +20,8 @@ from dynamic.replay import EDEN
 from dynamic.source import StageSource
 from dynamic.stage import Plan, Stage
 from dynamic.stages import COUNT, PERSIST, SPLIT
-from dynamic.trail import FrontierLog, Journal
+from dynamic.trail import FrontierLog
+from progress import Journal
 from pyspark.sql import SparkSession
 from running import POLL_S, await_executors
 
@@ -64,7 +65,7 @@ def persisting(config: Config) -> Persisting | None:
 
 
 def regulators(config: Config, stages: list[Stage], journal: Journal) -> list[Regulator]:
-    """One for each stage that has anything to look at: all with back-pressure, split and count with replacement."""
+    """One for each stage; those of split and count may replace it."""
     pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
     replacing = config["replacement"]
     replacement = Replacement(ReplacementRules(**replacing.pop("rules")), **replacing) if replacing else None
@@ -115,7 +116,7 @@ def main() -> None:
         stage.start()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
-    hearing = Hearing(config["bootstrap"], config["control_topic"], heard) if config["control_topic"] else None
+    hearing = Hearing(config["bootstrap"], config["control_topic"], heard)
     chain = Chain(stages, watching, listener, hearing)
     chain.warm_up(**config["primer"])
     chain.run(Path(config["stop_file"]).exists, POLL_S)

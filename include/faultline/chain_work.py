@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from faultline.errors import InfrastructureError
 from faultline.raw import Line, events, read_lines
+from faultline.record import StagesPart
 from faultline.window import Window
 
 
-@dataclass(frozen=True)
-class ChainWork:
-    """Totals after T0.
-
-    `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s` in
-    which no batch of the stage was in work, and the longest batch of such a stage in `batch_s`. `most_queued`: in one
-    queue, tuples. `unstored`: keys whose count in the store is not the last acknowledged one; None without persist.
-    """
-
-    signals: int
-    failed: int
-    set_aside: int
-    replacements: int
-    gap_s: float | None
-    batch_s: float | None
-    most_queued: int | None
-    unstored: int | None
-
-
-def chain_work(directory: Path, window: Window) -> ChainWork | None:
+def chain_work(directory: Path, window: Window) -> StagesPart | None:
     """Reads `topology.jsonl` and `stored.json`; None for an attempt without stages."""
     lines = read_lines(directory / "topology.jsonl")
     if not lines:
@@ -44,7 +25,7 @@ def chain_work(directory: Path, window: Window) -> ChainWork | None:
     batches = [float(line["seconds"]) for line in events(later, "batch") if line["stage"] in names]
     stopped = events(later, "stopped")
     queued = [int(most) for line in stopped for most in line["most_queued"].values()]
-    return ChainWork(
+    return StagesPart(
         signals=sum(line["act"] == "slow" for line in events(later, "signal")),
         failed=_total(later, "failed"),
         set_aside=_total(later, "set_aside"),

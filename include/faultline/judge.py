@@ -34,7 +34,6 @@ from faultline.record import (
     Record,
     RecoveryPart,
     ScheduleLagMs,
-    StagesPart,
     StateBytes,
     TimelineEvent,
     WorkPart,
@@ -134,7 +133,6 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     throughput = throughput_rps(measured.bins, window)
-    stages = chain_work(raw.directory, window)
     return Metrics(
         latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
         throughput_rps=throughput,
@@ -162,7 +160,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),
-        stages=None if stages is None else StagesPart.model_validate(stages),
+        stages=chain_work(raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
 

@@ -101,7 +101,7 @@ def prepare(
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
             "topics": {role: f"faultline-{attempt.id}-{role}" for role in _roles(order.config)},
-            "memcached_port": free_port(),
+            **({"memcached_port": free_port()} if topology.needs_memcached(order.config) else {}),
             "spark": {
                 "master": settings.spark_master_url,
                 "ui": f"http://127.0.0.1:{ui_port}",

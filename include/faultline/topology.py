@@ -34,8 +34,7 @@ NONE, ALL = "none", "all"
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
 DATABASE = "FAULTLINE_TOPOLOGY_DATABASE"
 MEMCACHED = "FAULTLINE_MEMCACHED"
-# Topics of the chain itself: links between stages by the stage that writes them, and those of the mechanisms.
-LINKS = STAGES[:-1]
+# Topics of the mechanisms; links between stages go by the stage that writes them.
 SPACES = {"a": "space-a", "b": "space-b"}
 SET_ASIDE, CONTROL = "set-aside", "control"
 
@@ -316,7 +315,7 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
         },
         "persistence": {
             "queue": rules.queue if "delayed_persistence" in mechanisms else None,
-            "address": list(memcached_address() or _own_memcached(attempt)),
+            "address": list(memcached_address() or _own_memcached(attempt)) if rules.queue == "memcached" else None,
             "by_tuple": rules.persist_by == "tuple",
             "flush_every_s": rules.flush_every_s,
             "flush_length": rules.flush_length,

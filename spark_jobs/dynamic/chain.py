@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from progress import Journal
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from .control import Message, decode, encode
@@ -24,13 +25,11 @@ from .pressure import Act, PressureRules, Throttle, Watch
 from .replacement import ReplacementRules, Ring, task_of
 from .replay import EDEN, SPACES
 from .stage import Stage
-from .trail import FrontierLog, Journal, by_queue
+from .trail import FrontierLog, by_queue
 
 LOOK_EVERY_S = 0.25
 SIGN_OF_LIFE_S = 2.0
 ANSWER_S = 10.0
-
-Offsets = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class Hearing(threading.Thread):
 
     def __init__(self, bootstrap: str, topic: str, regulators: dict[str, Regulator]) -> None:
         super().__init__(name="hearing", daemon=True)
-        self._regulators, self._topic = regulators, topic
+        self._regulators = regulators
         settings = {"bootstrap.servers": bootstrap, "group.id": "faultline-control", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, "auto.offset.reset": "latest"})
         end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)[1]
@@ -297,7 +296,7 @@ class Chain:
     """All stages with their regulators, from the start to the end of the program."""
 
     def __init__(
-        self, stages: list[Stage], regulators: list[Regulator], listener: ChainListener, hearing: Hearing | None
+        self, stages: list[Stage], regulators: list[Regulator], listener: ChainListener, hearing: Hearing
     ) -> None:
         self._stages, self._regulators, self._listener, self._hearing = stages, regulators, listener, hearing
         self._primer = 0
@@ -313,7 +312,8 @@ class Chain:
 
     def run(self, ended: Callable[[], bool], poll_s: float) -> None:
         """Keeps the chain going until `ended`. Raises what a stage or a regulator failed with."""
-        for helper in (*self._regulators, *([self._hearing] if self._hearing else [])):
+        helpers = (*self._regulators, self._hearing)
+        for helper in helpers:
             helper.start()
         while not ended():
             for stage in self._stages:
@@ -329,7 +329,7 @@ class Chain:
                 self._primer = 0
                 self._stages[0].limit(None)
             time.sleep(poll_s)
-        for helper in (*self._regulators, *([self._hearing] if self._hearing else [])):
+        for helper in helpers:
             helper.stopped.set()
         for stage in self._stages:
             stage.stop()

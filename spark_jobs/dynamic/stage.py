@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from running import milliseconds
+from running import header, milliseconds
 
 from .admission import Orders
 from .persisting import Persisting
@@ -50,12 +50,11 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What a stage's query last reported: how far it read each queue, batches that ended, when the last one did, and
-    the rate at which tuples are taken in while there are any (the greatest of some batches).
+    """What a stage's query last reported: how far it read each queue, the rate at which tuples are taken in while there
+    are any (the greatest of some batches), and when the last batch ended.
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
-    batches: int = 0
     rows_per_s: float = 0.0
     ended_s: float = field(default_factory=time.monotonic)
 
@@ -88,7 +87,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """As in `stages.NAMES`."""
+        """One of those in `stages`."""
         return self.plan.name
 
     def limit(self, limit: float | None) -> None:
@@ -117,7 +116,7 @@ class Stage:
             if self._first_began_s is None:
                 self._first_began_s = time.monotonic() - seconds
             self._rates.append(rows / max(seconds, self.plan.trigger_s))
-            self.progress = Progress(position, self.progress.batches + 1, max(self._rates), time.monotonic())
+            self.progress = Progress(position, max(self._rates), time.monotonic())
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -201,8 +200,7 @@ class Stage:
             return tuples.writeStream.foreachBatch(self._persisting)
         rows = QUERIES[self.name](tuples, parallelism)
         if plan.ends_chain:
-            header = F.struct(F.lit("lineage").alias("key"), F.lit(b"0").alias("value"))
-            rows = rows.withColumn("headers", F.array(header))
+            rows = rows.withColumn("headers", F.array(header("lineage", F.lit("0"))))
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
         return writer.option("topic", plan.output or "").outputMode("update")
 

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 SOURCE, SPLIT, COUNT, PERSIST = "source", "split", "count", "persist"
-NAMES = (SOURCE, SPLIT, COUNT, PERSIST)
 
 
 def source(tuples: DataFrame, parallelism: int) -> DataFrame:

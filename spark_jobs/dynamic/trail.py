@@ -1,32 +1,19 @@
-"""What the chain leaves behind: its frontier in the files of a Structured Streaming checkpoint, and a journal."""
+"""What the chain leaves behind: its frontier in the files of a Structured Streaming checkpoint."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from progress import Journal
+from running import newest_commit
+
 from .frontier import Reached
 from .replay import EDEN, SPACES
-
-
-class Journal:
-    """One JSON line an event, with wall and monotonic time in ns."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
-        self._lock = threading.Lock()
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Appends and flushes a line."""
-        line = {"event": event, **fields, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
-        with self._lock:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
 
 
 class FrontierLog:
@@ -37,17 +24,11 @@ class FrontierLog:
         for folder in (self._offsets, self._commits):
             folder.mkdir(parents=True, exist_ok=True)
         self._topic, self._listener, self._run_id = topic, listener, run_id
-        done = [int(path.name) for path in self._commits.iterdir() if path.name.isdigit()]
-        self._batch = max(done, default=-1) + 1
+        self._batch = newest_commit(checkpoint) + 1
         self._ends: dict[str, int] = {}
-        if done:
+        if self._batch:
             text = (self._offsets / str(self._batch - 1)).read_text().splitlines()[2]
             self._ends = json.loads(text)[self._topic]
-
-    @property
-    def ends(self) -> dict[str, int]:
-        """Where the last batch ended."""
-        return self._ends
 
     def commit(self, reached: Reached) -> None:
         """Writes the next batch, unless nothing is new in it."""
@@ -80,10 +61,8 @@ def by_queue(document: str | Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 def committed_position(checkpoint: Path) -> dict[str, dict[str, int]]:
     """How far the query of a checkpoint has come; {} before its first commit."""
-    done = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
-    if not done:
-        return {}
-    return by_queue((checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2])
+    newest = newest_commit(checkpoint)
+    return {} if newest < 0 else by_queue((checkpoint / "offsets" / str(newest)).read_text().splitlines()[2])
 
 
 def _put(path: Path, text: str, instant_ns: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from faultline.chain_work import ChainWork, chain_work, unstored
+from faultline.chain_work import chain_work, unstored
 from faultline.errors import InfrastructureError
+from faultline.record import StagesPart
 from faultline.window import Window
 
 WINDOW = Window.of(1_000, 0.0, 10.0, 1.0)
@@ -46,7 +47,9 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
         {"event": "batch", "stage": "count", "seconds": 9.0},
         {"event": "stopped", "most_queued": {"split": 10, "count": 70}},
     )
-    assert chain_work(tmp_path, WINDOW) == ChainWork(1, 7, 2, 2, 0.75, 1.5, 70, None)
+    assert chain_work(tmp_path, WINDOW) == StagesPart(
+        signals=1, failed=7, set_aside=2, replacements=2, gap_s=0.75, batch_s=1.5, most_queued=70, unstored=None
+    )
 
 
 def test_the_store_is_held_against_the_last_acknowledged_counts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,6 @@ def figures(
         for names, values in source.items()
     }
     for query, values in queries.items():
-        alone = sorted(source[STREAMS.get(query, BIDS)])[len(source[STREAMS.get(query, BIDS)]) // 2]
+        alone = statistics.median(source[STREAMS.get(query, BIDS)])
         found[f"source_share_{query}"] = summarise([value / alone for value in values], "1")
     return found
