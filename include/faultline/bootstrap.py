@@ -39,7 +39,7 @@ STAMPED = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "req
 # Installed by pip before the rest: uv because it needs a third of pip's time, setuptools because PySpark comes as
 # source and an isolated build would fetch a setuptools that no hash vouches for.
 FIRST = ("setuptools", "uv")
-# The environment takes 1.2 GB, unpacking PySpark about as much for a moment.
+# The environment takes 1.9 GB, unpacking PySpark about as much for a moment.
 NEEDED_BYTES = 3_000_000_000
 # What pip and uv write when they cannot reach the index.
 NETWORK = re.compile(
@@ -106,7 +106,7 @@ class Environment:
             self._check_machine()
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.unlink(missing_ok=True)
-            _say(f"making the Python environment in {self.home} (once; 1.2 GB, about a minute)")
+            _say(f"making the Python environment in {self.home} (once; 1.9 GB, about a minute)")
             if self.venv.exists():
                 shutil.rmtree(self.venv)
             self._create()

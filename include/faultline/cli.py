@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.exceptions import TyperException
 
 from faultline.errors import ConfigError, FaultlineError
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -34,7 +34,11 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
-        app()
+        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
+    except TyperException as error:
+        # Of bad usage Typer knows in which command.
+        command = getattr(getattr(error, "ctx", None), "command_path", "./faultline")
+        _refuse(f"{error.format_message()} See {command} --help", error.exit_code)
     except ConfigError as error:
         _refuse(error, 2)
     except FaultlineError as error:
@@ -149,9 +153,7 @@ def results(
     """Show the records in the store, as a table or as JSON."""
     from faultline.operations import select_records
 
-    sweeps: list[str | None] = [*dict.fromkeys(sweep or ())] or [None]
-    selected = [select_records(matrix, one, status) for one in sweeps]
-    records, problems = [record for found, _ in selected for record in found], selected[0][1]
+    records, problems = select_records(matrix, sweep or (), status)
     for problem in problems:
         say(problem)
     if report:
@@ -169,6 +171,9 @@ def results(
         return
     from faultline.table import print_table
 
+    if not records:
+        say("no records yet")
+        return
     print_table(records)
 
 

@@ -367,6 +367,8 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
 def suggest(name: str, known: Any) -> str:
     """`; did you mean X?` for the nearest known name, else the list of known names."""
     names = [str(item) for item in known]
+    if not names:
+        return "; there is none yet"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
 

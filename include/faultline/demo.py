@@ -7,16 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.airflow_api import AirflowApi
 from faultline.airflow_home import USER, password
 from faultline.attempt import Attempt
 from faultline.environment import default_build
 from faultline.errors import InfrastructureError
+from faultline.following import follow
 from faultline.java import find_java
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix, PlannedCell, sweep_id_of
 from faultline.operations import bring_up
-from faultline.progress import current_attempt, describe, phase_of, split_of
+from faultline.progress import describe, split_of
 from faultline.record import Record
 from faultline.settings import Settings
 from faultline.store import Cell, Store
@@ -26,9 +27,6 @@ DAG_ID = "state_size_x_checkpoint_interval"
 PRESET = "demo"
 EXPERIMENT_BUDGET_S = 130.0
 PARSE_TIMEOUT_S = 120.0
-POLL_S = 1.0
-# On a pipe or in a log, a line is printed when the phase changes, and at least this often.
-REPEAT_S = 20.0
 
 Say = Callable[[str], None]
 
@@ -37,6 +35,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     """Runs the demo; returns the exit code: 0 when every cell has a valid record."""
     started = time.monotonic()
     settings = bring_up(say)
+    say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
     java = find_java(settings.home / "java.json")
     cells = demo_matrix().cells(default_build(settings, java.version))
     api = AirflowApi(settings)
@@ -46,9 +45,13 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
         say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
         await_dags(api, DAG_ID, "experiment")
         run_id = _running(api) or api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
-        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=EXPERIMENT_BUDGET_S)
-        if again:
-            sweep = sweep_id_of(run_id)
+        sweep = sweep_id_of(run_id) if again else None
+        try:
+            follow(api, settings, DAG_ID, run_id, cells, say, budget_s=EXPERIMENT_BUDGET_S)
+        except InfrastructureError as error:
+            if not newest_records(settings, cells, sweep)[0]:
+                raise
+            say(str(error))  # what is measured is shown all the same
     else:
         say("all experiments have valid records; `--again` measures them anew")
     return conclude(settings, cells, started, output, say, sweep=sweep)
@@ -69,42 +72,6 @@ def await_dags(api: AirflowApi, *dag_ids: str) -> None:
             what=f"airflow: the DAG {dag_id}",
             alive=trouble,
         )
-
-
-def follow(
-    api: AirflowApi,
-    settings: Settings,
-    dag_id: str,
-    run_id: str,
-    cells: list[PlannedCell],
-    say: Say,
-    *,
-    budget_s: float,
-) -> None:
-    """Shows the sweep's progress until its run ends; `budget_s` is about what an experiment takes."""
-    sweep_id = sweep_id_of(run_id)
-    by_id = {cell.config.config_id: cell for cell in cells}
-    shown, shown_at = "", 0.0
-    while (state := api.run_state(dag_id, run_id)) not in FINISHED:
-        tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
-        total = sum(task["map_index"] >= 0 for task in tasks)
-        done = sum(task["map_index"] >= 0 and task["state"] in FINISHED for task in tasks)
-        attempt = current_attempt(settings, sweep_id)
-        if total and attempt is not None and done < total:
-            phase = phase_of(attempt)
-            cell = by_id.get(attempt.read()["config_id"])
-            name = describe(cell.config) if cell else attempt.id
-            left = (phase.left_s or 0.0) + (total - done - 1) * budget_s
-            head = f"experiment {done + 1} of {total} ({name}): {phase.name}"
-            line = f"{head}, {phase.detail + ', ' if phase.detail else ''}about {left / 60:.0f} min left"
-        else:
-            head = line = "aggregating" if total and done == total else "planning"
-        if head != shown or time.monotonic() - shown_at > REPEAT_S:
-            say(line)
-            shown, shown_at = head, time.monotonic()
-        time.sleep(POLL_S)
-    if state == "failed":
-        say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
 
 
 def conclude(

@@ -21,7 +21,8 @@ from faultline.supervision import Supervisor
 
 
 def examine() -> dict[str, Any]:
-    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "experiment"}.
+    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
+    "experiment"}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -51,6 +52,7 @@ def examine() -> dict[str, Any]:
             "airflow": airflow_health(settings),
         },
         "ports": settings.ports,
+        "ui": settings.airflow_url,
         "experiment": lock_holder(settings.machine_lock),
     }
 
@@ -60,13 +62,18 @@ def print_examination(findings: dict[str, Any]) -> None:
     for check in findings["checks"]:
         print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
     machine, services = findings["machine"], findings["services"]
-    print(f"        machine: {machine['cores']} cores, {machine['memory_mb']} MB, {machine['disk_free_mb']} MB free")
+    print(
+        f"        machine: {machine['cores']} cores, {machine['memory_mb'] / 1024:.0f} GB of memory, "
+        f"{machine['disk_free_mb'] / 1024:.0f} GB of disk free"
+    )
     print(f"        versions: {', '.join(f'{name} {value}' for name, value in findings['versions'].items())}")
     states = services["processes"]
     if not states:
         print("        services: down (./faultline up starts them)")
     for name, state in states.items():
         print(f"        {name}: {state.lower()}")
+    if services["airflow"]:
+        print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} holds the machine")
 

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from faultline.airflow_api import AirflowApi
 from faultline.config import Configuration, parse_configuration
-from faultline.demo import await_dags, follow, newest_records
+from faultline.demo import await_dags, newest_records
 from faultline.entry import Entry
 from faultline.environment import default_build
 from faultline.errors import ConfigError
 from faultline.findings.nexmark import TWO_CORES
+from faultline.following import follow
 from faultline.java import find_java
 from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix, PlannedCell

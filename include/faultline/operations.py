@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast, get_args
+from collections.abc import Callable, Collection, Sequence
+from typing import get_args
 
 from faultline.config import suggest
 from faultline.errors import ConfigError
 from faultline.jars import verify
 from faultline.java import Java, find_java
+from faultline.matrices import MATRICES
 from faultline.quiet import longest_wait_s
 from faultline.record import Record, Status
 from faultline.rehearsal import make_archive
+from faultline.schedule import NIGHTLY
 from faultline.settings import Settings, check_folders, load_settings
 from faultline.store import Store
 from faultline.supervision import up
@@ -41,10 +43,28 @@ def bring_up(
     return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
 
 
-def select_records(matrix: str | None, sweep: str | None, status: str | None) -> tuple[list[Record], tuple[str, ...]]:
-    """Records by matrix, sweep and status, and a line for each file that could not be read."""
-    known = get_args(Status)
-    if status is not None and status not in known:
-        raise ConfigError(f"--status {status}: unknown{suggest(status, known)}")
-    store = Store(load_settings().results)
-    return store.query(matrix, sweep, cast(Status | None, status)), store.read().problems
+def select_records(
+    matrix: str | None, sweeps: Sequence[str], status: str | None
+) -> tuple[list[Record], tuple[str, ...]]:
+    """Records by matrix, sweeps (all when empty) and status, and a line for each file that could not be read.
+
+    Raises ConfigError for a status, a matrix or a sweep that there is not.
+    """
+    _check_known("status", status, get_args(Status))
+    contents = Store(load_settings().results).read()
+    _check_known("matrix", matrix, {*MATRICES, NIGHTLY, *(one.matrix for one in contents.records if one.matrix)})
+    for sweep in sweeps:
+        _check_known("sweep", sweep, {one.sweep_id for one in contents.records if one.sweep_id})
+    chosen = [
+        record
+        for record in contents.records
+        if (matrix is None or record.matrix == matrix)
+        and (not sweeps or record.sweep_id in sweeps)
+        and (status is None or record.status == status)
+    ]
+    return chosen, contents.problems
+
+
+def _check_known(option: str, given: str | None, known: Collection[str]) -> None:
+    if given is not None and given not in known:
+        raise ConfigError(f"--{option} {given}: unknown{suggest(given, known)}")

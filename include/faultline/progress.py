@@ -45,6 +45,8 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
 def describe(config: Configuration) -> str:
     """One experiment in a few words."""
     fault = "control" if config.fault == "none" else f"{config.fault} {config.fault_action}"
+    if config.workload == "nexmark":
+        return f"{config.query}, {'no fault' if config.fault == 'none' else fault}"
     return f"state {config.state_mb:g} MB, interval {config.checkpoint_interval_s:g} s, {fault}"
 
 
@@ -61,11 +63,10 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
         return Phase("harvesting", "Spark reads both topics", 15.0)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
-        started = [line["role"] for line in read_journal(attempt.ledger)]
-        return Phase("starting", ", ".join(started) or "topics", window_s + FIXED_BUDGET_S)
+        return Phase("starting", _awaited(attempt), window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
     left = max(0.0, window_s - elapsed) + 25.0
-    seen = _recorded(attempt.recorder_journal, now)
+    seen = _recorded(attempt.recorder_journal, now, int(gate["t0_wall_ns"]))
     if elapsed > window_s:
         return Phase("draining", seen, 25.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
@@ -104,15 +105,28 @@ def _last(journal: Path, event: str) -> dict[str, Any] | None:
     return next((line for line in reversed(read_journal(journal)) if line.get("event") == event), None)
 
 
-def _recorded(journal: Path, now: int) -> str:
-    """What the recorder saw last: records in the input topic; or that it is silent."""
+def _awaited(attempt: Attempt) -> str:
+    """What an attempt that has not begun to measure waits for."""
+    roles = {line["role"] for line in read_journal(attempt.ledger)}
+    if "conductor" in roles:
+        return "the conductor opens the gate"
+    if "supervisor" in roles:
+        return "waits until Spark has committed its first batches"
+    return "waits until the generator has sent its primer" if "generator" in roles else "makes its topics"
+
+
+def _recorded(journal: Path, now: int, t0: int) -> str:
+    """Records that the recorder has seen come into the input topic since `t0`; or that it is silent."""
     lines = read_journal(journal)
     if not lines:
         return "recorder not started"
     age = (now - int(lines[-1]["wall_ns"])) / 1e9
     if age > SILENCE_S:
         return f"recorder silent for {age:.0f} s"
-    offsets = next(
-        (line for line in reversed(lines) if line.get("kind") == "offsets" and line.get("topic") == "input"), None
-    )
-    return f"{sum(offsets['end'].values()):,} records in" if offsets else "no offsets yet"
+    seen = [line for line in lines if line.get("kind") == "offsets" and line.get("topic") == "input"]
+    if not seen:
+        return "no offsets yet"
+    # What stood there before is the primer, and what fills the state.
+    before = next((line for line in reversed(seen) if int(line["wall_ns"]) <= t0), None)
+    count = sum(seen[-1]["end"].values()) - (sum(before["end"].values()) if before else 0)
+    return f"{count:,} records in"

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from faultline.event_names import EDGES, label, split_name
 from faultline.plots import time_figure
 from faultline.record import Record, RecoveryPart
-from faultline.table import NONE, count, macro, macro_of, milliseconds, name_of, seconds, share, signed
+from faultline.table import NONE, count, lasting, macro, macro_of, milliseconds, name_of, seconds, share, signed
 
 _VERDICTS = {
     "invalid": "Measured, but not valid:",
@@ -96,12 +96,12 @@ def _headline(record: Record) -> list[dict[str, str]]:
     metrics, recovery, latency = record.metrics, record.metrics.recovery, record.metrics.latency_ms
     rate = _rate(record)
     offered = f"of {rate:,.0f} offered" if rate is not None else ""
-    lasting = {True: "sustained", False: "not sustained", None: ""}[metrics.sustained]
+    beside = ", ".join(part for part in (offered, lasting(record)) if part)
     used = [value for value in metrics.cpu_cores.model_dump().values() if value is not None]
     tiles = [
         _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
         _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
-        _tile("Throughput", count(metrics.throughput_rps), "records/s", ", ".join(x for x in (offered, lasting) if x)),
+        _tile("Throughput", count(metrics.throughput_rps), "records/s", beside),
         _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", ""),
     ]
     if recovery.recovered is not None:

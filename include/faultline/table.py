@@ -137,6 +137,13 @@ def fault_of(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
 
 
+def lasting(record: Record) -> str:
+    """Whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
+    verdict = {True: "sustained", False: "not sustained", None: ""}[record.metrics.sustained]
+    # With a fault only what lies before it is judged.
+    return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
+
+
 def plain(value: Any) -> str:
     """A configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from faultline.judge import judge
 from faultline.plots import FAULT_COLOUR
 from faultline.record import Record
 from faultline.report import write_report
-from tests.unit.sample_records import matrix, sample
+from tests.unit.sample_records import CENSORED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 
 pytestmark = pytest.mark.browser
@@ -91,6 +91,16 @@ def test_it_opens_without_a_network(browser: Browser, report: Path, artefacts: P
     assert seen.problems == []
     assert page.title() == "Word count under a kill · Faultline", "no text of a record ran as a script"
     page.context.close()
+
+
+def test_the_table_fits_the_page_with_an_invalid_row(browser: Browser, tmp_path: Path) -> None:
+    reason = "schedule-lag: p99 of how late records were sent is 2,345 ms, more than 50 ms; measure again " * 2
+    wide = sample(status="invalid", reasons=[reason], attempt="a-wide", recovery=CENSORED, latency={"p50": 98_765.0})
+    written = write_report([*matrix(), wide], tmp_path, tmp_path / "wide.html", title="Wide")
+    seen = opened(browser, written, "light")
+    table = seen.page.locator(".scroll:has(.results)")
+    assert table.evaluate("e => e.scrollWidth <= e.clientWidth")
+    seen.page.context.close()
 
 
 def test_the_fault_is_a_line_through_all_rows(browser: Browser, report: Path) -> None:

@@ -199,7 +199,9 @@ def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_
     metrics = record["metrics"]
     assert (metrics["audit"]["lost"], metrics["audit"]["wrong"], metrics["stages"]["unstored"]) == (0, 0, 0)
     assert metrics["recovery"]["reload_s"] is not None
-    assert metrics["latency_ms"]["method"] == "rank" and metrics["latency_ms"]["negative"] == 0
+    assert metrics["latency_ms"]["method"] == "rank"
+    # A word that was counted twice is ahead of its rank from there on, so that an output seems to come before its word.
+    assert metrics["latency_ms"]["negative"] == 0 or metrics["audit"]["overcounted"]
     attempt = installation.results / "attempts" / record["attempt"]
     ledger = [json.loads(line) for line in (attempt / "ledger.jsonl").read_text().splitlines()]
     (server,) = [line for line in ledger if line["role"] == "memcached"]

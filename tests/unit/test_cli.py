@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from faultline import cli
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
@@ -37,3 +40,39 @@ def test_a_command_that_is_ended_ends_what_it_began(number: signal.Signals) -> N
     out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("ended\n", 1)
     assert err.startswith("faultline: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["resuls"], "No such command 'resuls'. Did you mean 'results'? See ./faultline --help"),
+        (["results", "--matirx", "recovery"], "No such option: --matirx"),
+        (["explain"], "Missing argument 'record'. See ./faultline explain --help"),
+        (["results", "--matrix", "recvery"], "--matrix recvery: unknown; did you mean recovery?"),
+        (["results", "--sweep", "demo-1"], "--sweep demo-1: unknown; there is none yet"),
+        (["results", "--status", "vald"], "--status vald: unknown; did you mean valid?"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_and_exit_code_2(
+    words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(sys, "argv", ["faultline", *words])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (out, ended.value.code) == ("", 2)
+    assert err.startswith(f"faultline: {line}") and err.count("\n") == 1
+
+
+def test_without_a_command_the_help_names_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["faultline"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith("Usage: ./faultline ")

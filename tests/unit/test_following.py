@@ -1,0 +1,159 @@
+"""What a person is told while a sweep runs: by the files of its attempts, as the steps leave them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.config import parse_configuration
+from faultline.errors import InfrastructureError
+from faultline.following import Course, follow
+from faultline.matrix import PlannedCell
+from faultline.settings import ROOT, Settings
+from faultline.store import Store
+from tests.unit.sample_records import sample
+
+BUDGET_S = 60.0
+BEGAN_S = 1_795_241_000.0
+
+
+class Sweep:
+    """A sweep of two cells, whose attempts are laid down file by file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results")
+        self.lines: list[str] = []
+        configs = [parse_configuration({"workload": "word_count", "state_mb": state}) for state in (1, 8)]
+        self.cells = [PlannedCell(config, 0, "b1") for config in configs]
+        self.course = Course(self.settings, "s1", self.cells, self.lines.append, budget_s=BUDGET_S)
+
+    def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
+        folder = self.settings.attempts / attempt
+        folder.mkdir(parents=True)
+        config = self.cells[cell].config
+        description = {
+            "config": config.model_dump(mode="json"), "config_id": config.config_id, "repetition": 0, "series": "b1",
+            "sweep_id": sweep, "prepared_wall_ns": int((BEGAN_S + at_s) * 1e9),
+        }  # fmt: skip
+        (folder / "attempt.json").write_text(json.dumps(description))
+
+    def started(self, attempt: str, role: str) -> None:
+        with (self.settings.attempts / attempt / "ledger.jsonl").open("a") as ledger:
+            ledger.write(json.dumps({"role": role}) + "\n")
+
+    def end(self, attempt: str, cell: int, status: str | None, *, at_s: float = 0.0, **what: Any) -> None:
+        if status:
+            config = self.cells[cell].config
+            record = sample(status=status, attempt=attempt, state_mb=config.state_mb, workload="word_count", **what)
+            Store(self.settings.results).write(record)
+        closed = self.settings.attempts / attempt / "closed.json"
+        closed.write_text("{}")
+        os.utime(closed, (BEGAN_S + at_s, BEGAN_S + at_s))
+
+    def told(self) -> list[str]:
+        """What is printed at a look, once all that lies there has been read."""
+        before = len(self.lines)
+        self.course.show(2)
+        return self.lines[before:]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    (line,) = sweep.told()
+    assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
+    sweep.end("20261121T061500Z-000001", 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"])
+    outcome, line = sweep.told()
+    assert outcome.endswith(": invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
+    assert line.startswith("0 of 2 experiments done; the next one is prepared, about 2 min left")
+    sweep.begin("20261121T061700Z-000002", 0)
+    (line,) = sweep.told()
+    assert "experiment 1 of 2" in line and "measurement 2" in line
+    sweep.end("20261121T061700Z-000002", 0, "valid")
+    assert sweep.told()[0].endswith(", measurement 2): valid")
+    sweep.begin("20261121T061900Z-000003", 1)
+    (line,) = sweep.told()
+    assert line.startswith("experiment 2 of 2 (state 8 MB")
+    assert sweep.told() == [], "nothing new"
+
+
+def test_a_third_invalid_measurement_is_the_last_one(sweep: Sweep) -> None:
+    for number in range(3):
+        sweep.begin(f"20261121T06150{number}Z-000001", 0)
+        sweep.end(f"20261121T06150{number}Z-000001", 0, "invalid", reasons=["why"])
+    lines = sweep.told()
+    assert lines[2].endswith(": invalid (why)")
+    assert lines[3].startswith("1 of 2 experiments done")
+
+
+def test_an_attempt_without_a_record_is_tried_again(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, None)
+    assert "broke off without a record; tried again" in sweep.told()[0]
+
+
+def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0, sweep="other")
+    assert sweep.told() == ["0 of 2 experiments done; the next one is prepared, about 2 min left"]
+
+
+def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
+    (sweep.settings.attempts / "20261121T061500Z-000001").mkdir(parents=True)
+    assert sweep.told()[0].startswith("0 of 2")
+    (sweep.settings.attempts / "20261121T061500Z-000001").rmdir()
+    sweep.begin("20261121T061500Z-000001", 1)
+    assert sweep.told()[0].startswith("experiment 1 of 2 (state 8 MB")
+
+
+def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "invalid", at_s=200)
+    sweep.begin("20261121T061900Z-000002", 0, at_s=240)
+    sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
+    assert sweep.told()[-1].endswith("about 10 min left")
+
+
+@pytest.mark.parametrize(
+    ("roles", "awaited"),
+    [
+        (["recorder"], "makes its topics"),
+        (["recorder", "generator"], "waits until the generator has sent its primer"),
+        (["generator", "supervisor"], "waits until Spark has committed its first batches"),
+        (["generator", "supervisor", "conductor"], "the conductor opens the gate"),
+    ],
+)
+def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[str], awaited: str) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    for role in roles:
+        sweep.started("20261121T061500Z-000001", role)
+    assert f": starting, {awaited}, about" in sweep.told()[0]
+
+
+def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = "20261121T061500Z-000001"
+    sweep.begin(attempt, 0)
+    folder = sweep.settings.attempts / attempt
+    gate = int(BEGAN_S * 1e9)
+    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
+    offsets = [(-1, 9_815), (1, 9_900), (2, 10_015)]
+    lines = [
+        {"kind": "offsets", "topic": "input", "end": {"0": end}, "wall_ns": gate + second * 10**9}
+        for second, end in offsets
+    ]
+    (folder / "recorder.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("faultline.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    assert "T0 + 2 s; 200 records in" in sweep.told()[0]
+
+
+def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
+    """The real daemon's address answers to nobody: nothing runs in this home."""
+    with pytest.raises(InfrastructureError, match="services were ended while demo_1 ran"):
+        follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
