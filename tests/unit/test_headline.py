@@ -18,7 +18,8 @@ def test_an_experiment_in_a_line() -> None:
     note = headline(sample(recovery=RECOVERED))
     assert note == (
         "**valid** · word\\_count, state 1 MB, interval 2 s, executor kill · latency p50 1,607 ms, p99 8,046 ms · "
-        "501 records/s, sustained before the fault · reload 6.25 s, replay 1.59 s, macro 13.8 s · 0 lost, 12,345 overcounted · "
+        "501 records/s, sustained before the fault · reload 6.25 s, replay 1.59 s, macro 13.8 s · "
+        "0 lost, 12,345 overcounted · "
         "[Results](/plugin/faultline-results/faultline/experiments/20261121T061500Z-3fa9c1)"
     )
     assert "macro \\> 33.9 s" in headline(sample(recovery=CENSORED))
