@@ -112,8 +112,6 @@ def main() -> None:
     spark.streams.addListener(listener)
     journal.write("started", application=application, parallelism=config["parallelism"])
     listener.resume()
-    for stage in reversed(stages):
-        stage.start()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
     hearing = Hearing(config["bootstrap"], config["control_topic"], heard)

@@ -44,7 +44,7 @@ CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
-STOP_S = 30.0
+STOP_S = 60.0
 
 
 def start_recorder(attempt: Attempt, settings: Settings) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,27 @@ class Orders:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
             return cls()
+
+
+def asked(orders: Path) -> Path:
+    """Where the planning process that reads `orders` notes when it was first asked for a batch."""
+    return orders.with_suffix(".asked")
+
+
+def note_asked(orders: Path) -> None:
+    """Notes this instant, by the monotonic clock that all processes of the host share."""
+    path = asked(orders)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(str(time.monotonic()))
+    os.replace(part, path)
+
+
+def asked_at(orders: Path) -> float:
+    """The instant that `note_asked` noted; now, when it has not yet."""
+    try:
+        return float(asked(orders).read_text())
+    except FileNotFoundError:
+        return time.monotonic()
 
 
 class Allowance:

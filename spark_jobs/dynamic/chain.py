@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from .control import Message, decode, encode
 from .failing import ASIDE, FAILED
-from .frontier import Frontier
+from .frontier import Frontier, covers
 from .kafka import TopicEnds, control_sender
 from .pressure import Act, PressureRules, Throttle, Watch
 from .replacement import ReplacementRules, Ring, task_of
@@ -30,6 +30,8 @@ from .trail import FrontierLog, by_queue
 LOOK_EVERY_S = 0.25
 SIGN_OF_LIFE_S = 2.0
 ANSWER_S = 10.0
+# At the end, what a store had not written before a crash may still be on its way to it.
+CATCH_UP_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ class ChainListener(StreamingQueryListener):
         self._numbers = {stage.name: number for number, stage in enumerate(stages)}
         self._log, self._journal = log, journal
         self._frontier = Frontier(len(stages))
+        self._owed: dict[str, int] = {}
         self._lock = threading.Lock()
         self._outputs = {
             stage.name: TopicEnds(stage.plan.bootstrap, [stage.plan.output], stages[number + 1].plan.partitions)
@@ -266,6 +269,8 @@ class ChainListener(StreamingQueryListener):
     def resume(self) -> None:
         """After a restart: what was on its way is known again, by how far each stage had come and put out."""
         now_ns = time.time_ns()
+        *_, above, _ = self._stages
+        self._owed = next(iter(self._outputs[above].read().values()))
         with self._lock:
             for name, stage in self._stages.items():
                 ends = stage.progress.position.get(EDEN)
@@ -280,9 +285,16 @@ class ChainListener(StreamingQueryListener):
     def advance(self) -> None:
         """Commits what has become complete."""
         with self._lock:
-            reached = self._frontier.advance(self._replays_wait())
+            reached = self._frontier.advance(self._replays_wait)
         if reached is not None:
             self._log.commit(reached)
+
+    def is_caught_up(self) -> bool:
+        """Whether the last stage has taken in all that there was at the start. What it acknowledged before a crash and
+        its store had not written it takes in again, and the frontier knows nothing of that.
+        """
+        *_, last = self._stages.values()
+        return covers(last.progress.position.get(EDEN, {}), self._owed)
 
     def _replays_wait(self) -> bool:
         if self._spaces is None:
@@ -311,25 +323,35 @@ class Chain:
         self._primer = records
 
     def run(self, ended: Callable[[], bool], poll_s: float) -> None:
-        """Keeps the chain going until `ended`. Raises what a stage or a regulator failed with."""
+        """Starts all stages and keeps them going until `ended`. Raises what a stage or a regulator failed with."""
+        for stage in reversed(self._stages):
+            stage.start()
         helpers = (*self._regulators, self._hearing)
         for helper in helpers:
             helper.start()
         while not ended():
-            for stage in self._stages:
-                failure = stage.query.exception() if stage.query is not None else None
-                if failure is not None:
-                    raise failure
-            for regulator in self._regulators:
-                if regulator.trouble is not None:
-                    raise regulator.trouble
-            self._listener.advance()
-            taken = sum(self._stages[0].progress.position.get(EDEN, {}).values())
-            if self._primer and taken >= self._primer:
-                self._primer = 0
-                self._stages[0].limit(None)
-            time.sleep(poll_s)
-        for helper in helpers:
-            helper.stopped.set()
+            self._step(poll_s)
+        for regulator in self._regulators:
+            regulator.stopped.set()
+        deadline = time.monotonic() + CATCH_UP_S
+        while not self._listener.is_caught_up() and time.monotonic() < deadline:
+            self._step(poll_s)
+        self._hearing.stopped.set()
         for stage in self._stages:
             stage.stop()
+
+    def _step(self, poll_s: float) -> None:
+        """A look at what has failed and what has become complete."""
+        for stage in self._stages:
+            failure = stage.query.exception() if stage.query is not None else None
+            if failure is not None:
+                raise failure
+        for regulator in self._regulators:
+            if regulator.trouble is not None:
+                raise regulator.trouble
+        self._listener.advance()
+        taken = sum(self._stages[0].progress.position.get(EDEN, {}).values())
+        if self._primer and taken >= self._primer:
+            self._primer = 0
+            self._stages[0].limit(None)
+        time.sleep(poll_s)

@@ -7,7 +7,7 @@ source leaves a token, which walks down as each stage takes in what the one abov
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Ends = Mapping[str, int]
@@ -51,8 +51,8 @@ class Frontier:
         self._reached[stage] = dict(ends), dict(output)
         self._walk()
 
-    def advance(self, replays_wait: bool) -> Reached | None:
-        """What has become complete since the last call; None for nothing new.
+    def advance(self, replays_wait: Callable[[], bool]) -> Reached | None:
+        """What has become complete since the last call; None for nothing new. `replays_wait` is asked only if need be.
 
         What failed is read again together with newer input. So input is through with its first attempt once newer
         input follows it, but the newest only when nothing is on its way and no failed tuple waits: then
@@ -62,7 +62,7 @@ class Frontier:
         if done is None:
             return None
         newer = any(token.taken != done.ends for token in self._tokens)
-        if not newer and (self._tokens or replays_wait):
+        if not newer and (self._tokens or replays_wait()):
             return None
         self._done = None
         return done

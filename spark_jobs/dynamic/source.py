@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from .admission import Allowance, Orders
+from .admission import Allowance, Orders, note_asked
 from .failing import Failing
 from .kafka import Chunk, TopicEnds, read_range
 from .replacement import groups_of
@@ -83,6 +83,7 @@ class StageReader(DataSourceStreamReader):
             return start
         budget = self._allowance.take(time.monotonic(), orders.limit)
         if self._ends is None:
+            note_asked(self._orders)
             self._ends = TopicEnds(self._bootstrap, self._topics.values(), self._partitions)
         found = self._ends.read()
         ends = {queue: found.get(self._topics.get(queue, ""), {}) for queue in (EDEN, *SPACES)}

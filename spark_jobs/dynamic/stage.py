@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from running import header, milliseconds
 
-from .admission import Orders
+from .admission import Orders, asked, asked_at
 from .persisting import Persisting
 from .replay import EDEN
 from .source import NAME
@@ -66,12 +65,9 @@ class Stage:
         self._spark, self.plan, self.parallelism = spark, plan, parallelism
         self._persisting = persisting
         self._generation = 0
-        # When the first batch of this generation began.
-        self._first_began_s: float | None = None
         self._limit: float | None = None
         self._hold = False
         self._orders = plan.folder / f"{plan.name}.orders"
-        self._changed = threading.Condition()
         self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
         if persisting is None:
@@ -99,7 +95,7 @@ class Stage:
     def start(self) -> None:
         """Starts the query where its checkpoint, or the store, says that it had come to."""
         self._generation += 1
-        self._first_began_s = None
+        asked(self._orders).unlink(missing_ok=True)
         # Tasks of all stages take turns, instead of those of one batch going first.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         tuples = self._tuples(self._begin, self._orders, self.parallelism, self.plan.failing)
@@ -112,12 +108,8 @@ class Stage:
 
     def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float) -> None:
         """The query ended a batch, which had been in work for `seconds`."""
-        with self._changed:
-            if self._first_began_s is None:
-                self._first_began_s = time.monotonic() - seconds
-            self._rates.append(rows / max(seconds, self.plan.trigger_s))
-            self.progress = Progress(position, max(self._rates), time.monotonic())
-            self._changed.notify_all()
+        self._rates.append(rows / max(seconds, self.plan.trigger_s))
+        self.progress = Progress(position, max(self._rates), time.monotonic())
 
     def stop(self) -> None:
         """Ends the query, in the midst of a batch if need be."""
@@ -125,7 +117,8 @@ class Stage:
             self.query.stop()
 
     def replace(self, parallelism: int, *, warm: bool) -> float:
-        """Goes on with another parallelism from the same checkpoint; seconds in which no batch was in work.
+        """Goes on with another parallelism from the same checkpoint; seconds in which none of its batches could run,
+        from the end of the old query's last one until the new query asked for its first.
 
         `warm`: the new plan has run on a few records beforehand, and the old query ends at a batch boundary. Otherwise
         it is stopped and started, and what its last batch had done is done again.
@@ -139,9 +132,10 @@ class Stage:
         self._hold = False
         self._write_orders()
         self.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._first_began_s is not None, HOLD_LIMIT_S)
-        return max(0.0, (self._first_began_s or time.monotonic()) - ended_s)
+        deadline = time.monotonic() + HOLD_LIMIT_S
+        while not asked(self._orders).exists() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return max(0.0, asked_at(self._orders) - ended_s)
 
     def _await_boundary(self) -> None:
         """Lets the batch in work end, and no other begin."""

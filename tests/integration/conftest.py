@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.installation import Installation, make_installation
+from tests.integration.postgresql import Cluster, new_cluster
 
 
 @pytest.fixture
@@ -16,3 +17,10 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     made = make_installation(tmp_path)
     yield made
     made.run("down")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL that runs."""
+    with new_cluster() as made:
+        yield made

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -21,78 +15,16 @@ from faultline.demo import await_dags
 from faultline.java import find_java
 from faultline.processes import end_processes
 from faultline.serve import services
-from faultline.settings import HOST, instance
+from faultline.settings import instance
 from faultline.store import Store
 from faultline.supervision import Supervisor, marked_processes
 from faultline.waiting import wait_until
-from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+from tests.integration.installation import OF_A_BUSY_MACHINE, Installation
+from tests.integration.postgresql import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-SECRET = "pass%40word"  # a sign that a configuration file could interpolate
 SWEEP_ONLY = ("repetitions", "max_measurements")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A PostgreSQL of our own in a temporary folder."""
-
-    programs: Path
-    folder: Path
-    port: int
-
-    @property
-    def address(self) -> str:
-        return f"postgresql://faultline:{SECRET}@{HOST}:{self.port}/postgres"
-
-    def call(self, program: str, *arguments: str, **more: str) -> str:
-        # The server refuses to run as root.
-        account = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
-        command = [*account, str(self.programs / program), *arguments]
-        environment = {**os.environ, "LC_ALL": "C", **more}
-        done = subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def query(self, statement: str) -> str:
-        arguments = ["-h", HOST, "-p", str(self.port), "-U", "faultline", "-d", "postgres", "-Atc", statement]
-        return self.call("psql", *arguments, PGPASSWORD="pass@word").strip()
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    programs = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts)]
-    found = programs[-1] if programs else shutil.which("initdb")
-    if not found:
-        pytest.fail("PostgreSQL is not installed; run scripts/install-debian-packages")
-    folder = Path(tempfile.mkdtemp(prefix="faultline-pg-"))
-    (folder / "password").write_text("pass@word")
-    if os.getuid() == 0:
-        account = pwd.getpwnam("postgres")
-        for path in (folder, folder / "password"):
-            os.chown(path, account.pw_uid, account.pw_gid)
-    made = Cluster(Path(found).parent, folder, free_ports(1)[0])
-    data = str(folder / "data")
-    made.call(
-        "initdb",
-        "-D",
-        data,
-        "-U",
-        "faultline",
-        "-A",
-        "scram-sha-256",
-        "--pwfile",
-        str(folder / "password"),
-        "-E",
-        "UTF8",
-    )
-    options = f"-p {made.port} -c listen_addresses={HOST} -k {folder}"
-    made.call("pg_ctl", "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
-    yield made
-    made.call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-    shutil.rmtree(folder)
 
 
 def test_up_uses_the_database_and_what_runs_keeps_it(installation: Installation, cluster: Cluster) -> None:

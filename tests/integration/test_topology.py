@@ -125,6 +125,10 @@ def test_a_lost_queue_loses_nothing_that_was_not_written(chains: Chains, monkeyp
         assert stored(chain) == {}
         server = start()
         chain.await_through()
+        assert acknowledged(chain) == counted(sent + more) and stored(chain) == {}
+        # Nor is it lost when the program dies while the queue holds it, and is asked to end right after its new start.
+        chain.kill()
+        chain.start()
         assert chain.finish() == 0
         assert stored(chain) == acknowledged(chain) == counted(sent + more)
     finally:

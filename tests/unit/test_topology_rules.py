@@ -302,16 +302,16 @@ def test_the_frontier_follows_the_slowest_stage() -> None:
     frontier = Frontier(3)
     frontier.took({"0": 5}, 100, {"0": 50})
     frontier.took({"0": 9}, 200, {"0": 90})
-    assert frontier.advance(False) is None
+    assert frontier.advance(lambda: False) is None
     frontier.passed(1, {"0": 60}, {"0": 600})
     frontier.passed(2, {"0": 599}, {})
-    assert frontier.advance(False) is None
+    assert frontier.advance(lambda: False) is None
     frontier.passed(2, {"0": 600}, {})
-    assert frontier.advance(False) == Reached({"0": 5}, 100)
-    assert frontier.advance(False) is None
+    assert frontier.advance(lambda: False) == Reached({"0": 5}, 100)
+    assert frontier.advance(lambda: False) is None
     frontier.passed(1, {"0": 90}, {"0": 900})
     frontier.passed(2, {"0": 900}, {})
-    assert frontier.advance(False) == Reached({"0": 9}, 200)
+    assert frontier.advance(lambda: False) == Reached({"0": 9}, 200)
 
 
 def test_input_of_which_nothing_is_left_is_through_without_another_batch_below() -> None:
@@ -319,11 +319,11 @@ def test_input_of_which_nothing_is_left_is_through_without_another_batch_below()
     frontier.took({"0": 5}, 100, {"0": 50})
     frontier.passed(1, {"0": 50}, {"0": 500})
     frontier.passed(2, {"0": 500}, {})
-    assert frontier.advance(False) == Reached({"0": 5}, 100)
+    assert frontier.advance(lambda: False) == Reached({"0": 5}, 100)
     # All of its tuples were set aside: the stage below gets nothing, and ends no batch.
     frontier.took({"0": 6}, 200, {"0": 51})
     frontier.passed(1, {"0": 51}, {"0": 500})
-    assert frontier.advance(False) == Reached({"0": 6}, 200)
+    assert frontier.advance(lambda: False) == Reached({"0": 6}, 200)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=60), st.integers(1, 3))
@@ -342,7 +342,7 @@ def test_the_frontier_is_what_went_through_a_chain_of_queues(course: list[tuple[
             frontier.took({"0": ends}, 1, {"0": put[0]})
         else:
             frontier.passed(stage, {"0": ends}, {"0": put[stage]} if stage == 1 else {})
-        reached = frontier.advance(False)
+        reached = frontier.advance(lambda: False)
         if reached is not None:
             assert reached.ends["0"] >= done
             done = reached.ends["0"]
@@ -359,14 +359,14 @@ def test_the_newest_input_is_through_only_when_no_failed_tuple_waits() -> None:
     frontier = Frontier(2)
     frontier.took({"0": 5}, 100, {"0": 50})
     frontier.passed(1, {"0": 50}, {})
-    assert frontier.advance(True) is None
+    assert frontier.advance(lambda: True) is None
     # The source reads the failed tuple again: a batch without new input.
     frontier.took({"0": 5}, 200, {"0": 51})
-    assert frontier.advance(False) is None
+    assert frontier.advance(lambda: False) is None
     frontier.passed(1, {"0": 51}, {})
-    assert frontier.advance(False) == Reached({"0": 5}, 100)
+    assert frontier.advance(lambda: False) == Reached({"0": 5}, 100)
     # With newer input behind it, the first attempt is what counts.
     frontier.took({"0": 7}, 300, {"0": 70})
     frontier.passed(1, {"0": 70}, {})
     frontier.took({"0": 8}, 400, {"0": 80})
-    assert frontier.advance(True) == Reached({"0": 7}, 300)
+    assert frontier.advance(lambda: True) == Reached({"0": 7}, 300)
