@@ -9,6 +9,7 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from faultline.config import parse_configuration
+from faultline.comparing import metrics_named
 from faultline.errors import ConfigError
 from faultline.matrix import control_of
 from faultline.orchestration import nightly
@@ -31,6 +32,15 @@ class Bell(BaseNotifier):
 
 def cells(**params: Any) -> list[Any]:
     return night_cells({"set": DEFAULT_SET, "repetitions": 5, "controls": 5, **params}, NIGHT)
+
+
+def test_queries_of_nexmark_and_chains_of_stages_fit_into_a_night() -> None:
+    chosen = [{"workload": "nexmark", "query": query} for query in ("q0", "q5")]
+    planned = cells(set=[*chosen, {"workload": "topology", "mechanisms": "all"}])
+    names = [(cell.config.workload, cell.config.query) for cell in planned]
+    assert [names.count(("nexmark", query)) for query in ("q0", "q5")] == [5, 5], "without a fault there is no control"
+    assert len(planned) == 3 * 5 and {cell.series for cell in planned} == {NIGHT}
+    assert [metric.key for metric in metrics_named(["rps_per_core"])] == ["rps_per_core"]
 
 
 def test_a_night_is_planned_measured_aggregated_compared_and_judged(bag: Any) -> None:
