@@ -72,7 +72,7 @@ def print_examination(findings: dict[str, Any]) -> None:
         print("        services: down (./faultline up starts them)")
     for name, state in states.items():
         print(f"        {name}: {state.lower()}")
-    if services["airflow"]:
+    if "airflow-api-server" in states:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} holds the machine")

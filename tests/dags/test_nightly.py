@@ -8,8 +8,8 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from faultline.config import parse_configuration
 from faultline.comparing import metrics_named
+from faultline.config import parse_configuration
 from faultline.errors import ConfigError
 from faultline.matrix import control_of
 from faultline.orchestration import nightly

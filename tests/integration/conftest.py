@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.installation import Installation, make_installation
 from tests.integration.postgresql import Cluster, new_cluster
+from tests.integration.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -24,3 +29,11 @@ def cluster() -> Iterator[Cluster]:
     """A PostgreSQL that runs."""
     with new_cluster() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark, the same one for all tests that run queries in this process."""
+    session = local_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

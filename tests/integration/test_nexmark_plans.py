@@ -18,7 +18,6 @@ from faultline.settings import ROOT
 from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
 from generators.pacing import Schedule
-from tests.integration.spark_session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,12 +25,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = local_session(tmp_path_factory.mktemp("plans"))
-    session.conf.set("spark.sql.debug.maxToStringFields", "200")
-    yield session
-    session.stop()
+@pytest.fixture(scope="module", autouse=True)
+def whole_plans(spark: SparkSession) -> Iterator[None]:
+    """Plans as text, with all their columns."""
+    key = "spark.sql.debug.maxToStringFields"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "200")
+    yield
+    spark.conf.set(key, before)
 
 
 def streams_of(query: str) -> set[str]:
