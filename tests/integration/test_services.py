@@ -27,6 +27,10 @@ def test_services_restart_when_killed_and_down_leaves_nothing_even_after_a_crash
     again = installation.run("up", "--no-airflow")
     assert again.returncode == 0 and supervisor.pids() == first, "up is idempotent"
 
+    examined = installation.run("doctor")
+    assert examined.returncode == 0, examined.stdout
+    assert "kafka: running" in examined.stdout and "UI" not in examined.stdout, "Airflow was left out"
+
     for name in ("kafka", "spark-worker-1"):
         os.kill(first[name], signal.SIGKILL)
     for name in ("kafka", "spark-worker-1"):

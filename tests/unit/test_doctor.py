@@ -1,0 +1,38 @@
+"""`./faultline doctor` where something is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from faultline import cli
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory in which nothing is installed yet."""
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    lines = {line.split(": ")[0].strip(): line for line in done.output.splitlines()}
+    assert done.exit_code == 1
+    assert lines["MISSING jars"] and lines["ok      python"]
+    assert "GB of memory" in lines["machine"] and "GB of disk free" in lines["machine"]
+    assert "down (./faultline up starts them)" in lines["services"]
+    assert "UI" not in lines, "there is none"
+
+
+def test_the_same_for_scripts(empty: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    found = json.loads(done.output)
+    assert done.exit_code == 1 and found["ok"] is False
+    assert {"java", "jars", "folders"} <= {check["name"] for check in found["checks"]}
+    assert found["services"]["processes"] == {} and found["ui"].startswith("http://127.0.0.1:")
