@@ -39,7 +39,7 @@ STAMPED = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "req
 # Installed by pip before the rest: uv because it needs a third of pip's time, setuptools because PySpark comes as
 # source and an isolated build would fetch a setuptools that no hash vouches for.
 FIRST = ("setuptools", "uv")
-# The environment takes 1.9 GB, unpacking PySpark about as much for a moment.
+# The environment takes 1.9 GB, unpacking PySpark another one for a moment.
 NEEDED_BYTES = 3_000_000_000
 # What pip and uv write when they cannot reach the index.
 NETWORK = re.compile(

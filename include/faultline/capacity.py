@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from faultline.canonical import MAX_RATE
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import InfrastructureError
+from faultline.matrices import MOST_MEASUREMENTS
 from faultline.record import Record
 from faultline.validity import INTERVAL_EXCESS
 
@@ -20,7 +21,6 @@ DIGITS = 3
 INTERVAL_NOT_HELD = "interval-not-held"
 OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
-MOST_MEASUREMENTS = 3
 # Cores that others may have had of the machine.
 DISTURBED_CORES = 0.3
 

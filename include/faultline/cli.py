@@ -172,7 +172,7 @@ def results(
     from faultline.table import print_table
 
     if not records:
-        say("no records yet")
+        say("no record matches" if matrix or sweep or status else "no records yet")
         return
     print_table(records)
 

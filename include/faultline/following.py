@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from faultline.airflow_api import FINISHED, AirflowApi
 from faultline.attempt import Attempt
 from faultline.errors import InfrastructureError
+from faultline.matrices import MOST_MEASUREMENTS
 from faultline.matrix import PlannedCell, sweep_id_of
 from faultline.progress import describe, phase_of
+from faultline.record import Record
 from faultline.settings import Settings
 from faultline.store import Cell, Store
 from faultline.supervision import Supervisor
@@ -18,8 +20,6 @@ from faultline.supervision import Supervisor
 POLL_S = 1.0
 # On a pipe or in a log, a line is printed when the phase changes, and at least this often.
 REPEAT_S = 20.0
-# What a sweep's form takes by default.
-MOST_MEASUREMENTS = 3
 
 Say = Callable[[str], None]
 
@@ -34,28 +34,24 @@ def follow(
     *,
     budget_s: float,
 ) -> None:
-    """Shows the sweep's progress until its run ends; `budget_s` is about what an experiment takes.
+    """Shows the sweep's progress until its run, or the services, have ended.
 
-    Raises InfrastructureError when the services have been ended meanwhile.
+    `budget_s` is about what an experiment takes.
     """
     course = Course(settings, sweep_id_of(run_id), cells, say, budget_s=budget_s)
-    while (state := _state(api, settings, dag_id, run_id)) not in FINISHED:
+    state = ""
+    while state not in FINISHED:
+        # Asked before the API is, which waits a minute for a server that may only be busy.
+        if not Supervisor(settings).states():
+            say(f"the services were ended while {run_id} ran; what is measured is kept, the same command goes on")
+            return
+        state = api.run_state(dag_id, run_id)
         tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
         mapped = [task for task in tasks if task["map_index"] >= 0]
-        course.show(len(mapped), ended=bool(mapped) and all(task["state"] in FINISHED for task in mapped))
+        course.show(len(mapped), sum(task["state"] in FINISHED for task in mapped))
         time.sleep(POLL_S)
-    course.tell_outcomes()
     if state == "failed":
         say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
-
-
-def _state(api: AirflowApi, settings: Settings, dag_id: str, run_id: str) -> str:
-    # Asked before the API is, which waits a minute for a server that may only be busy.
-    if not Supervisor(settings).states():
-        raise InfrastructureError(
-            f"the services were ended while {run_id} ran; what is measured is kept, the same command goes on with it"
-        )
-    return api.run_state(dag_id, run_id)
 
 
 class Course:
@@ -67,31 +63,27 @@ class Course:
         self._settings, self._sweep_id, self._say, self._budget_s = settings, sweep_id, say, budget_s
         self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
-        self._told: set[str] = set()
-        self._settled: set[Cell] = set()
+        # Seconds that each attempt took which has ended, and been told.
+        self._took_s: dict[str, float] = {}
         self._looked_at: set[str] = set()
-        self._shown, self._shown_at, self._total = "", 0.0, 0
+        self._shown, self._shown_at = "", 0.0
 
-    def show(self, total: int, *, ended: bool = False) -> None:
+    def show(self, total: int, done: int) -> None:
         """Prints what became of measurements that have ended, and what goes on if that is new or long not said.
 
-        `total`: experiments that the sweep measures, 0 while that is not known. `ended`: all of them are through.
+        `total`: experiments that the sweep measures, 0 while that is not known; `done`: of which so many are through.
         """
-        self._total = max(total, self._total)
-        self.tell_outcomes()
-        head, line = self._now(ended)
-        if head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
-            self._say(line)
-            self._shown, self._shown_at = head, time.monotonic()
-
-    def tell_outcomes(self) -> None:
-        """Prints a line for each measurement that has ended since the last look."""
         self._look()
         for cell, attempts in self._measured.items():
             for attempt in attempts:
-                if attempt.id not in self._told and attempt.closed.exists():
-                    self._told.add(attempt.id)
-                    self._say(f"{self._place(cell)}: {self._outcome(cell, attempt)}")
+                if attempt.id not in self._took_s and attempt.closed.exists():
+                    began_s = int(attempt.read()["prepared_wall_ns"]) / 1e9
+                    self._took_s[attempt.id] = attempt.closed.stat().st_mtime - began_s
+                    self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
+        head, line = self._now(total, done)
+        if head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
+            self._say(line)
+            self._shown, self._shown_at = head, time.monotonic()
 
     def _look(self) -> None:
         """Finds the attempts that are new."""
@@ -111,56 +103,50 @@ class Course:
 
     def _outcome(self, cell: Cell, attempt: Attempt) -> str:
         """How a measurement ended, and what comes of it."""
-        number = self._measured[cell].index(attempt) + 1
-        record = next(
-            (one for one in Store(self._settings.results).read(cell.config_id).records if one.attempt == attempt.id),
-            None,
-        )
+        records: dict[str, Record] = {
+            one.attempt: one for one in Store(self._settings.results).read(cell.config_id).records
+        }
+        record = records.get(attempt.id)
         if record is None:
             return "broke off without a record; tried again"
-        why = f" ({record.reasons[0]})" if record.reasons else ""
-        if record.status != "invalid" or number >= MOST_MEASUREMENTS:
-            self._settled.add(cell)
-            return f"{record.status}{why}"
-        return f"{record.status}{why}; measured again, {number + 1} of at most {MOST_MEASUREMENTS}"
+        told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
+        if record.status != "invalid":
+            return told
+        mine = self._measured[cell]
+        upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
+        invalid = sum(one is not None and one.status == "invalid" for one in upto)
+        if invalid >= MOST_MEASUREMENTS:
+            return f"{told}; given up after {invalid} measurements"
+        return f"{told}; measured again, {invalid + 1} of at most {MOST_MEASUREMENTS}"
 
-    def _now(self, ended: bool) -> tuple[str, str]:
+    def _now(self, total: int, done: int) -> tuple[str, str]:
         """What is shown when it changes, and the whole line."""
-        if ended:
-            return "aggregating", "aggregating"
-        if not self._total:
+        if not total:
             return "planning", "planning"
+        if done >= total:
+            return "aggregating", "aggregating"
         running = [
-            (cell, attempts)
-            for cell, attempts in self._measured.items()
-            if cell not in self._settled and not attempts[-1].closed.exists()
+            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took_s
         ]
         if not running:
-            head = f"{len(self._settled)} of {self._total} experiments done; the next one is prepared"
-            return head, f"{head}, {self._left(self._total - len(self._settled))}"
-        cell, attempts = running[-1]
-        phase = phase_of(attempts[-1])
-        head = f"{self._place(cell)}: {phase.name}"
-        left = self._left(self._total - len(self._settled) - 1, phase.left_s or 0.0)
-        return f"{head} {attempts[-1].id}", f"{head}{f', {phase.detail}' if phase.detail else ''}, {left}"
+            head = f"{done} of {total} experiments done; the next measurement is prepared"
+            return head, f"{head}, {self._left(total - done)}"
+        cell, attempt = running[-1]
+        phase = phase_of(attempt)
+        head = f"{self._place(cell, attempt, total)}: {phase.name}"
+        left = self._left(total - done - 1, phase.left_s or 0.0)
+        return f"{head} {attempt.id}", f"{head}{f', {phase.detail}' if phase.detail else ''}, {left}"
 
-    def _place(self, cell: Cell) -> str:
+    def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
         """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
-        number, times = list(self._measured).index(cell) + 1, len(self._measured[cell])
+        number, times = list(self._measured).index(cell) + 1, self._measured[cell].index(attempt) + 1
         again = f", measurement {times}" if times > 1 else ""
-        return f"experiment {number} of {max(self._total, number)} ({self._names.get(cell.config_id, 'other')}{again})"
+        return f"experiment {number} of {max(total, number)} ({self._names.get(cell.config_id, 'other')}{again})"
 
     def _left(self, experiments: int, present_s: float = 0.0) -> str:
         """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""
-        pace_s = self._pace_s()
+        ended = sum(attempts[-1].id in self._took_s for attempts in self._measured.values())
+        # With all the measurements of a cell, as the next ones may need several, too.
+        pace_s = sum(self._took_s.values()) / ended if ended else self._budget_s
         slower = max(1.0, pace_s / self._budget_s)
         return f"about {(present_s * slower + max(0, experiments) * pace_s) / 60:.0f} min left"
-
-    def _pace_s(self) -> float:
-        """Seconds that an experiment has taken so far, with all its measurements and what lies between."""
-        if not self._settled:
-            return self._budget_s
-        attempts = [attempt for cell in self._settled for attempt in self._measured[cell]]
-        began = min(int(attempt.read()["prepared_wall_ns"]) for attempt in attempts) / 1e9
-        ended = max(attempt.closed.stat().st_mtime for attempt in attempts)
-        return (ended - began) / len(self._settled)

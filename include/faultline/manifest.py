@@ -81,6 +81,10 @@ class Manifests:
         """The plan of a sweep; None when there is none, or when it cannot be read."""
         return _read(self.directory / f"{sweep_id}.json")
 
+    def ids(self) -> set[str]:
+        """Of all sweeps that were ever planned."""
+        return {path.stem for path in self.directory.glob("*.json")}
+
     def of_matrix(self, matrix: str) -> list[Manifest]:
         """The plans of a matrix, the newest last."""
         found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]

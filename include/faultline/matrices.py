@@ -18,6 +18,8 @@ from faultline.nexmark import QUERIES, RATE, WATERMARK_S
 from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
+# Of a cell, till it is given up; a form may say otherwise.
+MOST_MEASUREMENTS = 3
 DEFAULT = "default"
 
 

@@ -9,6 +9,7 @@ from faultline.config import suggest
 from faultline.errors import ConfigError
 from faultline.jars import verify
 from faultline.java import Java, find_java
+from faultline.manifest import Manifests
 from faultline.matrices import MATRICES
 from faultline.quiet import longest_wait_s
 from faultline.record import Record, Status
@@ -51,10 +52,12 @@ def select_records(
     Raises ConfigError for a status, a matrix or a sweep that there is not.
     """
     _check_known("status", status, get_args(Status))
-    contents = Store(load_settings().results).read()
+    settings = load_settings()
+    contents = Store(settings.results).read()
     _check_known("matrix", matrix, {*MATRICES, NIGHTLY, *(one.matrix for one in contents.records if one.matrix)})
+    known = {one.sweep_id for one in contents.records if one.sweep_id} | Manifests(settings.results).ids()
     for sweep in sweeps:
-        _check_known("sweep", sweep, {one.sweep_id for one in contents.records if one.sweep_id})
+        _check_known("sweep", sweep, known)
     chosen = [
         record
         for record in contents.records

@@ -112,7 +112,9 @@ def _awaited(attempt: Attempt) -> str:
         return "the conductor opens the gate"
     if "supervisor" in roles:
         return "waits until Spark has committed its first batches"
-    return "waits until the generator has sent its primer" if "generator" in roles else "makes its topics"
+    if "generator" in roles:
+        return "waits until the generator has sent its primer"
+    return "starts its processes" if roles else "makes its topics"
 
 
 def _recorded(journal: Path, now: int, t0: int) -> str:

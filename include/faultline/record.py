@@ -139,9 +139,9 @@ class LatePart(_Part):
 class StagesPart(_Part):
     """What the stages of a topology did after the gate, in all.
 
-    `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s` in
-    which no batch of the stage was in work, and the longest batch of such a stage in `batch_s`. `most_queued`: in one
-    queue, tuples. `unstored`: keys whose count in the store is not the last acknowledged one; None without persist.
+    `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s`
+    from the last commit to the next batch's plan, and the longest batch of such a stage in `batch_s`. `most_queued`: in
+    one queue, tuples. `unstored`: keys whose count in the store is not the last acknowledged one; None without persist.
     """
 
     signals: int

@@ -33,24 +33,24 @@ class Orders:
 
 
 def asked(orders: Path) -> Path:
-    """Where the planning process that reads `orders` notes when it was first asked for a batch."""
+    """Where the planning process that reads `orders` notes when it first planned a batch."""
     return orders.with_suffix(".asked")
 
 
 def note_asked(orders: Path) -> None:
-    """Notes this instant, by the monotonic clock that all processes of the host share."""
+    """Notes this instant, in ns of the wall clock."""
     path = asked(orders)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(str(time.monotonic()))
+    part.write_text(str(time.time_ns()))
     os.replace(part, path)
 
 
-def asked_at(orders: Path) -> float:
+def asked_at(orders: Path) -> int:
     """The instant that `note_asked` noted; now, when it has not yet."""
     try:
-        return float(asked(orders).read_text())
+        return int(asked(orders).read_text())
     except FileNotFoundError:
-        return time.monotonic()
+        return time.time_ns()
 
 
 class Allowance:

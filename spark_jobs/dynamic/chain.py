@@ -119,8 +119,13 @@ class Regulator(threading.Thread):
                 self._apply("no sign of life", before)
         if self._watch is not None:
             self._press(now_s, queue)
-        if self._replacement is not None and now_s >= self._window_ends_s:
-            self._close_window(self._replacement, now_s)
+        if self._replacement is not None:
+            if not self._stage.is_settled:
+                # The time without a stage made tuples wait, which says nothing about its new parallelism.
+                self._failed = 0
+                self._window_ends_s = now_s + self._replacement.window_s
+            elif now_s >= self._window_ends_s:
+                self._close_window(self._replacement, now_s)
 
     def _queue(self, now_s: float) -> int:
         """Tuples that wait in the input; notes how fast they come."""
@@ -184,9 +189,6 @@ class Regulator(threading.Thread):
             "replaced", stage=self._stage.name, parallelism=wanted, before=old, warm=replacement.warm,
             gap_s=round(gap_s, 3), moved=moved, groups=groups,
         )  # fmt: skip
-        # The time without a stage made tuples wait, which says nothing about its new parallelism.
-        self._failed = 0
-        self._window_ends_s = time.monotonic() + replacement.window_s
 
 
 class Hearing(threading.Thread):
@@ -242,13 +244,14 @@ class ChainListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = json.loads(event.progress.json)
-        stage = self._stages.get((progress.get("name") or "").rsplit("-", 1)[0])
+        name, _, generation = (progress.get("name") or "").rpartition("-")
+        stage = self._stages.get(name)
         if stage is None or "addBatch" not in progress["durationMs"]:
             return  # a rehearsal, or a look that found nothing
         position = by_queue(progress["sources"][0]["endOffset"])
         duration_s = progress["durationMs"]["triggerExecution"] / 1000
         output = next(iter(self._outputs[stage.name].read().values())) if stage.name in self._outputs else {}
-        stage.reported(position, progress["numInputRows"], duration_s)
+        stage.reported(position, progress["numInputRows"], duration_s, int(generation))
         self._journal.write(
             "batch", stage=stage.name, batch=progress["batchId"], rows=progress["numInputRows"],
             seconds=duration_s, parallelism=stage.parallelism, ends=position[EDEN],
@@ -296,6 +299,11 @@ class ChainListener(StreamingQueryListener):
         *_, last = self._stages.values()
         return covers(last.progress.position.get(EDEN, {}), self._owed)
 
+    def say_behind(self) -> None:
+        """Leaves word that the end did not wait for what the store still lacks."""
+        *_, last = self._stages.values()
+        self._journal.write("behind", position=last.progress.position.get(EDEN, {}), owed=self._owed)
+
     def _replays_wait(self) -> bool:
         if self._spaces is None:
             return False
@@ -334,7 +342,10 @@ class Chain:
         for regulator in self._regulators:
             regulator.stopped.set()
         deadline = time.monotonic() + CATCH_UP_S
-        while not self._listener.is_caught_up() and time.monotonic() < deadline:
+        while not self._listener.is_caught_up():
+            if time.monotonic() > deadline:
+                self._listener.say_behind()
+                break
             self._step(poll_s)
         self._hearing.stopped.set()
         for stage in self._stages:

@@ -21,7 +21,7 @@ from .persisting import Persisting
 from .replay import EDEN
 from .source import NAME
 from .stages import PERSIST, QUERIES, SOURCE, TEXT
-from .trail import committed_position
+from .trail import committed_position, last_commit_ns
 
 HOLD_LIMIT_S = 120.0
 REHEARSED_RECORDS = 500
@@ -50,12 +50,12 @@ class Plan:
 @dataclass
 class Progress:
     """What a stage's query last reported: how far it read each queue, the rate at which tuples are taken in while there
-    are any (the greatest of some batches), and when the last batch ended.
+    are any (the greatest of some batches), and which generation of the query it was.
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     rows_per_s: float = 0.0
-    ended_s: float = field(default_factory=time.monotonic)
+    generation: int = 0
 
 
 class Stage:
@@ -86,6 +86,11 @@ class Stage:
         """One of those in `stages`."""
         return self.plan.name
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a batch of the present generation has ended."""
+        return self.progress.generation == self._generation
+
     def limit(self, limit: float | None) -> None:
         """Records/s that the stage may take in from the next batch on; None: no limit."""
         if limit != self._limit:
@@ -106,10 +111,10 @@ class Stage:
             .start()
         )
 
-    def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float) -> None:
-        """The query ended a batch, which had been in work for `seconds`."""
+    def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float, generation: int) -> None:
+        """The query of this generation ended a batch, which had been in work for `seconds`."""
         self._rates.append(rows / max(seconds, self.plan.trigger_s))
-        self.progress = Progress(position, max(self._rates), time.monotonic())
+        self.progress = Progress(position, max(self._rates), generation)
 
     def stop(self) -> None:
         """Ends the query, in the midst of a batch if need be."""
@@ -117,8 +122,8 @@ class Stage:
             self.query.stop()
 
     def replace(self, parallelism: int, *, warm: bool) -> float:
-        """Goes on with another parallelism from the same checkpoint; seconds in which none of its batches could run,
-        from the end of the old query's last one until the new query asked for its first.
+        """Goes on with another parallelism from the same checkpoint; seconds from the old query's last commit until
+        the new one planned its first batch.
 
         `warm`: the new plan has run on a few records beforehand, and the old query ends at a batch boundary. Otherwise
         it is stopped and started, and what its last batch had done is done again.
@@ -126,8 +131,8 @@ class Stage:
         if warm:
             self._rehearse(parallelism)
             self._await_boundary()
-        ended_s = self.progress.ended_s
         self.stop()
+        committed_ns = last_commit_ns(self._checkpoint)
         self.parallelism = parallelism
         self._hold = False
         self._write_orders()
@@ -135,7 +140,7 @@ class Stage:
         deadline = time.monotonic() + HOLD_LIMIT_S
         while not asked(self._orders).exists() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        return max(0.0, asked_at(self._orders) - ended_s)
+        return 0.0 if committed_ns is None else (asked_at(self._orders) - committed_ns) / 1e9
 
     def _await_boundary(self) -> None:
         """Lets the batch in work end, and no other begin."""

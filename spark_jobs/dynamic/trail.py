@@ -65,6 +65,12 @@ def committed_position(checkpoint: Path) -> dict[str, dict[str, int]]:
     return {} if newest < 0 else by_queue((checkpoint / "offsets" / str(newest)).read_text().splitlines()[2])
 
 
+def last_commit_ns(checkpoint: Path) -> int | None:
+    """When the query of a checkpoint committed last; None before its first commit."""
+    newest = newest_commit(checkpoint)
+    return None if newest < 0 else (checkpoint / "commits" / str(newest)).stat().st_mtime_ns
+
+
 def _put(path: Path, text: str, instant_ns: int) -> None:
     """Writes beside and renames, so that a reader sees nothing or all of it, with the instant as its time."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -78,6 +78,8 @@ def new_cluster() -> Iterator[Cluster]:
     )
     options = f"-p {made.port} -c listen_addresses={HOST} -k {folder}"
     made.call("pg_ctl", "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start")
-    yield made
-    made.call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-    shutil.rmtree(folder)
+    try:
+        yield made
+    finally:
+        made.call("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(folder)

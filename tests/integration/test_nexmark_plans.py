@@ -167,3 +167,5 @@ def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sen
     found = audited(spoilt)
     assert found["reemitted"].sum() == 1 and found["unreadable"].sum() == (not readable)
     assert (found["final"].fillna(0).sum() < found["expected"].sum()) == several
+    (twice,) = found[found["key"] == outputs["key"].iloc[-1]].to_dict("records")
+    assert twice["final"] == twice["expected"], "what comes twice counts once"

@@ -183,6 +183,7 @@ def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> 
             break
     replaced = chain.journal("replaced")
     assert replaced and replaced[0]["parallelism"] != replaced[0]["before"]
+    assert all(0 < line["gap_s"] < 60 for line in replaced)
     assert chain.finish() == 0
     assert acknowledged(chain) == counted(sent)
 

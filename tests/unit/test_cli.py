@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from faultline import cli
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
 import sys, time
+from typer.testing import CliRunner
+
 from faultline import cli
 
 @cli.app.command()
@@ -76,3 +79,13 @@ def test_without_a_command_the_help_names_the_launcher(
         cli.main()
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("Usage: ./faultline ")
+
+
+def test_a_sweep_that_has_no_record_yet_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "s1.json").write_text("{}")
+    done = CliRunner().invoke(cli.app, ["results", "--json", "--sweep", "s1"])
+    assert (done.exit_code, done.stdout) == (0, "[]\n")
+    done = CliRunner().invoke(cli.app, ["results", "--sweep", "s1"])
+    assert (done.exit_code, done.stdout) == (0, "") and "no record matches" in done.stderr

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from faultline.config import parse_configuration
-from faultline.errors import InfrastructureError
 from faultline.following import Course, follow
 from faultline.matrix import PlannedCell
 from faultline.settings import ROOT, Settings
@@ -54,10 +53,10 @@ class Sweep:
         closed.write_text("{}")
         os.utime(closed, (BEGAN_S + at_s, BEGAN_S + at_s))
 
-    def told(self) -> list[str]:
-        """What is printed at a look, once all that lies there has been read."""
+    def told(self, done: int = 0) -> list[str]:
+        """What is printed at a look, with so many of the two experiments through."""
         before = len(self.lines)
-        self.course.show(2)
+        self.course.show(2, done)
         return self.lines[before:]
 
 
@@ -70,39 +69,49 @@ def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     sweep.begin("20261121T061500Z-000001", 0)
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
-    sweep.end("20261121T061500Z-000001", 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"])
+    sweep.end("20261121T061500Z-000001", 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
-    assert outcome.endswith(": invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
-    assert line.startswith("0 of 2 experiments done; the next one is prepared, about 2 min left")
+    assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
+    assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 2 min left")
     sweep.begin("20261121T061700Z-000002", 0)
     (line,) = sweep.told()
-    assert "experiment 1 of 2" in line and "measurement 2" in line
+    assert "experiment 1 of 2" in line and "kill, measurement 2): starting" in line
     sweep.end("20261121T061700Z-000002", 0, "valid")
-    assert sweep.told()[0].endswith(", measurement 2): valid")
+    assert sweep.told(1)[0].endswith("kill, measurement 2): valid")
     sweep.begin("20261121T061900Z-000003", 1)
-    (line,) = sweep.told()
+    (line,) = sweep.told(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
-    assert sweep.told() == [], "nothing new"
+    assert sweep.told(1) == [], "nothing new"
+    assert sweep.told(2) == ["aggregating"]
 
 
-def test_a_third_invalid_measurement_is_the_last_one(sweep: Sweep) -> None:
-    for number in range(3):
+def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
+    for number in (1, 2, 3):
         sweep.begin(f"20261121T06150{number}Z-000001", 0)
-        sweep.end(f"20261121T06150{number}Z-000001", 0, "invalid", reasons=["why"])
-    lines = sweep.told()
-    assert lines[2].endswith(": invalid (why)")
-    assert lines[3].startswith("1 of 2 experiments done")
+        sweep.end(f"20261121T06150{number}Z-000001", 0, "invalid", reasons=["why"], at_s=60)
+    first, second, third, line = sweep.told(1)
+    assert first.endswith("executor kill): invalid (why); measured again, 2 of at most 3")
+    assert second.endswith("measurement 2): invalid (why); measured again, 3 of at most 3")
+    assert third.endswith("measurement 3): invalid (why); given up after 3 measurements")
+    assert line.startswith("1 of 2 experiments done")
 
 
-def test_an_attempt_without_a_record_is_tried_again(sweep: Sweep) -> None:
-    sweep.begin("20261121T061500Z-000001", 0)
-    sweep.end("20261121T061500Z-000001", 0, None)
-    assert "broke off without a record; tried again" in sweep.told()[0]
+def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_measurement(sweep: Sweep) -> None:
+    sweep.begin("20261121T061501Z-000001", 0)
+    sweep.end("20261121T061501Z-000001", 0, None, at_s=60)
+    assert sweep.told()[0].endswith("kill): broke off without a record; tried again")
+    sweep.begin("20261121T061502Z-000001", 0)
+    sweep.end("20261121T061502Z-000001", 0, "failed", reasons=["InfrastructureError: kafka"], at_s=60)
+    assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
+    sweep.begin("20261121T061503Z-000001", 0)
+    assert "measurement 3): starting" in sweep.told()[0]
+    sweep.end("20261121T061503Z-000001", 0, "invalid", reasons=["why"], at_s=60)
+    assert sweep.told()[0].endswith("measurement 3): invalid (why); measured again, 2 of at most 3")
 
 
 def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:
     sweep.begin("20261121T061500Z-000001", 0, sweep="other")
-    assert sweep.told() == ["0 of 2 experiments done; the next one is prepared, about 2 min left"]
+    assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 2 min left"]
 
 
 def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
@@ -118,13 +127,16 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
     sweep.end("20261121T061500Z-000001", 0, "invalid", at_s=200)
     sweep.begin("20261121T061900Z-000002", 0, at_s=240)
     sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
-    assert sweep.told()[-1].endswith("about 10 min left")
+    sweep.begin("20261122T061900Z-000003", 1, at_s=86_400)  # the services were down for a day
+    sweep.end("20261122T061900Z-000003", 1, None, at_s=86_440)
+    assert sweep.told(1)[-1].endswith("about 5 min left"), "200 s, 360 s and 40 s for two experiments"
 
 
 @pytest.mark.parametrize(
     ("roles", "awaited"),
     [
-        (["recorder"], "makes its topics"),
+        ([], "makes its topics"),
+        (["recorder"], "starts its processes"),
         (["recorder", "generator"], "waits until the generator has sent its primer"),
         (["generator", "supervisor"], "waits until Spark has committed its first batches"),
         (["generator", "supervisor", "conductor"], "the conductor opens the gate"),
@@ -155,5 +167,7 @@ def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.
 
 def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
     """The real daemon's address answers to nobody: nothing runs in this home."""
-    with pytest.raises(InfrastructureError, match="services were ended while demo_1 ran"):
-        follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
+    follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
+    assert sweep.lines == [
+        "the services were ended while demo_1 ran; what is measured is kept, the same command goes on"
+    ]

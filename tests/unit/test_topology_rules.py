@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.dynamic.admission import Allowance, Orders, advance
+from spark_jobs.dynamic.admission import Allowance, Orders, advance, asked, asked_at, note_asked
 from spark_jobs.dynamic.control import Message, decode, encode
 from spark_jobs.dynamic.frontier import Frontier, Reached
 from spark_jobs.dynamic.pressure import (
@@ -296,6 +297,16 @@ def test_half_of_the_groups_move_when_the_parallelism_doubles(parallelism: int, 
     assert abs(moved - groups / 2) <= parallelism / 2
     read = [group for task in range(parallelism) for group in groups_of(task, parallelism, groups)]
     assert sorted(read) == list(range(groups))
+
+
+def test_when_a_plan_was_asked_for_is_noted_for_others(tmp_path: Path) -> None:
+    orders = tmp_path / "count.orders"
+    before = time.time_ns()
+    assert asked_at(orders) >= before, "not yet: it may be any moment"
+    note_asked(orders)
+    noted = asked_at(orders)
+    assert before <= noted <= time.time_ns() and asked_at(orders) == noted
+    assert asked(orders) == tmp_path / "count.asked" != asked(tmp_path / "count-rehearsal.orders")
 
 
 def test_the_frontier_follows_the_slowest_stage() -> None:

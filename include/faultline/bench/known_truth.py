@@ -25,6 +25,7 @@ from faultline.bench.topics import delete_topics
 from faultline.errors import InfrastructureError
 from faultline.known_truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.known_truth.truth import Comparison, compare, planted
+from faultline.matrices import MOST_MEASUREMENTS
 from faultline.operations import bring_up
 from faultline.record import Record
 from faultline.settings import Settings
@@ -33,7 +34,6 @@ from faultline.sources import primer_records
 
 TABLES = ("records", "tuples", "counts")
 # An experiment whose record is invalid is measured again, as in a sweep.
-MOST_MEASUREMENTS = 3
 _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 
 Say = Callable[[str], None]

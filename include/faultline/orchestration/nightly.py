@@ -17,6 +17,7 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
 from faultline.errors import ConfigError
+from faultline.matrices import MOST_MEASUREMENTS
 from faultline.metrics import USUAL
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.run_experiment import AGAIN
@@ -117,7 +118,9 @@ def nightly_params() -> dict[str, Param]:
             True, type="boolean", title="only_missing", section="Sweep",
             description="Leave out cells of this night that already have a valid record.",
         ),
-        "max_measurements": integer_param("max_measurements", 3, 1, 10, "Measurements of a cell till it is given up."),
+        "max_measurements": integer_param(
+            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+        ),
         "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
 from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.matrices import MOST_MEASUREMENTS
 from faultline.settings import load_settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class RunExperiment(TriggerDagRunOperator):
     once more when its turn comes, since another sweep may have measured the cell while it was queued.
     """
 
-    def __init__(self, *, max_measurements: int = 3, **arguments: Any) -> None:
+    def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, **arguments: Any) -> None:
         super().__init__(
             trigger_dag_id=CHILD,
             # Without a logical date: the wait looks for the run by its id alone, also after a reset.

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, tas
 
 from faultline.config import Configuration
 from faultline.errors import ConfigError
-from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
+from faultline.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, RETRIES, RunExperiment, retry_policy
@@ -89,7 +89,9 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             True, type="boolean", title="only_missing", section="Sweep",
             description="Leave out cells that already have a valid record. Off: measure all of them again.",
         ),
-        "max_measurements": integer_param("max_measurements", 3, 1, 10, "Measurements of a cell till it is given up."),
+        "max_measurements": integer_param(
+            "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+        ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
         **(search_params() if spec.search else {}),
