@@ -158,7 +158,9 @@ def figures(
     def total(values: list[float], unit: str = "1") -> Figure:
         return Figure(sum(values), unit, min(values, default=0), max(values, default=0), len(values))
 
-    found = {f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in _victims(kills)}
+    found = {
+        f"kills_{victim}": total([float(kill["victim"] == victim) for kill in kills]) for victim in _victims(kills)
+    }
     found["kills"] = total([1.0 for _ in kills])
     found["kills_at_boundaries"] = total([float(kill["after"] is not None) for kill in kills])
     for name, key in _COUNTS.items():
