@@ -75,6 +75,11 @@ class Attempt:
         return (ram if ram.is_dir() else Path(tempfile.gettempdir())) / f"faultline-{self.id}"
 
     @property
+    def scratch(self) -> Path:
+        """Temporary files of the workload's JVMs, such as unpacked libraries, which a killed one leaves behind."""
+        return self.folder / "scratch"
+
+    @property
     def lineages(self) -> Path:
         """What is left of the lineages that were given up: their offset and commit logs, a folder each."""
         return self.folder / "lineages"

@@ -44,7 +44,7 @@ def main() -> None:
     except FaultlineError as error:
         _refuse(error, 1)
     except Interrupted:
-        _refuse("interrupted; services go on running, `./faultline down` ends them", 1)
+        _refuse("interrupted; services and what Airflow measures go on, `./faultline down` ends them", 1)
 
 
 class Interrupted(BaseException):

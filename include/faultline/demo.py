@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +24,7 @@ from faultline.waiting import wait_until
 
 DAG_ID = "state_size_x_checkpoint_interval"
 PRESET = "demo"
-EXPERIMENT_BUDGET_S = 130.0
+EXPERIMENT_BUDGET_S = 165.0
 PARSE_TIMEOUT_S = 120.0
 
 Say = Callable[[str], None]
@@ -33,23 +32,35 @@ Say = Callable[[str], None]
 
 def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     """Runs the demo; returns the exit code: 0 when every cell has a valid record."""
-    started = time.monotonic()
+    started = datetime.now(UTC)
     settings = bring_up(say)
     say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
     java = find_java(settings.home / "java.json")
     cells = demo_matrix().cells(default_build(settings, java.version))
     api = AirflowApi(settings)
-    sweep: str | None = None
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
-    if missing:
+    run_id = _running(api)
+    if run_id:
+        say(f"goes on with {run_id}")
+    elif missing:
         say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
         await_dags(api, DAG_ID, "experiment")
-        run_id = _running(api) or api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
-        sweep = sweep_id_of(run_id) if again else None
-        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=EXPERIMENT_BUDGET_S)
+        run_id = api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
     else:
         say("all experiments have valid records; `--again` measures them anew")
-    return conclude(settings, cells, started, output, say, sweep=sweep)
+    ended = run_id is None or follow(api, settings, DAG_ID, run_id, cells, say, budget_s=EXPERIMENT_BUDGET_S)
+    records, missing = newest_records(settings, cells, sweep_id_of(run_id) if again and run_id else None)
+    if records:
+        show(settings, records, started, output, say)
+    elif ended:
+        raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
+    if ended:
+        minutes = (datetime.now(UTC) - started).total_seconds() / 60
+        say(f"done in {minutes:.1f} min; `./faultline down` ends the services")
+        command = f"./faultline demo{' --again' * again}"
+        for cell in missing:
+            say(f"no valid record for {describe(cell.config)}; `{command}` measures it again")
+    return 0 if ended and not missing else 1
 
 
 def await_dags(api: AirflowApi, *dag_ids: str) -> None:
@@ -69,31 +80,21 @@ def await_dags(api: AirflowApi, *dag_ids: str) -> None:
         )
 
 
-def conclude(
-    settings: Settings, cells: list[PlannedCell], started: float, output: Path | None, say: Say, *, sweep: str | None
-) -> int:
-    """Prints the table, the split of time, the report's path and the UI's address; returns the exit code."""
+def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
+    """Prints the table, where the time of what was measured since `started` went, and where report and UI are."""
     from faultline.report import write_report
-    from faultline.table import print_table
+    from faultline.table import name_of, print_table
 
-    records, missing = newest_records(settings, cells, sweep)
-    if not records:
-        raise InfrastructureError("demo: not one experiment left a record; see the failed tasks in the UI")
     print_table(records)
     for record in records:
         split = split_of(Attempt(settings.attempts / record.attempt))
-        if split:
+        if split and record.attempt > f"{started:%Y%m%dT%H%M%SZ}":
             parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in split.items())
-            say(f"{record.attempt}: {parts}; {sum(split.values()):.0f} s in all")
+            say(f"{name_of(record)}: took {sum(split.values()):.0f} s ({parts})")
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    report = write_report(records, settings.results, target, title="Word count under a kill")
-    print(f"report: {report}")
+    print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
     print(f"airflow: {settings.airflow_url} (user {USER}, password {password(settings)})")
-    say(f"done in {(time.monotonic() - started) / 60:.1f} min; `./faultline down` ends the services")
-    for cell in missing:
-        say(f"no valid record for {describe(cell.config)}; `./faultline demo` measures it again")
-    return 1 if missing else 0
 
 
 def newest_records(

@@ -33,8 +33,8 @@ def follow(
     say: Say,
     *,
     budget_s: float,
-) -> None:
-    """Shows the sweep's progress until its run, or the services, have ended.
+) -> bool:
+    """Shows the sweep's progress until its run has ended; False when the services were ended before.
 
     `budget_s` is about what an experiment takes.
     """
@@ -43,8 +43,8 @@ def follow(
     while state not in FINISHED:
         # Asked before the API is, which waits a minute for a server that may only be busy.
         if not Supervisor(settings).states():
-            say(f"the services were ended while {run_id} ran; what is measured is kept, the same command goes on")
-            return
+            say(f"the services were ended while {run_id} ran; what is measured is kept, the same call goes on with it")
+            return False
         state = api.run_state(dag_id, run_id)
         tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
         mapped = [task for task in tasks if task["map_index"] >= 0]
@@ -52,6 +52,7 @@ def follow(
         time.sleep(POLL_S)
     if state == "failed":
         say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
+    return True
 
 
 class Course:

@@ -107,7 +107,7 @@ def remove_working_data(attempt: Attempt, settings: Settings) -> None:
     """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
     if attempt.checkpoint.is_symlink():
         attempt.checkpoint.unlink()
-    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint"):
+    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint", attempt.scratch):
         shutil.rmtree(folder, ignore_errors=True)
     for application in application_ids(attempt):
         for folder in settings.spark_work.glob(f"worker-*/{application}"):

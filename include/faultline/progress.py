@@ -13,8 +13,8 @@ from faultline.errors import FaultlineError
 from faultline.journal import read_journal
 from faultline.settings import Settings
 
-# Budget of one experiment without its warm-up and measured window: start 30, drain 5, harvest and judge 20.
-FIXED_BUDGET_S = 55.0
+# Budget of one experiment without its warm-up and measured window: start 50, drain 5, harvest and judge 25.
+FIXED_BUDGET_S = 80.0
 # A recorder that has been silent for so long is worth a word.
 SILENCE_S = 5.0
 
@@ -60,15 +60,15 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", 3.0)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "Spark reads both topics", 15.0)
+        return Phase("harvesting", "Spark reads both topics", 20.0)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
         return Phase("starting", _awaited(attempt), window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
-    left = max(0.0, window_s - elapsed) + 25.0
+    left = max(0.0, window_s - elapsed) + 35.0
     seen = _recorded(attempt.recorder_journal, now, int(gate["t0_wall_ns"]))
     if elapsed > window_s:
-        return Phase("draining", seen, 25.0)
+        return Phase("draining", seen, 30.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
     delivered = _last(attempt.conductor_journal, "delivered")
     if delivered:

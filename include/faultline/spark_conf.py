@@ -128,7 +128,7 @@ def loopback_settings() -> dict[str, str]:
 def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf."""
     # The attempt's id in an executor's command line is what the guard rails look for.
-    options = f"{mark_option(attempt.id)} {logging_option(settings)}"
+    options = f'{mark_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
     if not config.planned_faults():
         # Where something is broken, processes start as everybody's do: their start is part of what is measured.
         options = f"{options} {archive_option(settings)}".rstrip()

@@ -119,6 +119,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     For a query with event time, also when its watermark stands, so that late records of the schedule are left out.
     """
     config = attempt.configuration()
+    attempt.scratch.mkdir(exist_ok=True)
     if any(planned.fault.on_connection for planned in config.planned_faults()):
         start_proxy(attempt, settings)
     if needs_memcached(config):

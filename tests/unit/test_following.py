@@ -169,7 +169,8 @@ def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.
 
 def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
     """The real daemon's address answers to nobody: nothing runs in this home."""
-    follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
+    ended = follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
+    assert not ended
     assert sweep.lines == [
-        "the services were ended while demo_1 ran; what is measured is kept, the same command goes on"
+        "the services were ended while demo_1 ran; what is measured is kept, the same call goes on with it"
     ]
