@@ -59,6 +59,8 @@ def test_a_jvm_is_told_of_an_archive_only_when_there_is_one(settings: Settings) 
 def test_where_something_is_broken_processes_start_as_everybodys_do(settings: Settings, fault: str) -> None:
     make(settings)
     config = parse_configuration({"fault": fault})
-    found = workload_settings(settings, Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), config, 4040)
+    attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
+    found = workload_settings(settings, attempt, config, 4040)
     for role in ("driver", "executor"):
+        assert f'"-Djava.io.tmpdir={attempt.scratch}"' in found[f"spark.{role}.extraJavaOptions"]
         assert ("SharedArchiveFile" in found[f"spark.{role}.extraJavaOptions"]) == (fault == "none")
