@@ -22,7 +22,19 @@ from faultline.lookup import find_record
 from faultline.record import Record
 from faultline.settings import Settings
 from faultline.story import FaultStory, Happening, Span, Story, tell
-from faultline.table import CONTROL, NONE, WIDTH, count, fault_of, lasting, milliseconds, plain, seconds, share, signed
+from faultline.table import (
+    CONTROL,
+    NONE,
+    WIDTH,
+    count,
+    fault_of,
+    milliseconds,
+    plain,
+    seconds,
+    share,
+    signed,
+    throughput,
+)
 
 BAR_WIDTH = 48
 # From this width on the evidence stands beside the event.
@@ -143,12 +155,11 @@ def _head(record: Record) -> RenderableType:
     # Never broken over lines, so that it can be copied.
     lines.append(Text(f"again: {again(record)}", style="dim", no_wrap=True, overflow="ignore"))
     if record.status in ("valid", "invalid"):
-        rate = ", ".join(part for part in (f"{count(metrics.throughput_rps)} records/s", lasting(record)) if part)
         latency = metrics.latency_ms
         lines.append(
             Text(
                 f"latency p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms, "
-                f"max {milliseconds(latency.max)} ms · {rate}"
+                f"max {milliseconds(latency.max)} ms · {throughput(record)}"
             )
         )
     return Group(*lines)

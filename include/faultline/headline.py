@@ -13,7 +13,7 @@ from faultline.airflow_api import AirflowApi
 from faultline.errors import FaultlineError
 from faultline.pages import UI_PAGE
 from faultline.record import Record
-from faultline.table import NONE, count, lasting, macro, milliseconds, name_of, seconds
+from faultline.table import NONE, count, macro, milliseconds, name_of, seconds, throughput
 
 if TYPE_CHECKING:
     from faultline.nights import NightVerdict
@@ -90,11 +90,10 @@ def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str |
 def _figures(record: Record) -> list[str]:
     metrics = record.metrics
     recovery, audit = metrics.recovery, metrics.audit
-    rate = ", ".join(part for part in (f"{count(metrics.throughput_rps)} records/s", lasting(record)) if part)
     latency = metrics.latency_ms
     parts = [
         f"latency p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms",
-        rate,
+        throughput(record),
     ]
     if recovery.recovered is not None:
         parts.append(

@@ -58,14 +58,7 @@ def select_records(
     known = {one.sweep_id for one in contents.records if one.sweep_id} | Manifests(settings.results).ids()
     for sweep in sweeps:
         _check_known("sweep", sweep, known)
-    chosen = [
-        record
-        for record in contents.records
-        if (matrix is None or record.matrix == matrix)
-        and (not sweeps or record.sweep_id in sweeps)
-        and (status is None or record.status == status)
-    ]
-    return chosen, contents.problems
+    return contents.matching(matrix, sweeps, status), contents.problems
 
 
 def _check_known(option: str, given: str | None, known: Collection[str]) -> None:

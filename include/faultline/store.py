@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,18 @@ class Contents:
 
     records: tuple[Record, ...]
     problems: tuple[str, ...]
+
+    def matching(
+        self, matrix: str | None = None, sweeps: Collection[str] = (), status: str | None = None
+    ) -> list[Record]:
+        """Records narrowed by the arguments that are given; without `sweeps`, of all."""
+        return [
+            record
+            for record in self.records
+            if (matrix is None or record.matrix == matrix)
+            and (not sweeps or record.sweep_id in sweeps)
+            and (status is None or record.status == status)
+        ]
 
 
 class Store:
@@ -111,13 +123,7 @@ class Store:
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""
-        return [
-            record
-            for record in self.read().records
-            if (matrix is None or record.matrix == matrix)
-            and (sweep is None or record.sweep_id == sweep)
-            and (status is None or record.status == status)
-        ]
+        return self.read().matching(matrix, () if sweep is None else (sweep,), status)
 
 
 def _unmeasured(text: str) -> bool:

@@ -144,6 +144,12 @@ def lasting(record: Record) -> str:
     return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
 
 
+def throughput(record: Record) -> str:
+    """`344 records/s, sustained before the fault`."""
+    rate = f"{count(record.metrics.throughput_rps)} records/s"
+    return ", ".join(part for part in (rate, lasting(record)) if part)
+
+
 def plain(value: Any) -> str:
     """A configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)

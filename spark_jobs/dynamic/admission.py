@@ -19,9 +19,7 @@ class Orders:
 
     def write(self, path: Path) -> None:
         """Puts the orders where the planning process reads them, in one piece."""
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(json.dumps(asdict(self)))
-        os.replace(part, path)
+        _put(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Orders:
@@ -39,10 +37,7 @@ def asked(orders: Path) -> Path:
 
 def note_asked(orders: Path) -> None:
     """Notes this instant, in ns of the wall clock."""
-    path = asked(orders)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(str(time.time_ns()))
-    os.replace(part, path)
+    _put(asked(orders), str(time.time_ns()))
 
 
 def asked_at(orders: Path) -> int:
@@ -51,6 +46,12 @@ def asked_at(orders: Path) -> int:
         return int(asked(orders).read_text())
     except FileNotFoundError:
         return time.time_ns()
+
+
+def _put(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    os.replace(part, path)
 
 
 class Allowance:
