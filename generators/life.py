@@ -150,6 +150,7 @@ def run_schedule(
     def idle(spare_ns: int) -> None:
         if spare_ns > _SPARE_NS:
             stream.prepare()
+        sender.release()
         ticker.tick()
 
     if schedule is not None:

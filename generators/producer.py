@@ -6,6 +6,11 @@ confluent-kafka calls back for failures only. An idempotent producer
 reports every record that it could not deliver, and those it
 still holds after the last flush
 are in its queue, so acked = handed over − failed − still queued is the same truth for less.
+
+How much is on its way. While five records or more of a partition are on their way, librdkafka (2.16) sends no others
+to it, and once the linger of those is over it polls for the acknowledgement without a pause. Beside a busy broker
+that took 0.25 to 0.65 cores for 1,000 records/s, from the very broker that was to answer. So records
+wait here instead, where waiting costs nothing, and leave in one batch when those before them are acknowledged.
 """
 
 from __future__ import annotations
@@ -29,6 +34,10 @@ PHASE = "phase"
 QUEUE_RECORDS = 100_000
 LINGER_MS = 5
 BATCH_BYTES = 131_072
+# From here on what is on its way is waited for, in all partitions together; the client's own limit is for each.
+FEW_ON_THEIR_WAY = 5
+# More than this does not wait: batches are then full, and the client's own pipeline is faster.
+MOST_WAITING = 2_000
 # Longer than a broker needs to come back on its data; what is not delivered by then is unknown.
 DELIVERY_TIMEOUT_MS = 120_000
 FLUSH_TIMEOUT_S = 60.0
@@ -52,6 +61,9 @@ def make_producer(bootstrap: str) -> Producer:
     )
 
 
+Records = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
+
+
 class Sender:
     """Hands records of one topic to a producer and accounts for every one of them."""
 
@@ -60,6 +72,8 @@ class Sender:
         self._producer = producer
         self._topic = topic
         self._check = check
+        self._waiting: deque[Records] = deque()
+        self._number_waiting = 0
         self.sent = 0
         self.failed = 0
         self.last_error = ""
@@ -75,10 +89,29 @@ class Sender:
             self._check()
 
     def send(self, payloads: Sequence[bytes], partitions: Sequence[int], timestamps_ms: Sequence[int]) -> None:
-        """Queues records without keys; waits while the queue is full, so none is dropped.
+        """Takes records without keys; none is dropped. They leave at once, or with a later call of any method.
 
         Raises GeneratorError when a record can never be sent (too large, no such partition).
         """
+        self._waiting.append((payloads, partitions, timestamps_ms))
+        self._number_waiting += len(payloads)
+        self.sent += len(payloads)
+        self.release()
+
+    def release(self) -> None:
+        """Hands over what waits, unless too much is on its way. Whoever paces calls this now and then."""
+        self._producer.poll(0)
+        if self._number_waiting and (self._number_waiting > MOST_WAITING or len(self._producer) < FEW_ON_THEIR_WAY):
+            self._release_all()
+
+    def _release_all(self) -> None:
+        while self._waiting:
+            records = self._waiting.popleft()
+            self._number_waiting -= len(records[0])
+            self._hand_over(*records)
+
+    def _hand_over(self, payloads: Sequence[bytes], partitions: Sequence[int], timestamps_ms: Sequence[int]) -> None:
+        """Queues records in the producer; waits while its queue is full."""
         self._await_room(len(payloads))
         rest = iter(payloads)
         try:
@@ -98,15 +131,11 @@ class Sender:
         except BufferError:
             # Full by size, not by number. The record that failed was taken from the iterator.
             done = len(payloads) - operator.length_hint(rest) - 1
-            self.sent += done
             self._producer.poll(0.01)
             self._check()
-            self.send(payloads[done:], partitions[done:], timestamps_ms[done:])
-            return
+            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:])
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
-        self.sent += len(payloads)
-        self._producer.poll(0)
 
     def send_primer(self, value: bytes, number: int, partition: int, phase: str = "primer") -> None:
         """Queues one record beside the schedule: reserved key prefix, header `phase`, the present time."""
@@ -127,6 +156,7 @@ class Sender:
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> int:
         """Waits until all is acknowledged; returns how many are not after `timeout_s` (still queued or failed)."""
+        self._release_all()
         deadline = time.monotonic() + timeout_s
         while len(self._producer) and time.monotonic() < deadline:
             self._check()

@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dynamic.chain import Chain, ChainListener, Hearing, Regulator, Replacement
+from dynamic.chain import Chain, ChainListener, Hearing
 from dynamic.persisting import Persisting, open_store
 from dynamic.pressure import PressureRules
+from dynamic.regulator import Regulator, Replacement
 from dynamic.replacement import ReplacementRules
 from dynamic.replay import EDEN
 from dynamic.source import StageSource
@@ -68,7 +69,7 @@ def regulators(config: Config, stages: list[Stage], journal: Journal) -> list[Re
     """One for each stage; those of split and count may replace it."""
     pressure = PressureRules(**config["pressure"]) if config["pressure"] else None
     replacing = config["replacement"]
-    replacement = Replacement(ReplacementRules(**replacing.pop("rules")), **replacing) if replacing else None
+    replacement = Replacement(**{**replacing, "rules": ReplacementRules(**replacing["rules"])}) if replacing else None
     return [
         Regulator(
             stage,
@@ -89,14 +90,13 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
     config: Config = json.loads(options.config.read_text())
-    if config.get("store", {}).get("kind") == "postgresql":
+    if PERSIST in config["parallelism"] and config["store"]["kind"] == "postgresql":
         config["store"]["address"] = os.environ["FAULTLINE_TOPOLOGY_DATABASE"]  # a password stands in no file
 
     spark = SparkSession.builder.getOrCreate()
     spark.dataSource.register(StageSource)
     checkpoint = Path(config["checkpoint"])
     checkpoint.mkdir(parents=True, exist_ok=True)
-    (checkpoint / "roles").touch()
     if not (checkpoint / "state").is_symlink():
         (checkpoint / "state").symlink_to(Path(COUNT) / "state")
     journal = Journal(Path(config["journal"]))
@@ -114,10 +114,17 @@ def main() -> None:
     listener.resume()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}
-    hearing = Hearing(config["bootstrap"], config["control_topic"], heard)
+    hearing = Hearing(config["bootstrap"], config["control_topic"], heard, journal)
     chain = Chain(stages, watching, listener, hearing)
     chain.warm_up(**config["primer"])
-    chain.run(Path(config["stop_file"]).exists, POLL_S)
+    stop_file = Path(config["stop_file"])
+
+    def ended() -> bool:
+        if hands is not None:
+            hands.check()
+        return stop_file.exists()
+
+    chain.run(ended, POLL_S)
     if hands is not None:
         hands.close()
         Path(config["stored"]).write_text(json.dumps(hands.stored()))

@@ -38,6 +38,9 @@ MEMCACHED = "FAULTLINE_MEMCACHED"
 SPACES = {"a": "space-a", "b": "space-b"}
 SET_ASIDE, CONTROL = "set-aside", "control"
 
+# Rules that only the stage `persist` has.
+PERSIST_RULES = ("store", "persist_delay_ms", "persist_by", "queue", "flush_every_s", "flush_length")
+
 _NAMES = "|".join((*MECHANISMS, *BASELINES))
 MECHANISMS_PATTERN = rf"^({NONE}|{ALL}|({_NAMES})(\+({_NAMES}))*)$"
 PARALLELISM_PATTERN = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3}){2,3}$"
@@ -52,7 +55,7 @@ class Rules(BaseModel):
     load_factor: float = Field(0.8, gt=0.5, lt=1, description="Share of the capacity above which a stage signals.")
     divisor: float = Field(2.0, gt=1, le=64, description="By which a signal divides the rate above (v').")
     tuple_timeout_s: float | None = Field(
-        None, gt=0, le=3600, description="A tuple that waited longer in a stage's queue fails; empty: none does."
+        30.0, gt=0, le=3600, description="A tuple that waited longer in a stage's queue fails; empty: none does."
     )
     fail_share: float = Field(0.0, ge=0, lt=1, description="Share of tuples that fail by chance at split and count.")
     poison: str = Field("", max_length=100, description="Tuples that begin with it always fail.")
@@ -141,6 +144,22 @@ def mechanisms_of(config: Configuration) -> frozenset[str]:
 def require_topology(config: Configuration) -> None:
     """Raises ValueError naming what the chain cannot be run with."""
     tasks, rules, mechanisms = parallelism(config.parallelism), rules_of(config), mechanisms_of(config)
+    _require_tasks(config, tasks)
+    if config.commit_mode not in ("aligned", "aligned-changelog"):
+        raise ValueError(f"commit_mode: topology keeps its state; {config.commit_mode} is refused, use aligned")
+    if "replay" not in mechanisms and (rules.fail_share or rules.poison):
+        key = "fail_share" if rules.fail_share else "poison"
+        raise ValueError(f"topology.{key}: without replay a tuple that fails is lost; add replay to mechanisms")
+    if mechanisms & {"replacement", REBALANCE} and not (rules.tuple_timeout_s or rules.fail_share or rules.poison):
+        raise ValueError("topology.tuple_timeout_s: without it nothing fails, and no stage is replaced; give it, as 30")
+    for key in config.topology or {}:
+        if key in PERSIST_RULES and "persist" not in tasks:
+            raise ValueError(f"topology.{key}: needs the stage persist; give parallelism four numbers, or leave it out")
+    if any(planned.fault.on_connection for planned in config.planned_faults()):
+        raise ValueError("fault_action: topology's stages talk to Kafka directly; use kill, term or pause")
+
+
+def _require_tasks(config: Configuration, tasks: Mapping[str, int]) -> None:
     slots = config.executors * config.executor_cores
     if sum(tasks.values()) > slots:
         raise ValueError(
@@ -152,15 +171,13 @@ def require_topology(config: Configuration) -> None:
             f"shuffle_partitions: {config.shuffle_partitions} groups of keys cannot be spread over "
             f"{max(tasks.values())} tasks; raise it"
         )
+    if tasks["source"] > config.partitions:
+        raise ValueError(
+            f"parallelism: {tasks['source']} tasks of source cannot read {config.partitions} partitions at once; raise "
+            "partitions, or lower the first number"
+        )
     if tasks.get("persist", 1) > 1:
         raise ValueError("parallelism: persist has one writer; let the fourth number be 1")
-    if config.commit_mode not in ("aligned", "aligned-changelog"):
-        raise ValueError(f"commit_mode: topology keeps its state; {config.commit_mode} is refused, use aligned")
-    if "replay" not in mechanisms and (rules.fail_share or rules.poison):
-        key = "fail_share" if rules.fail_share else "poison"
-        raise ValueError(f"topology.{key}: without replay a tuple that fails is lost; add replay to mechanisms")
-    if any(planned.fault.on_connection for planned in config.planned_faults()):
-        raise ValueError("fault_action: topology's stages talk to Kafka directly; use kill, term or pause")
 
 
 def check_services(config: Configuration) -> None:
@@ -208,12 +225,13 @@ def memcached_address() -> tuple[str, int] | None:
 
 def _check_memcached(host: str, port: int) -> None:
     from pymemcache.client.base import Client
+    from pymemcache.exceptions import MemcacheError
 
     try:
         client = Client((host, port), connect_timeout=5, timeout=5)
         client.version()
         client.close()
-    except OSError as error:
+    except (OSError, MemcacheError) as error:
         raise ConfigError(f"{MEMCACHED}: {host}:{port} does not answer ({error}); start it, or leave it out") from None
 
 
@@ -233,10 +251,8 @@ def _check_database() -> None:
 
 
 def first_executors(config: Configuration) -> int:
-    """Executors that the chain begins with: all, or as many as its tasks need where Spark adds the others itself."""
-    if DYNAMIC_ALLOCATION not in mechanisms_of(config):
-        return config.executors
-    return min(config.executors, -(-sum(parallelism(config.parallelism).values()) // config.executor_cores))
+    """Executors that the chain begins with: all, or one where Spark adds the others as tasks wait."""
+    return 1 if DYNAMIC_ALLOCATION in mechanisms_of(config) else config.executors
 
 
 def engine_settings(config: Configuration) -> dict[str, str]:
@@ -315,7 +331,7 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
         },
         "persistence": {
             "queue": rules.queue if "delayed_persistence" in mechanisms else None,
-            "address": list(memcached_address() or _own_memcached(attempt)) if rules.queue == "memcached" else None,
+            "address": _queue_address(attempt, config),
             "by_tuple": rules.persist_by == "tuple",
             "flush_every_s": rules.flush_every_s,
             "flush_length": rules.flush_length,
@@ -323,8 +339,11 @@ def program_configuration(attempt: Attempt, config: Configuration) -> dict[str, 
     }  # fmt: skip
 
 
-def _own_memcached(attempt: Attempt) -> tuple[str, int]:
-    """The one that the attempt starts."""
+def _queue_address(attempt: Attempt, config: Configuration) -> list[str | int] | None:
+    """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
     from faultline.settings import HOST
 
-    return HOST, int(attempt.read()["memcached_port"])
+    if needs_memcached(config):
+        return [HOST, int(attempt.read()["memcached_port"])]
+    found = memcached_address()
+    return None if found is None else list(found)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .files import put
+
 
 @dataclass(frozen=True)
 class Orders:
-    """What holds for the next batch of a stage. `limit`: records/s, None without limit. `hold`: take nothing in."""
+    """What holds for the next batch of a stage. `limit`: records/s, `most`: records of a batch; None is no limit.
+    `hold`: take nothing in.
+    """
 
     limit: float | None = None
+    most: int | None = None
     hold: bool = False
 
     def write(self, path: Path) -> None:
         """Puts the orders where the planning process reads them, in one piece."""
-        _put(path, json.dumps(asdict(self)))
+        put(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Orders:
@@ -37,7 +41,7 @@ def asked(orders: Path) -> Path:
 
 def note_asked(orders: Path) -> None:
     """Notes this instant, in ns of the wall clock."""
-    _put(asked(orders), str(time.time_ns()))
+    put(asked(orders), str(time.time_ns()))
 
 
 def asked_at(orders: Path) -> int:
@@ -48,32 +52,26 @@ def asked_at(orders: Path) -> int:
         return time.time_ns()
 
 
-def _put(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    os.replace(part, path)
-
-
 class Allowance:
-    """Records that may be taken in by a rate limit: what time has earned since the last batch, for a second at most."""
+    """Records that may be taken in by a rate limit: what time has earned since the last batch."""
 
-    def __init__(self, most_s: float = 1.0) -> None:
+    def __init__(self, most_s: float = 10.0) -> None:
+        """`most_s`: a stage that had nothing to do for long earns no more than in so many seconds."""
         self._most_s = most_s
-        self._before: float | None = None
+        self._since: float | None = None
 
-    def take(self, now_s: float, limit: float | None) -> int | None:
-        """Records for a batch that is planned now; None without limit. Less than one record stays earned."""
-        if limit is None:
-            self._before = None
-            return None
-        if self._before is None:
-            self._before = now_s - self._most_s
+    def take(self, now_s: float, orders: Orders) -> int | None:
+        """Records for a batch that is planned now; None without limit. What is less than one record stays earned."""
+        if orders.limit is None:
+            self._since = now_s
+            return orders.most
+        if self._since is None:
+            self._since = now_s
         # However low the limit, one record is earned some time.
-        most_s = max(self._most_s, 1 / limit)
-        earned = int(min(now_s - self._before, most_s) * limit)
-        if earned:
-            self._before = now_s
-        return earned
+        self._since = max(self._since, now_s - max(self._most_s, 1 / orders.limit))
+        earned = int((now_s - self._since) * orders.limit)
+        self._since += earned / orders.limit
+        return earned if orders.most is None else min(earned, orders.most)
 
 
 def advance(start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:

@@ -10,9 +10,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Message:
-    """`to`: the stage that is meant. `act`: of `pressure.Act`, or `failed`. `count`: tuples that failed."""
+    """`to`: the stage that is meant. `act`: of `pressure.Act`, with the steps that hold then as `count`; or `failed` or
+    `set_aside`, with the tuples that were.
+    """
 
-    sender: str
     to: str
     act: str
     count: int = 0
@@ -30,7 +31,7 @@ def decode(value: bytes | None) -> Message | None:
         if words.pop("version") != VERSION:
             return None
         message = Message(**words)
-    except (ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return None
-    plain = all(isinstance(word, str) for word in (message.sender, message.to, message.act))
-    return message if plain and type(message.count) is int else None
+    plain = isinstance(message.to, str) and isinstance(message.act, str)
+    return message if plain and type(message.count) is int and message.count >= 0 else None

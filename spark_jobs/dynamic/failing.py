@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import KafkaException
 
 from .control import Message, encode
 from .kafka import control_sender, sender
@@ -51,10 +52,10 @@ class Failing:
             aside = self._put_back(bootstrap, batch.filter(pa.array(failed)), space_topic)
             batch = batch.filter(pa.array(~failed))
         tell = control_sender(bootstrap)
-        for act, number in ((FAILED, count), (ASIDE, aside)):
-            if number:
-                tell.send(self.control, None, encode(Message(self.stage, self.stage, act, number)))
-        with contextlib.suppress(ConnectionError):  # numbers only: the tuples are safe without
+        with contextlib.suppress(ConnectionError, KafkaException):  # numbers only: the tuples are safe without
+            for act, number in ((FAILED, count), (ASIDE, aside)):
+                if number:
+                    tell.send(self.control, None, encode(Message(self.stage, act, number)))
             tell.flush()
         return batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -48,6 +49,7 @@ class Sender:
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._refused: list[str] = []
+        self._flushing = threading.Lock()
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": round(timeout_s * 1000)})
 
@@ -63,8 +65,9 @@ class Sender:
 
     def flush(self) -> None:
         """Returns when all that was sent is acknowledged. Raises ConnectionError when something never will be."""
-        left = self._producer.flush(self._timeout_s + 5)
-        refused, self._refused = self._refused, []
+        with self._flushing:  # of two that flush at once, the first may not take the other's refusals
+            left = self._producer.flush(self._timeout_s + 5)
+            refused, self._refused = self._refused, []
         if left or refused:
             raise ConnectionError(
                 f"kafka: {left + len(refused)} records not acknowledged: {(refused or ['timeout'])[0]}"

@@ -17,6 +17,8 @@ from typing import Protocol
 from .stores import Result, Store
 
 JOIN_S = 60.0
+# A stage waits when so many flushes of the greatest length are due: a store that hangs must not fill the memory.
+MOST_FLUSHES = 10
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,13 @@ class DelayedQueue:
         self._thread.start()
 
     def put(self, results: Sequence[Result], position: dict[str, int]) -> None:
-        """Acknowledges `results`: returns once they wait in memory. Raises what the processor failed with."""
-        self._raise_trouble()
+        """Acknowledges `results`: returns once they wait in memory, which may take until others are written.
+
+        Raises what the processor failed with.
+        """
+        with self._wake:
+            self._wake.wait_for(lambda: self._trouble is not None or not self._is_full())
+        self.check()
         self._backlog.put(Entry(tuple(results), position))
         with self._wake:
             self._wake.notify()
@@ -130,9 +137,14 @@ class DelayedQueue:
             self._ends = True
             self._wake.notify()
         self._thread.join(JOIN_S)
-        self._raise_trouble()
+        self.check()
         if self._thread.is_alive():
             raise TimeoutError(f"delayed queue: its last flush took more than {JOIN_S:g} s")
+
+    def check(self) -> None:
+        """Raises what the processor failed with."""
+        if self._trouble is not None:
+            raise self._trouble
 
     def _run(self) -> None:
         try:
@@ -143,11 +155,14 @@ class DelayedQueue:
                     ends = self._ends
                 if ends or self._rules.due(self._clock(), self._last_s, len(self._backlog)):
                     self.flush()
+                    with self._wake:
+                        self._wake.notify_all()
                 if ends:
                     return
         except Exception as error:  # reported to whoever puts next, who must not go on acknowledging
-            self._trouble = error
+            with self._wake:
+                self._trouble = error
+                self._wake.notify_all()
 
-    def _raise_trouble(self) -> None:
-        if self._trouble is not None:
-            raise self._trouble
+    def _is_full(self) -> bool:
+        return len(self._backlog) >= MOST_FLUSHES * self._rules.length

@@ -72,6 +72,11 @@ class Persisting:
         self._store.drop()
         return found
 
+    def check(self) -> None:
+        """Raises what the queue's processor failed with: what it had acknowledged must be taken in again."""
+        if self._queue is not None:
+            self._queue.check()
+
     def close(self) -> None:
         """Writes what waits."""
         if self._queue is not None:

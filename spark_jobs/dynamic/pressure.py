@@ -14,6 +14,8 @@ LEAST_PERIOD_S = 0.5
 LONGEST_WAIT_S = 60.0
 # Pressure that comes back sooner than this after it was eased was eased too early.
 CALM_S = 10 * LONGEST_WAIT_S
+# A queue this many times as long as its shortest since the last signal grows, and does not only rise within a batch.
+REGROWN = 1.25
 # A limit never falls below the first rate divided by this.
 MOST_DIVISION = 64.0
 
@@ -67,7 +69,7 @@ class Watch:
         self._steps = 0
         self._rate = 0.0
         self._quiet_until = 0.0
-        self._signalled_at_length = 0
+        self._signalled_at_length = 0.0
         self._low_since: float | None = None
         self._eased_at: float | None = None
         self._patience = 1.0
@@ -85,6 +87,8 @@ class Watch:
         rules = self._rules
         if not self._steps:
             self._rate = rate
+        # A queue that shrank and grows again is another reason to signal, however long it once was.
+        self._signalled_at_length = min(self._signalled_at_length, REGROWN * queue)
         self._low_since = None if queue >= rules.low else now_s if self._low_since is None else self._low_since
         if now_s < self._quiet_until:
             return None
@@ -117,8 +121,9 @@ class Watch:
 class Throttle:
     """What a stage's own rate is, by the signals of the stage below it.
 
-    The first signal notes the rate of that moment; each one divides it once more, each easing takes one back, and with
-    the last the limit is gone. The rate is computed from the number of steps, so it returns to the first one exactly.
+    Each signal carries the number of steps that hold from then on, so one that is lost or comes twice does no harm. The
+    first one notes the rate of that moment, each step divides it once more, and with no step left the limit is gone.
+    The rate is computed from the number of steps, so it returns to the first one exactly.
     """
 
     def __init__(self, divisor: float, lease_s: float = 10.0) -> None:
@@ -135,18 +140,15 @@ class Throttle:
             return None
         return self._first / min(self._divisor**self._steps, MOST_DIVISION)
 
-    def hear(self, act: Act, now_s: float, rate: float) -> None:
-        """Applies a signal; `rate`: records/s that the stage takes in at this moment."""
+    def hear(self, steps: int, now_s: float, rate: float) -> None:
+        """Applies a signal, of whatever act; `rate`: records/s that the stage takes in at this moment."""
         self._heard_s = now_s
-        if act is Act.SLOW:
-            if self._first is None:
-                self._first = max(rate, 1.0)
-            if self._divisor**self._steps < MOST_DIVISION:
-                self._steps += 1
-        elif act is Act.EASE and self._first is not None:
-            self._steps -= 1
-            if self._steps <= 0:
-                self.release()
+        if not steps:
+            self.release()
+            return
+        if self._first is None:
+            self._first = max(rate, 1.0)
+        self._steps = steps
 
     def release(self) -> None:
         """Gives the limit up: pressure ended, or nobody can say so any more."""

@@ -42,8 +42,9 @@ class Ring:
         """Notes a window that is over; the parallelism that the stage is to have from now on, `most` at most.
 
         Twice as much when more tuples failed than the mean and the dispersion lies above the threshold, half when
-        fewer did. A ring that is not full yet decides nothing. With a change it begins anew,
-        which the paper does not say: failures of the old stage say nothing about the new one, and would halve it again.
+        fewer did; no change where the double is more than `most`. A ring that is not full yet decides nothing.
+        With a change it begins anew, which the paper does not say: failures of the old stage say nothing about the new
+        one, and would halve it again.
         """
         self._failed.append(failed)
         if len(self._failed) < self._rules.windows:
@@ -52,7 +53,7 @@ class Ring:
         wanted = parallelism
         if dispersion(self._failed, self._rules.decay) > self._rules.threshold and failed != centre:
             wanted = parallelism << 1 if failed > centre else parallelism >> 1
-        wanted = min(max(wanted, 1), max(most, parallelism))
+        wanted = parallelism if wanted > max(most, parallelism) else max(wanted, 1)
         if wanted != parallelism:
             self._failed.clear()
         return wanted

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from .admission import Allowance, Orders, note_asked
 from .failing import Failing
+from .files import put
 from .kafka import Chunk, TopicEnds, read_range
 from .replacement import groups_of
 from .replay import EDEN, SPACES, Position, places, plan
@@ -72,6 +73,7 @@ class StageReader(DataSourceStreamReader):
         self._allowance = Allowance()
         self._ends: TopicEnds | None = None
         self._asked = False
+        self._from = ""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         begin = dict.fromkeys(map(str, range(self._partitions)), 0) | self._begin
@@ -82,15 +84,16 @@ class StageReader(DataSourceStreamReader):
         orders = Orders.read(self._orders)
         if orders.hold:
             return start
-        budget = self._allowance.take(time.monotonic(), orders.limit)
+        budget = self._allowance.take(time.monotonic(), orders)
         self._note_asked()
         if self._ends is None:
             self._ends = TopicEnds(self._bootstrap, self._topics.values(), self._partitions)
         found = self._ends.read()
         ends = {queue: found.get(self._topics.get(queue, ""), {}) for queue in (EDEN, *SPACES)}
         end = plan(Position.of(start), ends, budget)
-        if SPACES[0] in self._topics:
-            self._roles.write_text(end.from_)
+        if SPACES[0] in self._topics and end.from_ != self._from:
+            put(self._roles, end.from_)
+            self._from = end.from_
         return end.document()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -102,7 +105,7 @@ class StageReader(DataSourceStreamReader):
             for queue, partition, low, high in places(first, last)
         ]
         # Should the roles change meanwhile, it comes a turn later: the source reads both spaces to their ends.
-        failed_to = self._roles.read_text() if self._failing and self._failing.replay else SPACES[0]
+        failed_to = self._failed_to() if self._failing and self._failing.replay else SPACES[0]
         tasks: list[InputPartition] = []
         for task in range(self._parallelism):
             mine = set(groups_of(task, self._parallelism, self._partitions))
@@ -110,6 +113,13 @@ class StageReader(DataSourceStreamReader):
             if found:
                 tasks.append(_Task(found, failed_to))
         return tasks
+
+    def _failed_to(self) -> str:
+        """The space that is From, as the source's planner left it; the first one before that."""
+        try:
+            return self._roles.read_text()
+        except FileNotFoundError:
+            return Position({}).from_
 
     def _note_asked(self) -> None:
         # A batch that was planned before a stop and not committed is read again, with nobody asking for its end.

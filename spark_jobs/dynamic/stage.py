@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from running import header, milliseconds
 
 from .admission import Orders, asked, asked_at
+from .files import put
 from .persisting import Persisting
 from .replay import EDEN
 from .source import NAME
@@ -65,11 +67,16 @@ class Stage:
         self._spark, self.plan, self.parallelism = spark, plan, parallelism
         self._persisting = persisting
         self._generation = 0
-        self._limit: float | None = None
-        self._hold = False
+        self._told = Orders()
+        self._telling = threading.Lock()
         self._orders = plan.folder / f"{plan.name}.orders"
         self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
+        # What a replacement made of it outlives the program.
+        self._kept = plan.folder / f"{plan.name}.parallelism"
+        if self._kept.exists():
+            self.parallelism = int(self._kept.read_text())
+        self.wanted = self.parallelism
         if persisting is None:
             self._begin: dict[str, int] = {}
             self.progress = Progress(committed_position(self._checkpoint))
@@ -79,7 +86,7 @@ class Stage:
             self._begin = persisting.position
             self.progress = Progress({EDEN: self._begin} if self._begin else {})
         self.query: StreamingQuery | None = None
-        self._write_orders()
+        self._tell()
 
     @property
     def name(self) -> str:
@@ -93,9 +100,11 @@ class Stage:
 
     def limit(self, limit: float | None) -> None:
         """Records/s that the stage may take in from the next batch on; None: no limit."""
-        if limit != self._limit:
-            self._limit = limit
-            self._write_orders()
+        self._tell(limit=limit)
+
+    def limit_batches(self, most: int | None) -> None:
+        """Records that a batch may have from the next one on; None: no limit."""
+        self._tell(most=most)
 
     def start(self) -> None:
         """Starts the query where its checkpoint, or the store, says that it had come to."""
@@ -134,8 +143,8 @@ class Stage:
         self.stop()
         committed_ns = last_commit_ns(self._checkpoint)
         self.parallelism = parallelism
-        self._hold = False
-        self._write_orders()
+        put(self._kept, str(parallelism))
+        self._tell(hold=False)
         self.start()
         deadline = time.monotonic() + HOLD_LIMIT_S
         while not asked(self._orders).exists() and time.monotonic() < deadline:
@@ -144,14 +153,10 @@ class Stage:
 
     def _await_boundary(self) -> None:
         """Lets the batch in work end, and no other begin."""
-        self._hold = True
-        self._write_orders()
+        self._tell(hold=True)
         assert self.query is not None
         deadline = time.monotonic() + HOLD_LIMIT_S
-        # Two looks: a batch may be planned by orders that were read just before.
-        for _ in range(2):
-            while self.query.status["isTriggerActive"] and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+        while self.query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def _rehearse(self, parallelism: int) -> None:
@@ -162,7 +167,8 @@ class Stage:
         checkpoint = self.plan.folder / f"{self.name}-rehearsal"
         shutil.rmtree(checkpoint, ignore_errors=True)
         orders = self.plan.folder / f"{self.name}-rehearsal.orders"
-        Orders().write(orders)
+        # Without a limit it would read all that waits, and that is much when a stage is to be replaced.
+        Orders(most=REHEARSED_RECORDS).write(orders)
         tuples = self._tuples(begin, orders, parallelism, None)
         query = QUERIES.get(self.name)
         rows = tuples if query is None else query(tuples, parallelism)
@@ -203,5 +209,10 @@ class Stage:
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
         return writer.option("topic", plan.output or "").outputMode("update")
 
-    def _write_orders(self) -> None:
-        Orders(self._limit, self._hold).write(self._orders)
+    def _tell(self, **changes: Any) -> None:
+        """Changes some of the orders; limit and hold come from threads of their own."""
+        with self._telling:
+            told = replace(self._told, **changes)
+            if told != self._told or not self._orders.exists():
+                told.write(self._orders)
+            self._told = told

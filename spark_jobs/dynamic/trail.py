@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from progress import Journal
 from running import newest_commit
 
+from .files import put
 from .frontier import Reached
 from .replay import EDEN, SPACES
 
@@ -36,8 +36,8 @@ class FrontierLog:
             return
         lines = ["v1", json.dumps({"batchTimestampMs": reached.planned_ns // 1_000_000})]
         lines.append(json.dumps({self._topic: reached.ends}))
-        _put(self._offsets / str(self._batch), "\n".join(lines), reached.planned_ns)
-        _put(self._commits / str(self._batch), "v1\n{}", time.time_ns())
+        put(self._offsets / str(self._batch), "\n".join(lines), reached.planned_ns)
+        put(self._commits / str(self._batch), "v1\n{}", time.time_ns())
         self._listener.write(
             "progress",
             run_id=self._run_id,
@@ -69,11 +69,3 @@ def last_commit_ns(checkpoint: Path) -> int | None:
     """When the query of a checkpoint committed last; None before its first commit."""
     newest = newest_commit(checkpoint)
     return None if newest < 0 else (checkpoint / "commits" / str(newest)).stat().st_mtime_ns
-
-
-def _put(path: Path, text: str, instant_ns: int) -> None:
-    """Writes beside and renames, so that a reader sees nothing or all of it, with the instant as its time."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.utime(temporary, ns=(instant_ns, instant_ns))
-    temporary.rename(path)

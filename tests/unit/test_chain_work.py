@@ -53,13 +53,14 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
 
 
 def test_the_store_is_held_against_the_last_acknowledged_counts(tmp_path: Path) -> None:
-    assert unstored(tmp_path) is None
     (tmp_path / "stored.json").write_text(json.dumps({"a": 1, "b": 2, "d": 1}))
     counts(tmp_path, a=1, b=3, c=1, e=None)
     assert unstored(tmp_path) == 3  # b counts less, c is missing, nobody acknowledged d
 
 
-def test_a_broken_store_is_said(tmp_path: Path) -> None:
+def test_a_broken_or_missing_store_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="stored.json: cannot be read"):
+        unstored(tmp_path)
     (tmp_path / "stored.json").write_text("{")
     with pytest.raises(InfrastructureError, match="stored.json: cannot be read"):
         unstored(tmp_path)

@@ -21,7 +21,7 @@ from generators.gate import Start, Stopped, StopSwitch, await_gate
 from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
 from generators.life import prime, run_schedule
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
-from generators.producer import PHASE, PRIMER_KEY, Sender, make_producer
+from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
 from generators.spec import GeneratorSpec, read_spec
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
 
@@ -133,6 +133,39 @@ def test_flush_counts_what_is_still_queued(monkeypatch: pytest.MonkeyPatch) -> N
     sender = Sender(FakeProducer(stuck=5), "t")
     sender.send([b"x"] * 20, [0] * 20, [1] * 20)
     assert sender.flush(timeout_s=0.01) == 5
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(0, 400)), max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_records_wait_while_others_are_on_their_way(steps: list[tuple[int, int]]) -> None:
+    """Each step sends some records, then lets the broker acknowledge up to so many."""
+    producer = FakeProducer(stuck=10**9)
+    sender, number = Sender(producer, "t"), 0
+    for records, acknowledged in steps:
+        before, on_their_way = len(producer.messages), len(producer)
+        sender.send([b"%d" % (number + n) for n in range(records)], [0] * records, [0] * records)
+        number += records
+        assert sender.sent == number
+        waiting = number - before
+        if on_their_way >= FEW_ON_THEIR_WAY and waiting <= MOST_WAITING:
+            assert len(producer.messages) == before
+        else:
+            assert len(producer.messages) == number
+        del producer.queued[:acknowledged]
+    producer.stuck = 0
+    assert sender.flush() == 0
+    assert [m["value"] for m in producer.messages] == [b"%d" % n for n in range(number)]
+
+
+def test_what_waits_leaves_without_further_records() -> None:
+    producer = FakeProducer(stuck=10**9)
+    sender = Sender(producer, "t")
+    sender.send([b"a"] * FEW_ON_THEIR_WAY, [0] * FEW_ON_THEIR_WAY, [0] * FEW_ON_THEIR_WAY)
+    sender.send([b"b"], [0], [0])
+    assert len(producer.messages) == FEW_ON_THEIR_WAY
+    producer.queued.clear()
+    sender.release()
+    assert len(producer.messages) == FEW_ON_THEIR_WAY + 1
 
 
 def test_as_fast_as_possible_sends_the_asked_number() -> None:

@@ -126,7 +126,7 @@ def test_rebalance_is_replacement_without_preparation(tmp_path: Path) -> None:
 def test_spark_may_begin_with_fewer_executors_and_add_the_others() -> None:
     config = configuration(mechanisms="dynamic_allocation", executors=4, executor_cores=2, parallelism="1-1-1")
     settings = configured_settings(config)
-    assert settings["spark.dynamicAllocation.initialExecutors"] == "2"
+    assert settings["spark.dynamicAllocation.initialExecutors"] == "1"
     assert settings["spark.dynamicAllocation.maxExecutors"] == "4"
     assert settings["spark.cores.max"] == "8"
     assert "spark.dynamicAllocation.enabled" not in configured_settings(configuration(executors=4))
@@ -156,4 +156,5 @@ def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(topology, "memcached_program", lambda: None)
     with pytest.raises(ConfigError, match="topology.queue: memcached is not installed; install the Debian package"):
         topology.check_services(queue)
-    topology.check_services(configuration(topology={"queue": "memcached"}))  # nothing to persist
+    # Without the mechanism the queue is nobody's, and its address is not asked for.
+    topology.check_services(configuration(parallelism="1-1-1-1", topology={"queue": "memcached"}))
