@@ -229,7 +229,7 @@ def _bids(drawn: _Drawn) -> Iterator[bytes]:
     people = drawn.last(0)
     hot_bidder = people - people % HOT_EVERY + 1
     bidder = np.where(bits(a, 8, 8) % rules.hot_bidders > 0, hot_bidder, drawn.person(bits(a, 40, 23)))
-    number = (bits(b, 2, 14) % CHANNELS).tolist()
+    number = (bits(b, 2, 30) % CHANNELS).tolist()
     hot, which = (bits(b, 16, 1) > 0).tolist(), bits(b, 0, 2).tolist()
     channels, urls = [], []
     for is_hot, place, one in zip(hot, which, number, strict=True):

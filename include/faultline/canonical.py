@@ -13,7 +13,7 @@ from typing import Any
 from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
 from faultline.known_truth.script import parse_script
-from faultline.nexmark import KAFKA_RATE, RATE, WATERMARK_S, take_events
+from faultline.nexmark import KAFKA_RATE, MAX_EVENT_RATE, RATE, WATERMARK_S, take_events
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 from faultline.topology import parallelism, take_mechanisms, take_rules
 from generators.curve import parse_curve
@@ -42,9 +42,15 @@ def take_object(key: str, value: Any) -> dict[str, Any] | None:
     return None if value is None else dict(value)
 
 
+def highest_rate(workload: Any, source: Any) -> float:
+    """Records/s that a configuration may ask for."""
+    return MAX_EVENT_RATE if (workload, source) == ("nexmark", "engine") else MAX_RATE
+
+
 def take_curves(values: dict[str, Any]) -> None:
     """Writes the curves in their canonical form; a constant one is none."""
-    limits = {"rate_curve": ("rate", 500.0, 0.0, MAX_RATE), "skew_curve": ("skew", 0.0, 0.0, MAX_SKEW)}
+    most = highest_rate(values.get("workload"), values.get("source", "engine"))
+    limits = {"rate_curve": ("rate", 500.0, 0.0, most), "skew_curve": ("skew", 0.0, 0.0, MAX_SKEW)}
     for key, (of, default, low, high) in limits.items():
         if values[key] is None:
             continue
@@ -62,11 +68,13 @@ def take_curves(values: dict[str, Any]) -> None:
         values[key] = None if mapping["kind"] == "constant" else mapping
 
 
-def require_records(rate_curve: Mapping[str, Any] | None, rate: float, seconds: float) -> None:
-    """Raises ValueError when no record would ever be due, which only a rate that moves can bring about."""
+def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: float, seconds: float) -> None:
+    """Raises ValueError for a rate above `most`, and when no record would ever be due, as with a rate that moves."""
+    if rate > most:
+        raise ValueError(f"rate: {rate:g} is too high; give at most {most:.0f}")
     if rate_curve is None:
         return
-    curve = parse_curve(rate_curve, base=rate, low=0.0, high=MAX_RATE)
+    curve = parse_curve(rate_curve, base=rate, low=0.0, high=most)
     if Schedule.over(rate, seconds, curve).count == 0:
         raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")
 

@@ -46,6 +46,12 @@ def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) ->
     return found
 
 
+def last_commit_ns(checkpoint: Path) -> int:
+    """When a batch was committed last, in ns since the epoch; 0 before the first commit."""
+    commits = _numbered(checkpoint / "commits")
+    return commits[-1].stat().st_mtime_ns if commits else 0
+
+
 def latest_offsets(checkpoint: Path) -> dict[str, int]:
     """End offsets of the newest committed batch; before the first, where the query began, or nothing."""
     for commit in reversed(_numbered(checkpoint / "commits")):

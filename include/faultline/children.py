@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,10 @@ def start_memcached(attempt: Attempt, settings: Settings) -> Entry:
     return entry
 
 
+# As in `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
+ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
+
+
 def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     exits = [line for line in read_journal(attempt.supervisor_journal) if line.get("event") == "exit"]
@@ -76,13 +81,14 @@ def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
 
 
 def _tail(log: Path) -> str:
-    """The line of a driver's log that says most: its last error, else its last line."""
+    """The line of a driver's log that says most: the last with an error class of Spark, else the last error or line."""
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return "(no log)"
+    classes = [line for line in lines if ERROR_CLASS.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (errors or lines or ["(empty)"])[-1][:300]
+    return (classes or errors or lines or ["(empty)"])[-1][:300]
 
 
 def spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:

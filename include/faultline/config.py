@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fault.errors import PlanError
 from fault.plan import FaultPlan, PlannedFault, require_window
 from faultline.canonical import (
-    MAX_RATE,
+    highest_rate,
     in_short_form,
     require_records,
     short_form,
@@ -30,6 +30,7 @@ from faultline.canonical import (
 )
 from faultline.errors import ConfigError
 from faultline.known_truth.script import parse_script, require_fit
+from faultline.nexmark import MAX_EVENT_RATE
 from faultline.settings import WORKERS
 from faultline.topology import MECHANISMS_PATTERN, PARALLELISM_PATTERN
 from faultline.workloads import TRAITS, require_commit_mode, require_own_parameters, require_possible_faults
@@ -85,7 +86,9 @@ class Configuration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     workload: Workload = Field("word_count", description="The streaming program under test.")
-    rate: float = Field(500.0, gt=0, le=MAX_RATE, description="Kafka records per second; for text, a record is a line.")
+    rate: float = Field(
+        500.0, gt=0, le=MAX_EVENT_RATE, description="Kafka records per second; for text, a record is a line."
+    )
     warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
     duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
     corpus: str = Field(
@@ -296,7 +299,8 @@ class Configuration(BaseModel):
             )
         require_own_parameters(self)
         require_commit_mode(self)
-        require_records(self.rate_curve, self.rate, self.warmup_s + self.duration_s)
+        most = highest_rate(self.workload, self.source)
+        require_records(self.rate_curve, self.rate, most, self.warmup_s + self.duration_s)
         if self.fault != "none":
             self._check_faults()
         if self.truth is not None:

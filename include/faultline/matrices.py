@@ -87,6 +87,7 @@ _NEXMARK: dict[str, Any] = {
     "fault": "none",
     "state_mb": 0.0,
     "commit_mode": "aligned-changelog",
+    "snapshot_interval_s": 30.0,  # as often as Flink's checkpoints in its lists
     "executors": 1,
     "executor_cores": 2,
     "executor_memory_mb": 2048,

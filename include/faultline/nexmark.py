@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.
 RATE = 100_000.0
+# The engine's own events have no generator that could be late: there a rate is how dense they lie in event time.
+MAX_EVENT_RATE = 1e9
 # Records per second through Kafka, where both are the same.
 KAFKA_RATE = 2_000.0
 # Queries whose results wait for a watermark: something later must come before the last of them do.
 AWAITING_TIME = ("q4", "q5", "q6", "q7", "q8", "q9", "q11")
 # What watermarks wait for, in the suite.
 WATERMARK_S = 4.0
+# Queries that need Python's transformWithState.
+PYTHON = ("q4", "q6", "q15", "q16")
 # Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
-# queries without state take many; one with state must be done with a batch in a few seconds on two cores.
+# queries without state take many, those with a small state fewer, and others must be done with one in a few seconds.
 BATCH_EVENTS = 5_000_000
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
+MIDDLE_BATCH = 2_000_000
+LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
 SMALLER_BATCH = 500_000
 # A rate curve becomes one expression, in which each piece is a case.
 MOST_PIECES = 20
@@ -87,6 +93,11 @@ def require_nexmark(config: Configuration) -> None:
     """Raises ValueError naming what events from their source cannot have."""
     if config.commit_mode not in ("aligned", "aligned-changelog"):
         raise ValueError(f"commit_mode: nexmark keeps its state; {config.commit_mode} is refused, use aligned")
+    if config.state_store == "memory" and config.query in PYTHON:
+        raise ValueError(
+            f"state_store: query {config.query} needs transformWithState, which Spark has for rocksdb only "
+            "(UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS); use rocksdb, or leave the query out"
+        )
     if config.source == "kafka":
         for key in ("batch_events", "preload_events"):
             if getattr(config, key):
@@ -107,7 +118,13 @@ def query_file(name: str) -> bool:
 
 def batch_events(config: Configuration) -> int:
     """Events of a batch: those asked for, or what suits the query."""
-    return config.batch_events or (BATCH_EVENTS if config.query in STATELESS else SMALLER_BATCH)
+    suits = BATCH_EVENTS if config.query in STATELESS else MIDDLE_BATCH if config.query in LIGHT else SMALLER_BATCH
+    return config.batch_events or suits
+
+
+def preload_batches(config: Configuration) -> int:
+    """Whole batches that hold the events of `preload_events`."""
+    return -(-config.preload_events // batch_events(config))
 
 
 def rules(config: Configuration, repetition: int) -> dict[str, Any]:
@@ -141,7 +158,7 @@ def pieces(config: Configuration) -> list[list[float]]:
     if config.rate_curve is None:
         return []
     try:
-        curve = parse_curve(config.rate_curve, base=config.rate, low=0.0, high=1e9)
+        curve = parse_curve(config.rate_curve, base=config.rate, low=0.0, high=MAX_EVENT_RATE)
     except InputError as error:
         raise ValueError(f"rate_curve.{error}") from None
     last = curve.shape.cycle[0]

@@ -17,7 +17,7 @@ from faultline import topology
 from faultline.attempt import Attempt
 from faultline.class_data import archive_option
 from faultline.config import Configuration
-from faultline.nexmark import batch_events
+from faultline.nexmark import preload_batches
 from faultline.settings import HOST, Settings
 from faultline.workloads import is_paced
 
@@ -73,6 +73,8 @@ NEXMARK_SETTINGS = {
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Counting rows costs a look-up for each that is written, and no figure of Nexmark is a number of rows.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
 
 
@@ -94,7 +96,7 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     interval_s = config.checkpoint_interval_s if is_paced(config) else SHORTEST_BATCH_S
     batches = math.ceil((config.warmup_s + config.duration_s) / interval_s)
     if not is_paced(config):
-        batches += math.ceil(config.preload_events / batch_events(config))
+        batches += preload_batches(config)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
         "spark.executor.cores": str(config.executor_cores),
@@ -111,7 +113,8 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     if config.workload == "topology":
         settings |= topology.engine_settings(config)
     if changelog:
-        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s))
+        # Batches without a schedule have no interval to count with: the maintenance's own makes the snapshots.
+        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s)) if is_paced(config) else 1
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)
         settings["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{round(config.snapshot_interval_s * 1000)}ms"
     if config.commit_mode == "unaligned" and JOBS[config.workload].stateful:

@@ -27,7 +27,7 @@ from faultline.children import (
 from faultline.closing import heal_leftovers
 from faultline.config import MAX_RESTARTS, Configuration
 from faultline.errors import Cancelled, InfrastructureError
-from faultline.nexmark import AWAITING_TIME
+from faultline.nexmark import AWAITING_TIME, batch_events, preload_batches
 from faultline.processes import Entry, process_of
 from faultline.settings import Settings
 from faultline.sources import primer_lines, source
@@ -45,6 +45,8 @@ SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
 STOP_S = 60.0
+# The longest batch of a query that runs as fast as it can.
+LAST_BATCH_S = 120.0
 
 
 def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
@@ -136,8 +138,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     )
     if not is_paced(config):
         entry = _start_supervisor(attempt, settings)
-        # One more than fills the state: the query has begun again by then.
-        filled = {"0": config.preload_events + 1}
+        # One more than the batches that fill the state: the query has begun again by then.
+        filled = {"0": preload_batches(config) * batch_events(config) + 1}
         what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
         limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
         _await_commit(attempt, entry, what, lambda: _batches_with(attempt, filled) >= 1, limit_s)
@@ -242,7 +244,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
         except InfrastructureError as error:
             problems.append(str(error))
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = _drain(attempt, config, problems) if paced else True
+    drained = _drain(attempt, config, problems) if paced else _await_last_batch(attempt, problems)
     attempt.stop_file.touch()
     _await_exit(attempt, "supervisor", problems)
     _stop_recorder(attempt, problems)
@@ -267,6 +269,22 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
             ),
             timeout_s=DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
             what="drain: the end offsets",
+            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
+        )
+    except InfrastructureError as error:
+        problems.append(str(error))
+        return False
+    return True
+
+
+def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
+    """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
+    end_ns = time.time_ns()
+    try:
+        wait_until(
+            lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
+            timeout_s=LAST_BATCH_S,
+            what="the batch in work at the end of the window",
             alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
         )
     except InfrastructureError as error:

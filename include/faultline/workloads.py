@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faultline.nexmark import require_nexmark
+from faultline.nexmark import PYTHON, require_nexmark
 from faultline.topology import require_topology
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def require_possible_faults(config: Configuration, planned: Sequence[PlannedFaul
         )
     if config.workload == "known_truth" and not _one_kill_of_the_driver(planned):
         raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
-    if any(one.fault.victim == "python_worker" for one in planned) and not TRAITS[config.workload].python_workers:
+    in_python = TRAITS[config.workload].python_workers or (config.workload == "nexmark" and config.query in PYTHON)
+    if any(one.fault.victim == "python_worker" for one in planned) and not in_python:
         raise ValueError(
             f"fault: {config.workload} starts no Python workers; use workload word_count_python, or another victim"
         )

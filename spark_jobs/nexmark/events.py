@@ -186,7 +186,7 @@ class Events:
         auction = F.when(_bits(a, 0, 8) % rules.hot_auctions > 0, _floor(last_auction)).otherwise(any_auction)
         hot_bidder = _floor(_last(rules, 0)) + 1
         bidder = F.when(_bits(a, 8, 8) % rules.hot_bidders > 0, hot_bidder).otherwise(_person(rules, _bits(a, 40, 23)))
-        number = _bits(b, 2, 14) % CHANNELS
+        number = _bits(b, 2, 30) % CHANNELS
         hot = _bits(b, 16, 1) > 0
         channel = F.when(hot, _one_of(HOT_CHANNELS, _bits(b, 0, 2)))
         fields = {

@@ -23,7 +23,8 @@ def winning_bids(streams: Streams, auction: tuple[str, ...], bid: tuple[str, ...
     """
     seconds = F.col("expires").cast("double") - F.col("dateTime").cast("double")
     opened = streams.auction.select(
-        F.col("id").alias("item"), F.col("dateTime").alias("at"), _length(seconds),
+        # An instant longer, as if a bid came just as it ends: so an auction is over when it expires, bid or no bid.
+        F.col("id").alias("item"), F.col("dateTime").alias("at"), _length(seconds + _INSTANT_S),
         F.struct(*auction).alias("auction"), F.lit(None).alias("bid"), "n",
     )  # fmt: skip
     # The largest of these is the winner: the price first, then who came first.

@@ -63,6 +63,11 @@ def acknowledged(chain: ChainRun) -> dict[str, int]:
     return found
 
 
+def batches(chain: ChainRun, stage: str | None) -> int:
+    """How many batches with rows the stage has ended."""
+    return sum(line["stage"] == stage and line["rows"] > 0 for line in chain.journal("batch"))
+
+
 def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Chains) -> None:
     chain = chains(
         parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
@@ -72,12 +77,19 @@ def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Ch
     chain.send(sent)
     chain.start()
     chain.await_through()
-    for turn in range(4):
+    for turn, above in enumerate((None, "source", "split", "count")):
+        wait_until(lambda: len(chain.planners()) == 4, timeout_s=120, what="a planner of each stage")
+        before = batches(chain, above)
         more = lines(200, seed=turn + 2)
         chain.send(more)
         sent += more
-        wait_until(lambda: len(chain.planners()) == 4, timeout_s=120, what="a planner of each stage")
-        chain.planners()[turn].kill()
+        # Not before the stage has something to do: then its planner dies, or the JVM with all stages.
+        wait_until(lambda above=above, before=before: above is None or batches(chain, above) > before,
+                   timeout_s=120, every_s=0.02, what=f"a batch of {above}")  # fmt: skip
+        if turn % 2:
+            chain.kill()
+        else:
+            chain.planners()[turn].kill()
         chain.await_through()
     chain.send(["poison poison"])
     chain.await_through()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.dynamic.persistence import DelayedQueue, Entry, FlushRules, MemoryBacklog, QueueLost
+from spark_jobs.dynamic.persistence import MOST_FLUSHES, DelayedQueue, Entry, FlushRules, MemoryBacklog, QueueLost
 from spark_jobs.dynamic.stores import SqliteStore
 
 results = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 100)), max_size=5)
@@ -75,6 +75,29 @@ class Watched(SqliteStore):
     def write(self, results: list[tuple[str, int]], position: dict[str, int]) -> None:
         super().write(results, position)
         self.written.set()
+
+
+def test_whoever_puts_waits_for_a_store_that_hangs(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+
+    class Hanging(SqliteStore):
+        def write(self, results: list[tuple[str, int]], position: dict[str, int]) -> None:
+            assert goes_on.wait(30)
+            super().write(results, position)
+
+    store = Hanging(str(tmp_path / "x.sqlite"))
+    queue = DelayedQueue(MemoryBacklog(), store, FlushRules(every_s=600, length=1))
+    queue.start()
+    for number in range(MOST_FLUSHES):
+        queue.put([("a", number + 1)], {"0": number + 1})
+    last = threading.Thread(target=queue.put, args=([("a", 99)], {"0": 99}))
+    last.start()
+    last.join(0.2)
+    assert last.is_alive()
+    goes_on.set()
+    last.join(30)
+    queue.close()
+    assert store.results() == {"a": 99}
 
 
 def test_the_processor_writes_by_itself_when_the_time_is_up(tmp_path: Path) -> None:
