@@ -67,7 +67,7 @@ def read_process(pid: int) -> LiveProcess | None:
                 pid=pid,
                 parent_pid=process.ppid(),
                 create_time=process.create_time(),
-                start_ticks=_start_ticks(pid),
+                start_ticks=start_ticks(pid),
                 command=tuple(process.cmdline()),
                 stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
             )
@@ -233,7 +233,8 @@ def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:
     }
 
 
-def _start_ticks(pid: int) -> int:
+def start_ticks(pid: int) -> int:
+    """When the process began, in the kernel's clock ticks since the machine started. Raises OSError for none."""
     return int(_stat(pid)[19])
 
 

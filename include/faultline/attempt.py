@@ -118,11 +118,13 @@ class Attempt:
         return self.folder / "logs"
 
     def read(self) -> dict[str, Any]:
-        """`attempt.json`. Raises InfrastructureError when `prepare` did not get to write it."""
+        """`attempt.json`. Raises InfrastructureError when `prepare` did not get to write it, or it is damaged."""
         try:
-            value: dict[str, Any] = json.loads((self.folder / "attempt.json").read_text())
+            value = json.loads((self.folder / "attempt.json").read_text())
         except (OSError, ValueError):
-            raise InfrastructureError(f"{self.folder.name}: has no attempt.json; clear the whole run") from None
+            value = None
+        if not isinstance(value, dict):
+            raise InfrastructureError(f"{self.folder.name}: has no whole attempt.json; clear the whole run")
         return value
 
     def is_of(self, home: Path) -> bool:

@@ -223,9 +223,13 @@ def missing(
     missed as a whole are made up for by Airflow's own backfill.
     """
     from faultline import missing as missing_cells
+    from faultline.manifest import Manifests
     from faultline.settings import load_settings
 
-    gaps = missing_cells.gaps_of(matrix, load_settings(), sweep=sweep, preset=preset, series=series)
+    settings = load_settings()
+    for path, why in Manifests(settings.results).problems():
+        typer.echo(f"faultline: {path}: {why}", err=True)
+    gaps = missing_cells.gaps_of(matrix, settings, sweep=sweep, preset=preset, series=series)
     if as_json:
         print(json.dumps(missing_cells.as_json(gaps), indent=2))
     else:

@@ -68,7 +68,9 @@ class Manifests:
         """
         path = self.directory / f"{manifest.sweep_id}.json"
         present = self.read(manifest.sweep_id)
-        if present and (present.matrix, present.run_id) != (manifest.matrix, manifest.run_id):
+        # A night's backfill goes on with it, also when the run that planned it is gone from Airflow.
+        same_night = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
+        if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not same_night)):
             raise ConfigError(
                 f"run_id: the sweep {manifest.sweep_id} is the run {present.run_id} of {present.matrix} already; "
                 "trigger with another run id"
@@ -90,10 +92,10 @@ class Manifests:
         found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]
         return sorted((one for one in found if one.matrix == matrix), key=lambda one: one.planned_at)
 
-    def problems(self) -> list[str]:
-        """A line for each file that cannot be read."""
+    def problems(self) -> list[tuple[str, str]]:
+        """File and reason for each that cannot be read."""
         return [
-            f"{path}: is not the plan of a sweep; move it away"
+            (str(path), "is not the plan of a sweep; move it away")
             for path in sorted(self.directory.glob("*.json"))
             if _read(path) is None
         ]

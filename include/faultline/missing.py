@@ -101,6 +101,9 @@ def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
     moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
     dated = sorted(moments, key=itemgetter(0))
     due: list[str] = []
+    dated = [one for one in dated if one[0] <= now]  # what was planned for a night to come says nothing about others
+    if not dated:
+        return []
     for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
         by_other = set(due_nights(other or schedule(), begin, end))
         due += [night for night in due_nights(cron or schedule(), begin, end) if night in by_other]

@@ -6,6 +6,7 @@ A night is a series of its own: all records with one logical date, whenever they
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,9 +102,21 @@ def nights_of(entries: Iterable[Entry]) -> list[Night]:
 
 def baseline_of(night: Night, nights: Sequence[Night], window: int) -> list[Night]:
     """The nights that `night` is held against: of the `window` nights with a valid record before it those of one build,
-    namely that of the last of them. Builds are never averaged."""
+    the newest with enough repetitions of what `night` measured, so that a night which broke off hides no baseline;
+    else the newest of all. Builds are never averaged."""
     before = [one for one in nights if one.date < night.date and one.valid][-window:] if window > 0 else []
-    return [one for one in before if one.build == before[-1].build]
+    wanted = {entry.config_id for entry in night.valid}
+
+    def of(build: str | None) -> list[Night]:
+        return [one for one in before if one.build == build]
+
+    def is_enough(build: str | None) -> bool:
+        there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
+        return min((there[config_id] for config_id in wanted if config_id in known), default=0) >= LEAST
+
+    known = {entry.config_id for one in before for entry in one.valid}
+    builds = list(dict.fromkeys(one.build for one in reversed(before)))
+    return of(next(filter(is_enough, builds), builds[0])) if builds else []
 
 
 def judge_night(night: Night, nights: Sequence[Night], metrics: Sequence[Metric], window: int) -> NightVerdict:

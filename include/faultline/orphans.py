@@ -7,17 +7,19 @@ nothing more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from faultline.attempt import Attempt, write_json
 from faultline.closing import close
 from faultline.errors import FaultlineError
-from faultline.processes import live_process
+from faultline.processes import birth, live_process
 from faultline.settings import Settings
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
@@ -25,7 +27,7 @@ SETTLED_S = 60.0
 # Set by whoever runs experiments in its own process, without a scheduler.
 LOCAL_RUN = "FAULTLINE_LOCAL_RUN"
 
-Owner = dict[str, float]
+Owner = dict[str, Any]
 
 
 def owner_here() -> Owner | None:
@@ -33,7 +35,8 @@ def owner_here() -> Owner | None:
     if not os.environ.get(LOCAL_RUN):
         return None
     process = psutil.Process()
-    return {"pid": process.pid, "create_time": process.create_time()}
+    ticks, boot = birth(process.pid)
+    return {"pid": process.pid, "create_time": process.create_time(), "start_ticks": ticks, "boot": boot}
 
 
 def sweep_orphans(
@@ -46,12 +49,13 @@ def sweep_orphans(
     said = []
     for attempt in _unclosed(settings):
         try:
-            if not _is_orphan(attempt, at_work):
+            if not attempt.is_of(settings.home) or not _is_orphan(attempt, at_work):
                 continue
             outcome = close(attempt, settings, delete_topics)
             said.append(f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)")
-        except FaultlineError as error:
-            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {error}")
+        except Exception as error:  # whatever a damaged folder leads to, it must not stop the next experiment
+            why = str(error) if isinstance(error, FaultlineError) else f"{type(error).__name__}: {error}"
+            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}; move its folder away")
     _remove_parts(settings.records)
     return said
 
@@ -66,8 +70,7 @@ def _unclosed(settings: Settings) -> list[Attempt]:
         if not folder.is_dir() or attempt.closed.exists():
             continue
         if (folder / "attempt.json").exists():
-            if attempt.is_of(settings.home):
-                found.append(attempt)
+            found.append(attempt)
         elif time.time() - folder.stat().st_mtime > SETTLED_S:
             # Its `prepare` died between making the folder and writing the file: nothing was started.
             write_json(attempt.closed, {"ended": [], "topics": []})
@@ -78,7 +81,7 @@ def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
     description = attempt.read()
     owner = description.get("owner")
     if owner:
-        return live_process(int(owner["pid"]), float(owner["create_time"])) is None
+        return live_process(**owner) is None
     # One that a scheduler's tasks measure: this process must be one of them to know what became of its run.
     if os.environ.get(LOCAL_RUN):
         return False
@@ -90,5 +93,8 @@ def _remove_parts(records: Path) -> None:
     """Removes records that were half written when their writer died: `.<attempt>.json.<pid>.tmp`."""
     for part in records.glob("*/.*.json.*.tmp"):
         pid = part.name.split(".")[-2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            # Its writer may be on another machine that shares the folder; nobody writes as long as this.
+            settled = time.time() - part.stat().st_mtime > SETTLED_S
+            if settled and pid.isdigit() and not psutil.pid_exists(int(pid)):
+                part.unlink()

@@ -1,7 +1,8 @@
 """Detached processes and their ledger: who was started, and how to end exactly those.
 
 A process is known by pid **and** creation time, so that a number which the system handed out
-again is never taken for the process that had it before.
+again is never taken for the process that had it before. The creation time is told in ticks since the machine's start
+where that is known: the wall clock's own moves with every step that the clock makes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from fault.victims import start_ticks
 from faultline.errors import InfrastructureError
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
@@ -29,7 +31,9 @@ PUNCTUAL_NICENESS = -10
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger. `create_time` is seconds since the epoch, as psutil gives it."""
+    """One line of a ledger. `create_time` is seconds since the epoch, as psutil gives it; `start_ticks` and `boot` are
+    those of `birth`.
+    """
 
     pid: int
     create_time: float
@@ -39,6 +43,8 @@ class Entry:
     token: str
     wall_ns: int = 0
     mono_ns: int = 0
+    start_ticks: int | None = None
+    boot: str = ""
 
 
 def run_token(attempt: str) -> str:
@@ -48,18 +54,28 @@ def run_token(attempt: str) -> str:
 
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended."""
-    return live_process(entry.pid, entry.create_time)
+    return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
 
 
-def live_process(pid: int, create_time: float) -> psutil.Process | None:
-    """The process with this pid that was created then, or None when it ended (a zombie has ended)."""
+def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
+    """The process with this pid that was created then, or None when it ended (a zombie has ended).
+
+    With `start_ticks` and `boot` of `birth` these decide, and the clock may have been set meanwhile.
+    """
     try:
         process = psutil.Process(pid)
-        if abs(process.create_time() - create_time) > CREATION_TOLERANCE_S:
-            return None
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
-    except psutil.NoSuchProcess:
+        if start_ticks is not None and boot:
+            same = birth(pid) == (start_ticks, boot)
+        else:
+            same = abs(process.create_time() - create_time) <= CREATION_TOLERANCE_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, OSError):
         return None
+
+
+def birth(pid: int) -> tuple[int, str]:
+    """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
+    return start_ticks(pid), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -146,6 +162,7 @@ def spawn_detached(
 def become(spec: dict[str, object]) -> None:
     """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
     own = psutil.Process()
+    ticks, boot = birth(own.pid)
     entry = Entry(
         pid=own.pid,
         create_time=own.create_time(),
@@ -155,6 +172,8 @@ def become(spec: dict[str, object]) -> None:
         token=run_token(str(spec["attempt"])),
         wall_ns=time.time_ns(),
         mono_ns=time.monotonic_ns(),
+        start_ticks=ticks,
+        boot=boot,
     )
     append_entry(Path(str(spec["ledger"])), entry)
     reply = Path(str(spec["reply"]))

@@ -19,6 +19,8 @@ from faultline.errors import ConfigError, InfrastructureError
 from faultline.record import Record, Status, committed_schema
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+# What file systems without hard links say, such as some that are shared over a network.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
 
@@ -80,15 +82,19 @@ class Store:
         except jsonschema.ValidationError as error:
             raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
         path, text = self.path(record), record.as_json()
-        if path.exists():
-            present = path.read_text(encoding="utf-8")
-            if present == text:
-                return path
-            if not _unmeasured(present):
-                raise InfrastructureError(f"{path}: this attempt already has another record; it is never overwritten")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(path, text)
+            _make_folder(path.parent)
+            try:
+                _write_atomically(path, text, replace=False)
+            except FileExistsError:
+                present = path.read_text(encoding="utf-8")
+                if present == text:
+                    return path
+                if not _unmeasured(present):
+                    raise InfrastructureError(
+                        f"{path}: this attempt already has another record; it is never overwritten"
+                    ) from None
+                _write_atomically(path, text, replace=True)
         except OSError as error:
             raise _explained(path, error) from error
         return path
@@ -111,15 +117,16 @@ class Store:
 
     def newest(self, cell: Cell) -> Record | None:
         """The record of the cell's latest attempt, whatever its status."""
-        return _last(self._of(cell))
+        return _last(self.of(cell))
 
     def valid(self, cell: Cell) -> Record | None:
         """The latest valid record of the cell."""
-        return _last(record for record in self._of(cell) if record.status == "valid")
+        return _last(record for record in self.of(cell) if record.status == "valid")
 
-    def _of(self, cell: Cell) -> Iterable[Record]:
+    def of(self, cell: Cell) -> list[Record]:
+        """The records of the cell, in order of attempt."""
         # A configuration has a folder of its own, so that the others need not be read.
-        return (record for record in self.read(cell.config_id).records if Cell.of(record) == cell)
+        return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""
@@ -138,23 +145,48 @@ def _last(records: Iterable[Record]) -> Record | None:
     return found[-1] if found else None
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    """Writes beside, syncs, renames, and syncs the folder: after a crash the file is whole or absent."""
+def _make_folder(folder: Path) -> None:
+    """Makes the folder, and syncs the one that holds it: a record must not be lost with its folder."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        _sync(folder.parent)
+
+
+def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
+    """Writes beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
+
+    Raises FileExistsError when there is one that is not to be replaced, also when another process was a moment faster.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
+        if replace:
+            temporary.rename(path)
+        else:
+            _link(temporary, path)
     finally:
-        os.close(folder)
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS or path.exists():
+            raise
+        temporary.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:

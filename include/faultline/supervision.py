@@ -211,7 +211,7 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
             supervisor.call("supervisor.shutdown")
         psutil.wait_procs([daemon], timeout=60)
     ended = _sweep(settings)
-    for leftover in (settings.supervisor_socket, settings.home / "supervisord.pid", settings.machine_lock):
+    for leftover in (settings.supervisor_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
     return ended

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from faultline.attempt import Attempt
 from faultline.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.judge import judge
@@ -38,7 +40,10 @@ def error_of(record: Record) -> FaultlineError | None:
 
 
 def stored_record(attempt: Attempt, settings: Settings) -> Record | None:
-    """The record that the store holds of this attempt, if any."""
+    """The record that the store holds of this attempt, if any. Raises InfrastructureError for a damaged one."""
     for path in settings.records.glob(f"*/{attempt.id}.json"):
-        return Record.model_validate_json(path.read_bytes())
+        try:
+            return Record.model_validate_json(path.read_bytes())
+        except ValidationError:
+            raise InfrastructureError(f"{path}: is no whole record; move it away, then clear the task judge") from None
     return None

@@ -76,7 +76,7 @@ def test_an_untouched_form_is_the_default_configuration(bag: Any) -> None:
     [
         ("rate", 0),
         ("rate", -5),
-        ("rate", 1e9),
+        ("rate", 2e9),
         ("workload", "wordcount"),
         ("commit_mode", "exactly-once"),
         ("partitions", 2.5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from faultline.attempt import Attempt, write_json
 from faultline.config import parse_configuration
 from faultline.errors import InfrastructureError
 from faultline.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
-from faultline.processes import end_ledger, process_of, read_ledger, spawn_detached
+from faultline.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
 from faultline.settings import Settings
 from faultline.steps import start_generator
 from faultline.store import Store
@@ -47,7 +48,7 @@ class Site:
                 "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
                 "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": time.time_ns(), "run_id": run_id,
                 "owner": None, "topics": {role: f"{attempt.id}-{role}" for role in ("input", "output")},
-                "environment": {"host": "vm"}, **facts,
+                "environment": {"host": socket.gethostname()}, **facts,
             },
         )  # fmt: skip
         out, err = attempt.folder / "out", attempt.folder / "err"
@@ -112,7 +113,7 @@ def test_what_is_being_measured_is_left_alone(site: Site, monkeypatch: pytest.Mo
 
 
 def test_a_run_without_a_scheduler_is_dead_with_its_process(site: Site) -> None:
-    gone, reused = site.attempt(1, owner=DEAD), site.attempt(2, owner={**_me(), "create_time": 1.0})
+    gone, reused = site.attempt(1, owner=DEAD), site.attempt(2, owner={**_me(), "start_ticks": 1})
     site.running = {"run"}
     assert len(site.sweep()) == 2
     assert not lives(gone) and not lives(reused)
@@ -136,6 +137,16 @@ def test_one_that_resists_stops_nothing(site: Site) -> None:
     assert not lives(orphan)
 
 
+@pytest.mark.parametrize("damaged", ['{"attempt": "cut', "[]", '{"owner": null}', '{"run_id": "gone"}'])
+def test_a_damaged_attempt_stops_no_experiment(site: Site, damaged: str) -> None:
+    broken, orphan = site.attempt(1), site.attempt(2)
+    (broken.folder / "attempt.json").write_text(damaged)
+    said = site.sweep()
+    assert said[-1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert not lives(orphan)
+    end_ledger(broken.ledger)
+
+
 def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site: Site) -> None:
     young, old = (site.settings.attempts / f"20261121T06150{number}Z-00000{number}" for number in (1, 2))
     for folder in (young, old):
@@ -153,6 +164,7 @@ def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
     whole = folder / "20261121T061500Z-3fa9c1.json"
     for path in (dead, alive, whole):
         path.write_text("{")
+        os.utime(path, (time.time() - 2 * SETTLED_S,) * 2)
     site.sweep()
     assert [dead.exists(), alive.exists(), whole.exists()] == [False, True, True]
 
@@ -163,5 +175,6 @@ def test_only_a_process_that_runs_all_by_itself_is_an_owner(monkeypatch: pytest.
     assert owner_here() == _me()
 
 
-def _me() -> dict[str, float]:
-    return {"pid": os.getpid(), "create_time": psutil.Process().create_time()}
+def _me() -> dict[str, Any]:
+    ticks, boot = birth(os.getpid())
+    return {"pid": os.getpid(), "create_time": psutil.Process().create_time(), "start_ticks": ticks, "boot": boot}

@@ -98,13 +98,25 @@ def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
     entry = start(tmp_path)
     try:
         own = psutil.Process(stranger.pid)
-        append_entry(tmp_path / "ledger.jsonl", replace(entry, pid=stranger.pid, create_time=own.create_time() - 5))
+        began = own.create_time()
+        for other in ({"create_time": began, "start_ticks": 1}, {"create_time": began - 5, "start_ticks": None}):
+            append_entry(tmp_path / "ledger.jsonl", replace(entry, pid=stranger.pid, **other))
         assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
         assert stranger.poll() is None
         assert end_ledger(tmp_path / "ledger.jsonl") == [], "ending twice is harmless"
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
+    """What the wall clock says of its creation moves with each step of the clock."""
+    entry = start(tmp_path)
+    try:
+        assert process_of(replace(entry, create_time=entry.create_time - 3600)) is not None
+        assert process_of(replace(entry, boot="another start of the machine")) is None
+    finally:
+        end_ledger(tmp_path / "ledger.jsonl")
 
 
 def test_children_are_ended_too_and_a_stopped_one_as_well(tmp_path: Path) -> None:

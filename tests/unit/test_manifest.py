@@ -56,13 +56,23 @@ def test_the_same_run_plans_again_and_another_run_is_refused(tmp_path: Path) -> 
             store.write(other)
 
 
+def test_a_nights_backfill_goes_on_with_it_when_its_own_run_is_gone(tmp_path: Path) -> None:
+    store, night = Manifests(tmp_path), "2026-11-20T02:00:00+00:00"
+    scheduled = manifest(matrix="nightly_regression", run_id="scheduled__x", series=night, logical_date=night)
+    store.write(scheduled)
+    store.write(scheduled.model_copy(update={"run_id": "backfill__x"}))
+    assert store.of_matrix("nightly_regression")[0].run_id == "backfill__x"
+    with pytest.raises(ConfigError, match="run_id"):
+        store.write(scheduled.model_copy(update={"logical_date": "2026-11-21T02:00:00+00:00"}))
+
+
 def test_a_damaged_plan_is_named_and_stops_nothing(tmp_path: Path) -> None:
     store = Manifests(tmp_path)
     store.write(manifest())
     for name, text in {"cut.json": '{"schema": 1, "swe', "later.json": '{"schema": 2}'}.items():
         (store.directory / name).write_text(text)
     assert [one.sweep_id for one in store.of_matrix("recovery")] == ["s1"]
-    assert [line.split(": ")[0].rpartition("/")[2] for line in store.problems()] == ["cut.json", "later.json"]
+    assert [path.rpartition("/")[2] for path, _ in store.problems()] == ["cut.json", "later.json"]
 
 
 STATUSES = st.sampled_from(["valid", "invalid", "failed", "cancelled"])
@@ -120,6 +130,15 @@ def test_every_night_of_a_nightly_set_is_listed(settings: Settings) -> None:
     listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 23, 1, tzinfo=UTC))
     assert [gap.series[:10] for gap in listed] == ["2026-11-20", "2026-11-21", "2026-11-22"]
     assert [gap.sweep_id for gap in listed] == ["20261120T020000", "20261121T020000", None], "the last one was missed"
+
+
+def test_a_plan_for_a_night_to_come_makes_no_missed_nights(settings: Settings) -> None:
+    for year in (2026, 2030):
+        night = f"{year}-11-20T02:00:00+00:00"
+        plan = manifest(f"{year}1120T020000", matrix="nightly_regression", series=night, logical_date=night)
+        Manifests(settings.results).write(plan)
+    listed = gaps_of("nightly_regression", settings, now=datetime(2026, 11, 22, 1, tzinfo=UTC))
+    assert [gap.series[:10] for gap in listed] == ["2026-11-20", "2026-11-21", "2030-11-20"]
 
 
 def test_each_night_counts_by_the_schedule_that_it_was_due_by(

@@ -57,6 +57,13 @@ def test_the_baseline_is_the_window_before_the_night_and_of_one_build() -> None:
     assert baseline_of(every[0], every, 7) == []
 
 
+def test_a_night_that_broke_off_after_an_upgrade_hides_no_regression() -> None:
+    broken_off = night(6, 150, build="b2")[:1]
+    every = nights(*(night(number, 100) for number in range(1, 6)), broken_off, night(7, 150, build="b2"))
+    assert [one.day[-2:] for one in baseline_of(every[6], every, 7)] == ["01", "02", "03", "04", "05"]
+    assert judge_night(every[6], every, P99, 7).worse
+
+
 def test_a_slower_night_is_worse_and_says_so() -> None:
     every = nights(night(1, 100), night(2, 100), night(3, 130, build="b2"))
     verdict = judge_night(every[2], every, P99, 7)

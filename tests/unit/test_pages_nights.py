@@ -64,6 +64,20 @@ def test_a_night_without_a_valid_record_leaves_a_gap(tmp_path: Path) -> None:
     assert len(go.Figure(figures(html)["course"]).data[0].x) == 2
 
 
+def test_nights_that_never_ran_are_listed_too(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100), *night_records(3, 100))
+    for number in (1, 2):  # the second was planned, and nothing of it was measured
+        night = f"2026-11-{number:02d}T02:00:00+00:00"
+        plan = Manifest(
+            sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{night}", series=night,
+            build="b1", logical_date=night, planned_at=night, schedule="0 2 * * *", cells=cells_of(PLANNED),
+        )  # fmt: skip
+        Manifests(tmp_path).write(plan)
+    table = {row[0]: row for row in rows(nights_page(site(tmp_path)))[1:]}
+    assert table["2026-11-02"][1].startswith("not measured; make up for it with a backfill")
+    assert table["2026-11-02"][4] == "3"
+
+
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(Unknown, match="No night of nightly_regression has a record yet"):
         nights_page(site(tmp_path))

@@ -170,7 +170,7 @@ def test_a_difference_below_the_noise_floor_is_not_believed() -> None:
     after = Sample.of([value * 1.2 for value in before.values])
     assert verdict_of(before, after, floor=0.1) is Verdict.WORSE
     found = compare({0: (before, after)}, lower_is_better=True, floors={0: 0.25})[0]
-    assert found.verdict is Verdict.SAME
+    assert found.verdict is Verdict.CANNOT_TELL and found.detectable == 0.25
     wide = Sample.of([1.1, 1.15, 1.2, 1.3, 1.6])
     found = compare({0: (before, wide)}, lower_is_better=True, floors={0: 0.25})[0]
     assert (found.verdict, found.why) == (Verdict.CANNOT_TELL, "runs without a fault, or nights, differ by 25% anyway")

@@ -59,7 +59,7 @@ def test_a_failed_record_gives_way_to_what_a_later_try_of_the_judge_measured(tmp
     assert store.read().records == (measured,)
 
 
-@pytest.mark.parametrize("step", ["fsync", "rename"])
+@pytest.mark.parametrize("step", ["fsync", "link"])
 def test_a_write_interrupted_before_the_rename_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -69,12 +69,37 @@ def test_a_write_interrupted_before_the_rename_leaves_nothing(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os if step == "fsync" else Path, step, interrupt)
+    monkeypatch.setattr(os, step, interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.write(record)
     monkeypatch.undo()
     assert list(store.path(record).parent.iterdir()) == []
     assert store.read().records == ()
+    store.write(record)
+    assert store.read().records == (record,)
+
+
+def test_of_two_writers_the_faster_one_keeps_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, link = Store(tmp_path), os.link
+    measured, closed = (_record("20260101T000000Z-aaaaaa", status) for status in ("valid", "failed"))
+
+    def slower(temporary: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        path.write_text(measured.as_json())
+        link(temporary, path)
+
+    monkeypatch.setattr(os, "link", slower)
+    with pytest.raises(InfrastructureError, match="already has another record"):
+        store.write(closed)
+    assert store.read().records == (measured,)
+
+
+def test_without_hard_links_records_are_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store, record = Store(tmp_path), _record("20260101T000000Z-aaaaaa")
     store.write(record)
     assert store.read().records == (record,)
 

@@ -138,7 +138,7 @@ def plan_night() -> list[dict[str, Any]]:
     try:
         refuse_unknown(params, PARAMS)
         metrics_named(params["metrics"])
-        night = night_of_run()
+        night = past(night_of_run())
         build = params["build"] or default_build(load_settings(), java_version())
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, cron = night_cells(params, night), schedule()
@@ -173,6 +173,15 @@ def night_of_run() -> str:
     context = get_current_context()
     moment = context.get("logical_date") or context["dag_run"].run_after
     return str(moment.isoformat(timespec="seconds"))
+
+
+def past(night: str) -> str:
+    """The night itself. Raises ConfigError for one that has not come: what is measured now would stand for it."""
+    from datetime import UTC, datetime
+
+    if datetime.fromisoformat(night) > datetime.now(UTC):
+        raise ConfigError(f"logical_date: {night} has not come yet; leave it out, or give a night that is over")
+    return night
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)

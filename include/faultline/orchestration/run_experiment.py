@@ -129,10 +129,10 @@ class RunExperiment(TriggerDagRunOperator):
 
     def _own(self) -> list[Record]:
         """Records of the cell that this sweep has measured."""
-        from faultline.store import Cell, Store
+        from faultline.store import Store
 
         cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
-        return [record for record in Store(load_settings().results).query(sweep=sweep) if Cell.of(record) == cell]
+        return [record for record in Store(load_settings().results).of(cell) if record.sweep_id == sweep]
 
     def _since(self, context: Any) -> list[Record]:
         """Those of them since the run began, or was cleared: what was given up before is not counted again."""

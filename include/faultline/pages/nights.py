@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import plotly.graph_objects as go
 
 from faultline.manifest import Manifest, Manifests
 from faultline.metrics import by_group, metrics_of
-from faultline.missing import gap_of, recorded
+from faultline.missing import gap_of, missed_nights, recorded
 from faultline.nights import Course, Night, changes_of_surroundings, course_of, nights_of
 from faultline.overview import SERIES_COLOURS
 from faultline.pages.charts import escaped
@@ -57,9 +58,15 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     metric = chosen_metric(metrics, choice.metric)
     surroundings = changes_of_surroundings(nights)
     course = course_of(nights, cell, metric) if metric else None
-    plans = {plan.logical_date: plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date}
-    page, pages, offset = paged(choice.page, len(nights), NIGHTS_A_PAGE)
-    shown = nights[::-1][offset : offset + NIGHTS_A_PAGE]
+    planned = [plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date]
+    plans = {plan.logical_date: plan for plan in planned}
+    measured = {night.date: night for night in nights}
+    # Of those that never ran there is no record, and perhaps no plan.
+    missed = {str(plan.logical_date): len(plan.cells) for plan in planned if plan.logical_date not in measured}
+    missed |= {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
+    dates = sorted({*measured, *missed}, reverse=True)
+    page, pages, offset = paged(choice.page, len(dates), NIGHTS_A_PAGE)
+    shown = dates[offset : offset + NIGHTS_A_PAGE]
     return render(
         site,
         "nights",
@@ -70,7 +77,12 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         cells=cells,
         cell=cell,
         cell_name=dict(cells)[cell],
-        rows=[_row(site, night, plans.get(night.date), surroundings, course) for night in shown],
+        rows=[
+            _row(site, measured[date], plans.get(date), surroundings, course)
+            if date in measured
+            else _missed_row(date, missed[date])
+            for date in shown
+        ],
         page=page,
         pages=pages,
         page_link=lambda number: site.link("nights", metric=choice.metric, cell=choice.cell, page=number),
@@ -156,6 +168,21 @@ def _row(
         "problem": verdict.get("problem") or "",
         "changed": surroundings.get(night.date, ""),
     }
+
+
+def _missed_row(date: str, planned: int) -> dict[str, Any]:
+    """A night of which nothing was measured."""
+    blank: dict[str, Any] = {
+        "href": None,
+        "value": NONE,
+        "begins": False,
+        "worse": [],
+        "problem": "",
+        "changed": "",
+        "build": NONE,
+    }
+    summary = f"not measured; make up for it with a backfill of {NIGHTLY} from and to {date}"
+    return {**blank, "day": date[:10], "summary": summary, "valid": 0, "total": 0, "missing": planned}
 
 
 def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:

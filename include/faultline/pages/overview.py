@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faultline.index import Tally
+from faultline.manifest import Manifests
 from faultline.pages.site import STATUSES, Site, paged, render
 from faultline.points import label
 from faultline.section import minute
@@ -17,7 +18,7 @@ def overview_page(site: Site, page: int = 1) -> str:
     site.index.refresh()
     total = site.index.count_sweeps()
     page, pages, offset = paged(page, total, SWEEPS_A_PAGE)
-    problems = site.index.problems()
+    problems = [*site.index.problems(), *Manifests(site.results).problems()]
     return render(
         site,
         "overview",

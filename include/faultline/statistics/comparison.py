@@ -39,8 +39,9 @@ class Comparison:
     """Two sides of one figure.
 
     `p`: corrected for the other comparisons of the family. `change`: median after as a share of the median before,
-    less 1, with its interval. `detectable`: the smallest such share that would have been seen four times in five,
-    None when none would. `floor`: how much runs without a fault differ anyway. `why`: what keeps it from a verdict.
+    less 1, with its interval. `detectable`: the smallest such share that would have been seen four times in five and
+    believed, None when none would. `floor`: how much runs without a fault differ anyway. `why`: what keeps it from a
+    verdict.
     """
 
     before: Sample
@@ -59,7 +60,7 @@ def compare(
     """Compares one figure across cells: (before, after) by cell, corrected for their number.
 
     `floors`: by cell, the share by which runs differ that nothing was done to. A difference is believed when its p is
-    at most 0.05 and it is larger than that and than 5 %; it is none when its whole interval lies within them.
+    at most 0.05 and it is larger than that and than 5 %; it is none when its whole interval lies within 5 %.
     """
     judged = {key: pair for key, pair in pairs.items() if min(map(len, pair)) >= LEAST}
     adjusted = holm({key: p_value(*pair) for key, pair in judged.items()})
@@ -103,10 +104,14 @@ def _compare(pair: tuple[Sample, Sample], p: float, family: int, lower_is_better
         why = f"{fewest} of {LEAST} repetitions"
         return Comparison(before, after, Verdict.CANNOT_TELL, 1.0, change_interval(*pair), None, floor, why)
     change, seen = change_interval(*pair), detectable(before, after, ALPHA / max(family, 1))
+    # What is seen and lies within the floor is not believed.
+    seen = None if seen is None else max(seen, floor, NEGLIGIBLE)
     verdict = _verdict(pair, p, change, lower_is_better, floor)
     why = ""
     if verdict is Verdict.CANNOT_TELL and p <= ALPHA and floor > NEGLIGIBLE:
         why = f"runs without a fault, or nights, differ by {floor:.0%} anyway"
+    elif verdict is Verdict.CANNOT_TELL and (not before.median or not math.isfinite(before.median)):
+        why = "a change has no share of what was 0 before" if not before.median else "half of them never ended before"
     return Comparison(before, after, verdict, p, change, seen, floor, why)
 
 
@@ -116,12 +121,12 @@ def _verdict(
     before, after = pair
     if len({*before.values, *after.values}) == 1 and not any((*before.censored, *after.censored)):
         return Verdict.SAME
-    within = max(NEGLIGIBLE, floor)
-    if change is not None and -within <= change.low and change.high <= within:
+    # However much nights differ: what they hide nobody can tell, and it is not the same.
+    if change is not None and -NEGLIGIBLE <= change.low and change.high <= NEGLIGIBLE:
         return Verdict.SAME
     larger = after.median - before.median
     if math.isnan(larger):  # of neither side half has ended, but one ended more often, or sooner
         larger = shift(before, after)
-    if p > ALPHA or not larger or (change is not None and abs(change.value) <= within):
+    if p > ALPHA or not larger or (change is not None and abs(change.value) <= max(NEGLIGIBLE, floor)):
         return Verdict.CANNOT_TELL
     return Verdict.BETTER if (larger < 0) == lower_is_better else Verdict.WORSE

@@ -101,7 +101,11 @@ def _of_two(first: int, second: int) -> Floats:
 @cache
 def needed_shift(a: int, b: int, alpha: float) -> float | None:
     """By how many standard deviations normal samples of these sizes must be apart for the test to say so with a power
-    of POWER, two-sided at `alpha`; simulated. None when no samples of these sizes ever give such a p."""
+    of POWER, two-sided at `alpha`: simulated, or for large samples by the test's efficiency. None when no samples of
+    these sizes ever give such a p."""
+    if a * b > MOST_PAIRS:
+        normal = stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(POWER)
+        return float(normal * math.sqrt((1 / a + 1 / b) / EFFICIENCY))
     beyond = np.cumsum(orders((a, b))[::-1])[::-1]
     votes = int(np.argmax(beyond <= alpha / 2 + 1e-12))
     if beyond[votes] > alpha / 2 + 1e-12:
