@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from faultline.entry import Entry, content_of
-from faultline.record import SCHEMA_PATH, Record
+from faultline.record import SCHEMA_PATH, Record, place_problem
 
 FILE = ".index.sqlite3"
 # Another process may be writing what it has just parsed.
@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 # What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
 _LARGEST = 2**63 - 1
 # Changes with what is asked of a record beyond its schema, so that all are read again.
-_CHECKS = b"3"
+_CHECKS = b"4"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
@@ -290,8 +290,9 @@ def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tupl
         if file.name != path:
             raise ValueError("file: its path is not UTF-8")
         record = Record.model_validate_json(_read(f"{directory}/{file.name}"))
-        if record.attempt != path.rpartition("/")[2].removesuffix(".json"):
-            raise ValueError(f"attempt: {record.attempt!r} is not the name of its file")
+        folder, _, name = path.rpartition("/")
+        if problem := place_problem(record, folder, name.removesuffix(".json")):
+            raise ValueError(problem)
         _require_usable(record.model_dump(by_alias=True))
         content = (to_json(record.config).decode(), to_json(content_of(record)).decode())
     except ValidationError as error:

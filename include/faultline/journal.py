@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from faultline.errors import InfrastructureError
-
-POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -133,30 +131,6 @@ class JournalReader:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
     return JournalReader(path).poll()
-
-
-def wait_for_event(
-    path: Path, event: str, timeout_s: float, alive: Callable[[], bool], *, poll_s: float = POLL_S
-) -> dict[str, Any]:
-    """The first line with this `event`.
-
-    Raises InfrastructureError when the journal says `failed` first (with its message), when the
-    writer is no longer `alive` without having written it, or after `timeout_s` seconds.
-    """
-    reader = JournalReader(path)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        living = alive()
-        for line in reader.poll():
-            if line.get("event") == event:
-                return line
-            if line.get("event") == "failed":
-                raise InfrastructureError(f"{path.stem}: {line.get('message', 'failed without a message')}")
-        if not living:
-            raise InfrastructureError(f"{path.stem}: ended without the event {event}; its log tells why")
-        if time.monotonic() >= deadline:
-            raise InfrastructureError(f"{path.stem}: no event {event} within {timeout_s:g} s")
-        time.sleep(poll_s)
 
 
 def _cut_half_line(path: Path) -> None:

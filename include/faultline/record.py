@@ -275,6 +275,15 @@ def generate_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+def place_problem(record: Record, folder: str, stem: str) -> str | None:
+    """What is wrong with where a record lies: in the folder of its configuration, named after its attempt."""
+    if record.attempt != stem:
+        return f"attempt: {record.attempt!r} is not the name of its file"
+    if record.config_id != folder:
+        return f"config_id: {record.config_id!r} is not the name of its folder"
+    return None
+
+
 @cache
 def committed_schema() -> dict[str, Any]:
     """The JSON Schema that lies in the repository."""

@@ -16,7 +16,7 @@ import jsonschema
 from pydantic import ValidationError
 
 from faultline.errors import ConfigError, InfrastructureError
-from faultline.record import Record, Status, committed_schema
+from faultline.record import Record, Status, committed_schema, place_problem
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # What file systems without hard links say, such as some that are shared over a network.
@@ -106,11 +106,15 @@ class Store:
             if path.name.startswith("."):
                 continue
             try:
-                records.append(Record.model_validate_json(path.read_bytes()))
+                record = Record.model_validate_json(path.read_bytes())
+                if problem := place_problem(record, path.parent.name, path.stem):
+                    problems.append(f"{path}: {problem}; move it away")
+                else:
+                    records.append(record)
             except ValidationError as error:
-                problem = error.errors(include_url=False)[0]
-                key = ".".join(str(part) for part in problem["loc"]) or "file"
-                problems.append(f"{path}: {key}: {problem['msg']}; move it away or measure again")
+                first = error.errors(include_url=False)[0]
+                key = ".".join(str(part) for part in first["loc"]) or "file"
+                problems.append(f"{path}: {key}: {first['msg']}; move it away or measure again")
             except OSError as error:
                 problems.append(f"{path}: {error.strerror}; check its permissions")
         return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))

@@ -264,7 +264,7 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
 def write_instance(settings: Settings) -> None:
     """Gives the installation a new mark, which all processes of its services carry."""
     terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
-    (settings.home / "instance.json").write_text(json.dumps(terms))
+    write_json(settings.home / "instance.json", terms)
 
 
 def prepare_services(settings: Settings, java: Path) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
+from faultline import headline
 from faultline.comparing import metrics_named
 from faultline.config import parse_configuration
 from faultline.errors import ConfigError
 from faultline.matrix import control_of
-from faultline.orchestration import nightly
+from faultline.orchestration import nightly, sweep
 from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
 from faultline.schedule import NIGHTLY
+from faultline.settings import Settings
+from tests.unit.night_records import night_of, night_records
+from tests.unit.pages_store import put
 
 NIGHT = "2026-11-21T02:00:00+00:00"
 
@@ -51,6 +58,45 @@ def test_a_night_is_planned_measured_aggregated_compared_and_judged(bag: Any) ->
     assert {task.task_id for task in dag.leaves} == {"no_regression", "require_success"}
     assert dag.get_task("compare_with_baseline").trigger_rule == "all_done", "what was measured is compared"
     assert dag.get_task("run_experiment").max_active_tis_per_dagrun == 1
+
+
+def test_a_night_is_planned_and_held_against_those_before_it(
+    bag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks themselves, with records of nights that were made up; the third one is slower."""
+    settings, notes = Settings(tmp_path, tmp_path / "home", tmp_path / "results"), []
+    for module in (nightly, sweep):
+        monkeypatch.setattr(module, "load_settings", lambda: settings)
+    monkeypatch.setattr(headline, "write_note", lambda *said: notes.append(said))
+    dag = bag.dags[NIGHTLY]
+    params = {**dag.params.dump(), "metrics": ["latency_ms.p99"], "build": "b1", "repetitions": 1, "controls": 1}
+
+    def as_night(number: int) -> None:
+        night = datetime.fromisoformat(night_of(number))
+        context = {"params": params, "dag": dag, "run_id": f"scheduled__{night.isoformat()}", "logical_date": night}
+        for module in (nightly, sweep):
+            monkeypatch.setattr(module, "get_current_context", lambda: context)
+
+    as_night(3)
+    planned = nightly.plan_night.function()
+    assert (
+        {one["conf"]["logical_date"] for one in planned} == {night_of(3)} == {one["conf"]["series"] for one in planned}
+    )
+    assert {one["conf"]["sweep_id"] for one in planned} == {"20261103T020000"}
+    put(settings.results, *night_records(1, 100), *night_records(2, 100), *night_records(3, 150))
+    verdicts = {}
+    for number in (2, 3):
+        as_night(number)
+        verdicts[number] = nightly.compare_with_baseline.function()
+    nightly.no_regression.function(verdicts[2])
+    with pytest.raises(AirflowFailException, match=r"Latency p99 \(ms\): 100 \(n=10\) -> 147"):
+        nightly.no_regression.function(verdicts[3])
+    assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{night_of(3)}")
+    kept = json.loads((settings.results / "nights" / "20261103T020000.json").read_text())
+    assert kept["baseline"] == [night_of(1), night_of(2)] and kept["reasons"] == verdicts[3]["reasons"]
+    monkeypatch.setattr(nightly, "night_of_run", lambda: "2099-01-01T02:00:00+00:00")
+    with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
+        nightly.plan_night.function()
 
 
 def test_nights_are_due_at_two_paused_at_first_and_one_at_a_time(bag: Any) -> None:

@@ -24,6 +24,7 @@ import yaml
 
 from faultline import __version__
 from faultline.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.orchestration.provision import connections
 from faultline.serve import PREPARE
 from faultline.services import WORKER_MEMORY, airflow_services, data_services
 from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
@@ -119,6 +120,26 @@ def test_ports_are_the_projects_and_on_loopback() -> None:
     own = {"15432", "17122", "17222"}
     assert {int(port) for port in named if port not in own} <= set(DEFAULT_PORTS.values())
     assert not {int(port) for port in own} & set(DEFAULT_PORTS.values())
+
+
+def test_health_checks_and_connections_ask_the_service_that_listens_there() -> None:
+    ports = INSIDE.ports
+    asked = {name: re.findall(r"1\d{4}", " ".join(map(str, SERVICES[name]["healthcheck"]["test"]))) for name in OURS
+             if "healthcheck" in SERVICES[name]}  # fmt: skip
+    wanted = {
+        "kafka": ["kafka"], "spark-master": ["spark_master_ui"],
+        "spark-worker-1": ["spark_master_ui", "spark_worker_1"],
+        "spark-worker-2": ["spark_master_ui", "spark_worker_2"],
+        **dict.fromkeys([name for name in asked if name.startswith("airflow")], ["airflow"]),
+    }  # fmt: skip
+    for name, keys in wanted.items():
+        assert [int(port) for port in asked[name]][: len(keys)] == [ports[key] for key in keys], name
+    known = connections(INSIDE)
+    assert json.loads(str(known["kafka_default"]["extra"])) == {"bootstrap.servers": f"{HOST}:{ports['kafka']}"}
+    assert (known["spark_default"]["host"], known["spark_default"]["port"]) == (
+        f"spark://{HOST}",
+        ports["spark_master"],
+    )
 
 
 def test_mounts_exist_in_the_repository_and_are_read_only() -> None:

@@ -24,11 +24,13 @@ from fault.plan import Fault, FaultPlan
 from fault.victims import find_victims, read_process
 from faultline.assignment import Assignment, read_assignment
 from faultline.attempt import Attempt
+from faultline.children import seen
 from faultline.conductor import Conductor, main
 from faultline.config import Configuration
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.healing import heal, unhealed
-from faultline.journal import Journal, read_journal, wait_for_event
+from faultline.journal import Journal, read_journal
+from faultline.waiting import wait_until
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
 AT_S = 0.4
@@ -137,6 +139,11 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, attempt: str) -> Stage:
     return Stage(tmp_path, attempt)
+
+
+def await_event(journal: Path, event: str) -> dict[str, Any]:
+    """The conductor's line of this event, once it is there."""
+    return wait_until(lambda: seen(journal, event=event), timeout_s=30, every_s=0.01, what=f"{journal}: {event}")
 
 
 def kill(at_s: float = AT_S) -> Fault:
@@ -368,7 +375,7 @@ def test_sigterm_during_a_pause_heals_and_fails(stage: Stage, executors: Executo
     path = stage.directory / "conductor.jsonl"
 
     def end() -> None:
-        wait_for_event(path, "settled", 10, lambda: True, poll_s=0.01)
+        await_event(path, "settled")
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=end)
@@ -410,7 +417,7 @@ def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: st
     command = [sys.executable, "-m", "faultline.conductor", "--attempt-dir", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([*command, f"faultline-run={attempt}"], env=environment, stderr=subprocess.PIPE)
-    wait_for_event(tmp_path / "conductor.jsonl", "gate", 30, lambda: process.poll() is None)
+    await_event(tmp_path / "conductor.jsonl", "gate")
     process.terminate()
     _, stderr = process.communicate(timeout=10)
     assert process.returncode == 1
@@ -469,7 +476,7 @@ def test_a_fault_aimed_at_a_cycle_waits_for_its_phase(stage: Stage, executors: E
     instants: list[int] = []
 
     def engine() -> None:
-        gate = wait_for_event(stage.directory / "conductor.jsonl", "gate", 10, lambda: True, poll_s=0.01)
+        gate = await_event(stage.directory / "conductor.jsonl", "gate")
         time.sleep(max(0.0, (gate["t0_mono_ns"] - time.monotonic_ns()) / 1e9 + 0.15))
         instants.append(commit(stage.directory, 1))
 
@@ -507,7 +514,7 @@ def test_a_dead_conductors_pause_is_healed_by_the_teardown(tmp_path: Path, attem
     command = [sys.executable, "-c", f"{PAUSING}", str(tmp_path), attempt]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     conductor = subprocess.Popen(command, env=environment)
-    wait_for_event(tmp_path / "conductor.jsonl", "settled", 30, lambda: conductor.poll() is None)
+    await_event(tmp_path / "conductor.jsonl", "settled")
     conductor.kill()
     conductor.wait()
     stopped = read_process(process.pid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.errors import InfrastructureError
-from faultline.journal import Instant, Journal, JournalReader, read_journal, wait_for_event
+from faultline.journal import Instant, Journal, JournalReader, read_journal
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -81,43 +79,3 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     with Journal(tmp_path / "full.jsonl") as journal, pytest.raises(InfrastructureError, match="No space left"):
         journal.write("e")
-
-
-def test_waiting_ends_when_the_event_comes(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-
-    def write() -> None:
-        with Journal(path) as journal:
-            journal.write("prepared")
-            journal.write("primed", records=3)
-
-    thread = threading.Timer(0.05, write)
-    thread.start()
-    line = wait_for_event(path, "primed", 5, lambda: True, poll_s=0.01)
-    thread.join()
-    assert line["records"] == 3
-
-
-def test_waiting_ends_with_the_writers_own_words_when_it_failed(tmp_path: Path) -> None:
-    path = tmp_path / "conductor.jsonl"
-    with Journal(path) as journal:
-        journal.write("failed", message="kafka: no answer")
-    with pytest.raises(InfrastructureError, match="^conductor: kafka: no answer$"):
-        wait_for_event(path, "done", 5, lambda: True)
-    assert wait_for_event(path, "failed", 5, lambda: True)["message"] == "kafka: no answer"
-
-
-def test_waiting_ends_when_the_writer_died_but_not_before_its_last_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with Journal(path) as journal:
-        journal.write("prepared")
-    assert wait_for_event(path, "prepared", 5, lambda: False)["event"] == "prepared"
-    with pytest.raises(InfrastructureError, match="^a: ended without the event done"):
-        wait_for_event(path, "done", 5, lambda: False)
-
-
-def test_waiting_ends_in_time(tmp_path: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(InfrastructureError, match="no event done within 0.1 s"):
-        wait_for_event(tmp_path / "a.jsonl", "done", 0.1, lambda: True, poll_s=0.01)
-    assert time.monotonic() - began < 2

@@ -8,7 +8,6 @@ with the next.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from faultline.bench.leftovers import (
     unclosed,
 )
 from faultline.errors import InfrastructureError
+from faultline.journal import Journal, read_journal
 from faultline.matrix import sweep_id_of
 from faultline.progress import current_attempt
 from faultline.services import airflow_health, kafka_ready
@@ -79,7 +79,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
     with own_services("crash", say) as settings:
         # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
-        journal, api = Journal(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl")), AirflowApi(settings)
+        journal, api = Diary(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl")), AirflowApi(settings)
         for former in api.runs(MATRIX, "queued", "running"):
             say(f"{former['dag_run_id']}: goes on from an interrupted call")
             await_run(api, former["dag_run_id"])
@@ -109,24 +109,21 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     return {name: asdict(figure) for name, figure in found.items()}
 
 
-class Journal:
-    """Kills and sweeps that are done, a line each, so that a crash of the benchmark itself loses none."""
+class Diary:
+    """Kills and sweeps that are done, a line each on disk, so that a crash of the benchmark itself loses none."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines: list[dict[str, Any]] = []
-        if self._path.exists():
-            self._lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        self._lines = read_journal(path)
+        self._journal = Journal(path)
 
     def note(self, kind: str, **facts: Any) -> None:
         """Adds a line and writes it to disk."""
-        self._lines.append({"kind": kind, **facts})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self._lines[-1]) + "\n")
+        self._lines.append({"event": kind, **facts})
+        self._journal.append(self._lines[-1], sync=True)
 
     @property
     def kills(self) -> list[dict[str, Any]]:
-        return [line for line in self._lines if line["kind"] == "kill"]
+        return [line for line in self._lines if line["event"] == "kill"]
 
     @property
     def done(self) -> set[int]:
@@ -137,17 +134,19 @@ class Journal:
     def unfinished(self) -> list[dict[str, Any]]:
         """Runs of sweeps that were triggered and not counted, as an interrupted call leaves them; by series."""
         counted = {line["series"] for line in self.sweeps}
-        runs = [line for line in self._lines if line["kind"] == "run" and line["series"] not in counted]
+        runs = [line for line in self._lines if line["event"] == "run" and line["series"] not in counted]
         series = dict.fromkeys(line["series"] for line in runs)
         return [{"series": one, "runs": [line["run_id"] for line in runs if line["series"] == one]} for one in series]
 
     def move_aside(self) -> None:
         """Keeps the journal under the present time; the next one begins empty."""
-        self._path.rename(self._path.with_name(f"{self._path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
+        self._journal.close()
+        path = self._journal.path
+        path.rename(path.with_name(f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"))
 
     @property
     def sweeps(self) -> list[dict[str, Any]]:
-        return [line for line in self._lines if line["kind"] == "sweep"]
+        return [line for line in self._lines if line["event"] == "sweep"]
 
 
 def figures(
@@ -185,7 +184,7 @@ def _require(found: dict[str, Figure]) -> None:
         raise InfrastructureError(f"crash: {', '.join(bad)}")
 
 
-def _sweep(settings: Settings, kills: Sequence[Kill], journal: Journal, say: Say) -> Sweep:
+def _sweep(settings: Settings, kills: Sequence[Kill], journal: Diary, say: Say) -> Sweep:
     """Triggers a sweep, delivers kills while it runs, and triggers it again till it ends green."""
     api, began = AirflowApi(settings), time.monotonic()
     series = f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -204,7 +203,7 @@ def _sweep(settings: Settings, kills: Sequence[Kill], journal: Journal, say: Say
     return _counted(settings, series, runs, len(kills) - len(waiting), time.monotonic() - began, journal)
 
 
-def _again(settings: Settings, begun: dict[str, Any], journal: Journal) -> Sweep:
+def _again(settings: Settings, begun: dict[str, Any], journal: Diary) -> Sweep:
     """Brings a sweep of an interrupted call to its end, without further kills, so that its cells are counted, too."""
     api, series, runs = AirflowApi(settings), str(begun["series"]), list(begun["runs"])
     start = time.monotonic()
@@ -215,7 +214,7 @@ def _again(settings: Settings, begun: dict[str, Any], journal: Journal) -> Sweep
     return _counted(settings, series, runs, kills, time.monotonic() - start, journal)
 
 
-def _trigger(api: AirflowApi, series: str, number: int, journal: Journal) -> str:
+def _trigger(api: AirflowApi, series: str, number: int, journal: Diary) -> str:
     """Triggers a run of the series, which is noted before; returns its id."""
     run_id = f"{series}-{number}"
     journal.note("run", series=series, run_id=run_id)
@@ -228,9 +227,7 @@ def _is_green(api: AirflowApi, run_id: str) -> bool:
     return bool(_ask(lambda: api.run_state(MATRIX, run_id)) == "success")
 
 
-def _counted(
-    settings: Settings, series: str, runs: Sequence[str], kills: int, seconds: float, journal: Journal
-) -> Sweep:
+def _counted(settings: Settings, series: str, runs: Sequence[str], kills: int, seconds: float, journal: Diary) -> Sweep:
     """The sweep with its tally, noted."""
     outcome = series_tally(settings, series, [sweep_id_of(run) for run in runs])
     sweep = Sweep(series, kills, len(runs), seconds, outcome)
@@ -238,7 +235,7 @@ def _counted(
     return sweep
 
 
-def _deliver(settings: Settings, api: AirflowApi, kill: Kill, run_id: str, journal: Journal, say: Say) -> bool:
+def _deliver(settings: Settings, api: AirflowApi, kill: Kill, run_id: str, journal: Diary, say: Say) -> bool:
     """Waits for the kill's moment, and kills; False when the sweep ended, or its moment never came."""
     began, since = time.monotonic(), datetime.now(UTC)
     while True:
