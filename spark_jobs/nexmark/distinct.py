@@ -3,6 +3,9 @@
 Spark counts nothing distinct in a stream, so `transformWithState` does. It keeps which ids were seen, in pieces of
 neighbouring ids: ids grow with time, so a batch touches the last pieces and leaves the rest of the state alone. All
 groups of a share are handled together by numpy; a call for each group would cost more than the counting.
+
+What goes there goes in packs: Spark hands state processors one row after the other, each of which costs more than all
+that is done with a bid, so the bids of an Arrow batch are put into one row of each share, as columns.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -26,6 +30,8 @@ KINDS = ("bidder", "auction")
 COLUMNS = [
     f"{which}_{what}" for what in ("bids", "bidders", "auctions") for which in ("total", "rank1", "rank2", "rank3")
 ]
+_CARRIED = ("minute", "price", "n", *KINDS)
+_MOST_SHARES = 1024
 _PIECE = 1 << 12
 _WIDTH = 4
 
@@ -44,28 +50,29 @@ class DistinctCounts(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        bids = pd.concat(list(rows), ignore_index=True)
+        packs = [pickle.loads(content) for table in rows for content in table["content"]]
         stored = self._groups.get()
         names, minutes, counts = pickle.loads(stored[0]) if stored else (pd.Index([]), np.empty(0, "int64"), None)
-        codes, found = pd.factorize(bids["name"])
-        names = names.append(pd.Index(found).difference(names, sort=False))
-        group = names.get_indexer(found)[codes].astype("int64")
+        for pack in packs:
+            names = names.append(pd.Index(pack["names"]).difference(names, sort=False))
+        group = np.concatenate([names.get_indexer(pack["names"])[pack["codes"]] for pack in packs]).astype("int64")
+        bids = {name: np.concatenate([pack[name] for pack in packs]).astype("int64") for name in _CARRIED}
         grown = np.zeros((len(names), len(COLUMNS)), dtype=np.int64)
         if counts is not None:
             grown[: len(counts)] = counts
         latest = np.zeros(len(names), dtype=np.int64)
         latest[: len(minutes)] = minutes
-        np.maximum.at(latest, group, bids["minute"].to_numpy(dtype=np.int64))
-        rank = np.digitize(bids["price"].to_numpy(), LIMITS).astype("int64")
+        np.maximum.at(latest, group, bids["minute"])
+        rank = np.digitize(bids["price"], LIMITS).astype("int64")
         grown[:, :_WIDTH] += _by_rank(group, rank, len(names))
         for kind, name in enumerate(KINDS):
             first = (kind + 1) * _WIDTH
-            grown[:, first : first + _WIDTH] += self._new_ids(kind, group, rank, bids[name].to_numpy(), len(names))
+            grown[:, first : first + _WIDTH] += self._new_ids(kind, group, rank, bids[name], len(names))
         self._groups.update((pickle.dumps((names, latest, grown)),))
         changed = np.unique(group)
         table = pd.DataFrame(grown[changed], columns=COLUMNS)
         newest = np.zeros(len(names), dtype=np.int64)
-        np.maximum.at(newest, group, bids["n"].to_numpy(dtype=np.int64))
+        np.maximum.at(newest, group, bids["n"])
         table["newest"] = newest[changed]
         table.insert(0, "minute", latest[changed])
         table.insert(0, "day", key[0])
@@ -100,6 +107,28 @@ def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> In
     return counts
 
 
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row for each day and share with bids in a batch. Its content: the names of its groups, of each bid the number of
+    its name, and columns."""
+    for batch in batches:
+        day, share = (batch.column(name).to_numpy() for name in ("day", "share"))
+        names = batch.column("name").dictionary_encode()
+        columns = {name: batch.column(name).to_numpy() for name in _CARRIED}
+        codes, known = names.indices.to_numpy(), names.dictionary.to_pylist()
+        place = day.astype("int64") * _MOST_SHARES + share
+        places, contents = np.unique(place), []
+        for one in places:
+            mine = np.flatnonzero(place == one)
+            own, own_codes = np.unique(codes[mine], return_inverse=True)
+            pack = {name: column[mine] for name, column in columns.items()}
+            contents.append(pickle.dumps({**pack, "names": [known[code] for code in own], "codes": own_codes}))
+        days, shares = (part.astype("int32") for part in np.divmod(places, _MOST_SHARES))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(days), pa.array(shares), pa.array(contents, pa.binary())],
+            names=["day", "share", "content"],
+        )
+
+
 def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
     """Columns name, day, minute (of the day, the latest), COLUMNS, newest; a row a batch for each group with bids.
 
@@ -107,12 +136,13 @@ def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
     """
     minute = F.hour("dateTime") * 60 + F.minute("dateTime")
     rows = bids.select(
-        F.date_format("dateTime", "yyyy-MM-dd").alias("day"), F.expr(f"pmod(hash({name}), {shares})").alias("share"),
+        F.unix_date(F.col("dateTime").cast("date")).alias("day"), F.expr(f"pmod(hash({name}), {shares})").alias("share"),
         F.expr(name).alias("name"), minute.alias("minute"), "price", "n", *KINDS,
     )  # fmt: skip
-    schema = (
-        "name STRING, day STRING, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS) + ", newest LONG"
-    )
-    return rows.groupBy("day", "share").transformWithStateInPandas(
+    schema = "name STRING, day INT, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS) + ", newest LONG"
+    packs = rows.mapInArrow(_packed, "day INT, share INT, content BINARY")
+    found = packs.groupBy("day", "share").transformWithStateInPandas(
         DistinctCounts(), schema, outputMode="Update", timeMode="None"
     )
+    day = F.date_format(F.date_from_unix_date("day"), "yyyy-MM-dd")
+    return found.withColumn("day", day)
