@@ -108,8 +108,8 @@ def _by_rank(group: Ints, rank: Ints, groups: int, *, totals: bool = True) -> In
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A row for each day and share with bids in a batch. Its content: the names of its groups, of each bid the number of
-    its name, and columns."""
+    """A row for each day and share with bids in a batch. Its content: the names of its groups, which of them each bid
+    belongs to, and the columns carried."""
     for batch in batches:
         day, share = (batch.column(name).to_numpy() for name in ("day", "share"))
         names = batch.column("name").dictionary_encode()
@@ -136,8 +136,8 @@ def counted(bids: DataFrame, name: str, shares: int) -> DataFrame:
     """
     minute = F.hour("dateTime") * 60 + F.minute("dateTime")
     rows = bids.select(
-        F.unix_date(F.col("dateTime").cast("date")).alias("day"), F.expr(f"pmod(hash({name}), {shares})").alias("share"),
-        F.expr(name).alias("name"), minute.alias("minute"), "price", "n", *KINDS,
+        F.unix_date(F.col("dateTime").cast("date")).alias("day"), minute.alias("minute"), "price", "n", *KINDS,
+        F.expr(f"pmod(hash({name}), {shares})").alias("share"), F.expr(name).alias("name"),
     )  # fmt: skip
     schema = "name STRING, day INT, minute INT, " + ", ".join(f"{column} LONG" for column in COLUMNS) + ", newest LONG"
     packs = rows.mapInArrow(_packed, "day INT, share INT, content BINARY")
