@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from generators.curve import Curve
 from generators.piecewise import NANOSECONDS, PiecewiseLinear, floors
 
-# Records of one burst at most. The clock is read once after each burst, so this bounds how much
-# the lateness of its first records is overestimated (64 records take about 0.1 ms to hand over).
+# Records of one burst at most. The clock is read once after each burst, so this bounds how much the lateness of its
+# first records is overestimated: 64 records take about 0.1 ms to hand over, and 5 ms with all that may have waited.
 BURST = 64
 # What comes due within this time is sent together: waking up costs some 0.3 ms of processor time, whatever is sent,
 # and the broker as much again, which the workload beside it would lack. It is also all that the records are late.

@@ -89,7 +89,7 @@ class Sender:
             self._check()
 
     def send(self, payloads: Sequence[bytes], partitions: Sequence[int], timestamps_ms: Sequence[int]) -> None:
-        """Takes records without keys; none is dropped. They leave at once, or with a later call of any method.
+        """Takes records without keys; none is dropped. They leave at once, or with a later call.
 
         Raises GeneratorError when a record can never be sent (too large, no such partition).
         """
@@ -139,6 +139,7 @@ class Sender:
 
     def send_primer(self, value: bytes, number: int, partition: int, phase: str = "primer") -> None:
         """Queues one record beside the schedule: reserved key prefix, header `phase`, the present time."""
+        self._release_all()
         self._await_room(1)
         try:
             self._producer.produce(

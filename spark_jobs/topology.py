@@ -110,7 +110,7 @@ def main() -> None:
     listener = ChainListener(stages, log, journal)
     await_executors(spark, config["executors"])
     spark.streams.addListener(listener)
-    journal.write("started", application=application, parallelism=config["parallelism"])
+    journal.write("started", application=application, parallelism={stage.name: stage.parallelism for stage in stages})
     listener.resume()
     watching = regulators(config, stages, journal)
     heard = {regulator.stage_name: regulator for regulator in watching}

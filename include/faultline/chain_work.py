@@ -33,16 +33,21 @@ def chain_work(directory: Path, window: Window) -> StagesPart | None:
         gap_s=max((float(line["gap_s"]) for line in replaced), default=None),
         batch_s=max(batches, default=None),
         most_queued=max(queued, default=None),
-        unstored=unstored(directory) if _persists(lines) else None,
+        unstored=unstored(directory),
     )
 
 
-def unstored(directory: Path) -> int:
-    """Keys that the store and the output topic do not agree on.
+def store_was_not_read(directory: Path) -> bool:
+    """Whether a chain that persists ended before it had written what waited, and read its store back."""
+    started = events(read_lines(directory / "topology.jsonl"), "started")
+    return any("persist" in line["parallelism"] for line in started) and not (directory / "stored.json").exists()
 
-    Raises InfrastructureError without a readable `stored.json`: the chain failed as it wrote what still waited.
-    """
+
+def unstored(directory: Path) -> int | None:
+    """Keys that the store and the output topic do not agree on; None when the store was not read back."""
     path = directory / "stored.json"
+    if not path.exists():
+        return None
     try:
         stored: dict[str, int] = json.loads(path.read_text())
         counts = pd.read_parquet(directory / "harvest" / "counts.parquet", columns=["key", "final"])
@@ -51,10 +56,6 @@ def unstored(directory: Path) -> int:
     known = counts.dropna()
     final: dict[str, int] = dict(zip(known["key"], known["final"].astype("int64"), strict=True))
     return sum(stored.get(key) != final.get(key) for key in {*stored, *final})
-
-
-def _persists(lines: Sequence[Line]) -> bool:
-    return any("persist" in line["parallelism"] for line in events(lines, "started"))
 
 
 def _total(lines: Sequence[Line], event: str) -> int:

@@ -16,7 +16,7 @@ from faultline.attempt import write_json
 from faultline.audit import checkpoint_bytes, logical_state_bytes
 from faultline.bands import sustained
 from faultline.bins import median_span_s, throughput_rps
-from faultline.chain_work import chain_work
+from faultline.chain_work import chain_work, store_was_not_read
 from faultline.evidence import Event
 from faultline.latency import summarise, write_histogram
 from faultline.measured import Measured, measured_of
@@ -216,6 +216,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
             for problem in one.problems
         ],
         clock_jump_ms=raw.clock_jump_ms,
+        store_not_read=store_was_not_read(raw.directory),
         besides=besides,
     )
 

@@ -112,9 +112,9 @@ def baseline_of(night: Night, nights: Sequence[Night], window: int) -> list[Nigh
 
     def is_enough(build: str | None) -> bool:
         there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
-        return min((there[config_id] for config_id in wanted if config_id in known), default=0) >= LEAST
+        # One that never gets a valid record with this build must not hide the others' baseline.
+        return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= LEAST
 
-    known = {entry.config_id for one in before for entry in one.valid}
     builds = list(dict.fromkeys(one.build for one in reversed(before)))
     return of(next(filter(is_enough, builds), builds[0])) if builds else []
 

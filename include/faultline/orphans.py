@@ -54,8 +54,9 @@ def sweep_orphans(
             outcome = close(attempt, settings, delete_topics)
             said.append(f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)")
         except Exception as error:  # whatever a damaged folder leads to, it must not stop the next experiment
-            why = str(error) if isinstance(error, FaultlineError) else f"{type(error).__name__}: {error}"
-            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}; move its folder away")
+            damaged = f"its files are damaged ({type(error).__name__}: {error}); move its folder away"
+            why = str(error) if isinstance(error, FaultlineError) else damaged
+            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}")
     _remove_parts(settings.records)
     return said
 

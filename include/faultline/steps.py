@@ -45,6 +45,8 @@ SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
 STOP_S = 60.0
+# A topology ends a replacement in work, lets its store catch up, and writes what waits.
+CHAIN_STOP_S = 300.0
 # The longest batch of a query that runs as fast as it can.
 LAST_BATCH_S = 120.0
 
@@ -246,7 +248,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
     drained = _drain(attempt, config, problems) if paced else _await_last_batch(attempt, problems)
     attempt.stop_file.touch()
-    _await_exit(attempt, "supervisor", problems)
+    _await_exit(attempt, "supervisor", problems, CHAIN_STOP_S if config.workload == "topology" else STOP_S)
     _stop_recorder(attempt, problems)
     outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
     write_json(attempt.folder / "end.json", outcome)
@@ -293,13 +295,13 @@ def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
     return True
 
 
-def _await_exit(attempt: Attempt, role: str, problems: list[str]) -> None:
+def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
     entry = newest(attempt, role)
     process = process_of(entry) if entry else None
     if process is None:
         return
     try:
-        wait_until(lambda: process_of(entry) is None, timeout_s=STOP_S, what=f"{role}: its end")  # type: ignore[arg-type]
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")  # type: ignore[arg-type]
     except InfrastructureError as error:
         problems.append(str(error))
 

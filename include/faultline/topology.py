@@ -343,7 +343,6 @@ def _queue_address(attempt: Attempt, config: Configuration) -> list[str | int] |
     """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
     from faultline.settings import HOST
 
-    if needs_memcached(config):
-        return [HOST, int(attempt.read()["memcached_port"])]
-    found = memcached_address()
-    return None if found is None else list(found)
+    if rules_of(config).queue != "memcached" or "delayed_persistence" not in mechanisms_of(config):
+        return None
+    return list(memcached_address() or (HOST, int(attempt.read()["memcached_port"])))

@@ -53,6 +53,7 @@ class Findings:
     undrained: int
     chain_problems: Sequence[str]
     clock_jump_ms: float | None = None
+    store_not_read: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     besides: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -160,6 +161,11 @@ def drain_incomplete(findings: Findings) -> str | None:
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 
+def store_unread(findings: Findings) -> str | None:
+    """A topology acknowledged results that may still have waited, and nobody knows what its store holds."""
+    return "the chain ended before its store was read back" if findings.store_not_read else None
+
+
 def timeline_broken(findings: Findings) -> str | None:
     """A part of the timeline is missing without censoring, or negative."""
     return "; ".join(findings.chain_problems) or None
@@ -180,6 +186,7 @@ RULES: dict[str, Callable[[Findings], str | None]] = {
     "fault-unknown": fault_unknown,
     "fault-in-control": fault_in_control,
     "drain-incomplete": drain_incomplete,
+    "store-unread": store_unread,
     "timeline-broken": timeline_broken,
 }
 

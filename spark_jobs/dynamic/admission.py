@@ -53,10 +53,10 @@ def asked_at(orders: Path) -> int:
 
 
 class Allowance:
-    """Records that may be taken in by a rate limit: what time has earned since the last batch."""
+    """Records that may be taken in by a rate limit: what time has earned since the last look, taken or not."""
 
     def __init__(self, most_s: float = 10.0) -> None:
-        """`most_s`: a stage that had nothing to do for long earns no more than in so many seconds."""
+        """`most_s`: a batch that takes longer earns no more than in so many seconds."""
         self._most_s = most_s
         self._since: float | None = None
 

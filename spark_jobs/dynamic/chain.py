@@ -202,6 +202,7 @@ class Chain:
             regulator.stopped.set()
         for regulator in self._regulators:
             regulator.finish(FINISH_S)  # a query that it starts now would be nobody's
+        self._raise_trouble()
         deadline = time.monotonic() + CATCH_UP_S
         while not self._listener.is_caught_up():
             if time.monotonic() > deadline:
@@ -212,8 +213,7 @@ class Chain:
         for stage in self._stages:
             stage.stop()
 
-    def _step(self, poll_s: float) -> None:
-        """A look at what has failed and what has become complete."""
+    def _raise_trouble(self) -> None:
         for stage in self._stages:
             failure = stage.query.exception() if stage.query is not None else None
             if failure is not None:
@@ -221,6 +221,10 @@ class Chain:
         for helper in (*self._regulators, self._hearing):
             if helper.trouble is not None:
                 raise helper.trouble
+
+    def _step(self, poll_s: float) -> None:
+        """A look at what has failed and what has become complete."""
+        self._raise_trouble()
         self._listener.advance()
         taken = sum(self._stages[0].progress.position.get(EDEN, {}).values())
         if self._primer and taken >= self._primer:

@@ -51,7 +51,7 @@ class Failing:
             space_topic = self.spaces[space] if self.spaces else ""
             aside = self._put_back(bootstrap, batch.filter(pa.array(failed)), space_topic)
             batch = batch.filter(pa.array(~failed))
-        tell = control_sender(bootstrap)
+        tell = control_sender(bootstrap, self.stage)
         with contextlib.suppress(ConnectionError, KafkaException):  # numbers only: the tuples are safe without
             for act, number in ((FAILED, count), (ASIDE, aside)):
                 if number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +48,6 @@ class Sender:
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._refused: list[str] = []
-        self._flushing = threading.Lock()
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": round(timeout_s * 1000)})
 
@@ -65,9 +63,8 @@ class Sender:
 
     def flush(self) -> None:
         """Returns when all that was sent is acknowledged. Raises ConnectionError when something never will be."""
-        with self._flushing:  # of two that flush at once, the first may not take the other's refusals
-            left = self._producer.flush(self._timeout_s + 5)
-            refused, self._refused = self._refused, []
+        left = self._producer.flush(self._timeout_s + 5)
+        refused, self._refused = self._refused, []
         if left or refused:
             raise ConnectionError(
                 f"kafka: {left + len(refused)} records not acknowledged: {(refused or ['timeout'])[0]}"
@@ -85,8 +82,10 @@ def sender(bootstrap: str) -> Sender:
 
 
 @cache
-def control_sender(bootstrap: str) -> Sender:
-    """This process's sender of control messages, which nothing may wait for long."""
+def control_sender(bootstrap: str, stage: str) -> Sender:
+    """This process's sender of a stage's control messages, which nothing may wait for long. One for each stage: of two
+    that flush at once, one would be told what the other's messages came to.
+    """
     return Sender(bootstrap, CONTROL_TIMEOUT_S)
 
 

@@ -160,7 +160,7 @@ class Regulator(threading.Thread):
     def _tell(self, act: Act) -> bool:
         """Puts a signal on the control topic; whether it stands there."""
         assert self._watch is not None and self._above is not None
-        to = control_sender(self._stage.plan.bootstrap)
+        to = control_sender(self._stage.plan.bootstrap, self._stage.name)
         try:
             steps = self._watch.steps + {Act.SLOW: 1, Act.EASE: -1, Act.KEEP: 0}[act]
             to.send(self._control, None, encode(Message(self._above.name, act, steps)))

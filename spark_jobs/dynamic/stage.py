@@ -86,7 +86,8 @@ class Stage:
             self._begin = persisting.position
             self.progress = Progress({EDEN: self._begin} if self._begin else {})
         self.query: StreamingQuery | None = None
-        self._tell()
+        # What an earlier program ordered, such as a hold, must not outlive it.
+        self._told.write(self._orders)
 
     @property
     def name(self) -> str:
@@ -213,6 +214,6 @@ class Stage:
         """Changes some of the orders; limit and hold come from threads of their own."""
         with self._telling:
             told = replace(self._told, **changes)
-            if told != self._told or not self._orders.exists():
+            if told != self._told:
                 told.write(self._orders)
             self._told = told

@@ -68,7 +68,7 @@ def batches(chain: ChainRun, stage: str | None) -> int:
     return sum(line["stage"] == stage and line["rows"] > 0 for line in chain.journal("batch"))
 
 
-def test_replay_loses_nothing_under_failures_and_a_kill_of_each_stage(chains: Chains) -> None:
+def test_replay_loses_nothing_under_failures_and_kills_of_stages_at_work(chains: Chains) -> None:
     chain = chains(
         parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
         topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 12, "persist_by": "batch"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from faultline.bench.crash import figures
+from faultline.bench.crash import Diary, figures
 from faultline.bench.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
 from faultline.bench.leftovers import tally
 from faultline.bench.long_sweep import LOCKED, fixed_cost, growth, lines_with
@@ -78,6 +78,20 @@ def test_figures_are_sums_over_sweeps() -> None:
     assert values["cells"] == values["cells_once"] == 8
     assert (values["kills"], values["kills_kafka"], values["kills_at_boundaries"]) == (2, 1, 1)
     assert (values["triggers"], values["wall_s"], values["orphan_ports"]) == (3, 15.0, 1)
+
+
+def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: Path) -> None:
+    path = tmp_path / "crash.jsonl"
+    path.write_text('{"kind": "run", "series": "s0", "run_id": "s0-0"}\n')
+    Diary(path).note("kill", number=3, victim="task")
+    with path.open("a") as file:
+        file.write('{"event": "swe')
+    again = Diary(path)
+    again.note("sweep", series="s1")
+    assert (Diary(path).done, [line["series"] for line in Diary(path).sweeps]) == ({3}, ["s1"])
+    assert Diary(path).unfinished == [{"series": "s0", "runs": ["s0-0"]}]
+    again.move_aside()
+    assert not path.exists() and Diary(path).kills == []
 
 
 def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from faultline.chain_work import chain_work, unstored
+from faultline.chain_work import chain_work, store_was_not_read, unstored
 from faultline.errors import InfrastructureError
 from faultline.record import StagesPart
 from faultline.window import Window
@@ -58,9 +58,18 @@ def test_the_store_is_held_against_the_last_acknowledged_counts(tmp_path: Path) 
     assert unstored(tmp_path) == 3  # b counts less, c is missing, nobody acknowledged d
 
 
-def test_a_broken_or_missing_store_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="stored.json: cannot be read"):
-        unstored(tmp_path)
+def test_a_store_that_was_not_read_back_is_known(tmp_path: Path) -> None:
+    journal = tmp_path / "topology.jsonl"
+    assert not store_was_not_read(tmp_path) and unstored(tmp_path) is None
+    journal.write_text('{"event": "started", "parallelism": {"source": 1}, "wall_ns": 1}\n')
+    assert not store_was_not_read(tmp_path)
+    journal.write_text('{"event": "started", "parallelism": {"source": 1, "persist": 1}, "wall_ns": 1}\n')
+    assert store_was_not_read(tmp_path)
+    (tmp_path / "stored.json").write_text("{}")
+    assert not store_was_not_read(tmp_path)
+
+
+def test_a_broken_store_is_said(tmp_path: Path) -> None:
     (tmp_path / "stored.json").write_text("{")
     with pytest.raises(InfrastructureError, match="stored.json: cannot be read"):
         unstored(tmp_path)

@@ -65,8 +65,8 @@ def test_a_night_without_a_valid_record_leaves_a_gap(tmp_path: Path) -> None:
 
 
 def test_nights_that_never_ran_are_listed_too(tmp_path: Path) -> None:
-    put(tmp_path, *night_records(1, 100), *night_records(3, 100))
-    for number in (1, 2):  # the second was planned, and nothing of it was measured
+    put(tmp_path, *night_records(1, 100), *night_records(4, 100))
+    for number in (1, 2, 4):  # the second was planned, and nothing of it is measured yet; the third was not even that
         night = f"2026-11-{number:02d}T02:00:00+00:00"
         plan = Manifest(
             sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{night}", series=night,
@@ -74,8 +74,8 @@ def test_nights_that_never_ran_are_listed_too(tmp_path: Path) -> None:
         )  # fmt: skip
         Manifests(tmp_path).write(plan)
     table = {row[0]: row for row in rows(nights_page(site(tmp_path)))[1:]}
-    assert table["2026-11-02"][1].startswith("not measured; make up for it with a backfill")
-    assert table["2026-11-02"][4] == "3"
+    assert table["2026-11-02"][1] == "nothing measured yet" and table["2026-11-02"][4] == "3"
+    assert table["2026-11-03"][1].startswith("not measured; make up for it with a backfill")
 
 
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:

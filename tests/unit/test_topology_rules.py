@@ -233,7 +233,7 @@ def test_an_allowance_follows_the_rate_however_long_batches_take(steps: list[flo
     assert limit * now - 1.001 <= taken <= limit * now + 0.001
 
 
-def test_idle_time_earns_ten_seconds_at_most_and_no_limit_earns_nothing() -> None:
+def test_a_long_batch_earns_ten_seconds_at_most_and_no_limit_earns_nothing() -> None:
     allowance = Allowance()
     assert allowance.take(0.0, Orders()) is None
     assert allowance.take(100.0, Orders(5.0)) == 50

@@ -57,6 +57,7 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("not-steady", {"baseline_lag": np.arange(10.0)}),
         ("not-steady", {"baseline_throughput": -np.arange(10.0)}),
         ("backlog-at-t0", {"t0_backlog": 1}),
+        ("store-unread", {"store_not_read": True}),
         ("interval-not-held", {"effective_interval_s": 2.41}),
         ("interval-not-held", {"effective_interval_s": None}),
         ("no-effect", {"outcomes": [Settled("no-effect", "no task was lost")]}),

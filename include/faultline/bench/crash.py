@@ -113,7 +113,8 @@ class Diary:
     """Kills and sweeps that are done, a line each on disk, so that a crash of the benchmark itself loses none."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = read_journal(path)
+        # Benchmarks of before there was a journal said `kind`.
+        self._lines = [{"event": line.get("kind"), **line} for line in read_journal(path)]
         self._journal = Journal(path)
 
     def note(self, kind: str, **facts: Any) -> None:

@@ -24,6 +24,7 @@ from faultline.schedule import NIGHTLY
 from faultline.table import NONE
 
 NIGHTS_A_PAGE = 60
+_NOT_MEASURED = f"not measured; make up for it with a backfill of {NIGHTLY}"
 _CLEAR = "rgba(0,0,0,0)"
 _CHANGE_COLOUR = "#b3261e"
 
@@ -62,9 +63,11 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     plans = {plan.logical_date: plan for plan in planned}
     measured = {night.date: night for night in nights}
     # Of those that never ran there is no record, and perhaps no plan.
-    missed = {str(plan.logical_date): len(plan.cells) for plan in planned if plan.logical_date not in measured}
-    missed |= {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
-    dates = sorted({*measured, *missed}, reverse=True)
+    waiting = {str(plan.logical_date): len(plan.cells) for plan in planned if plan.logical_date not in measured}
+    missed = {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
+    absent = {date: ("nothing measured yet", cells) for date, cells in waiting.items()}
+    absent |= {date: (f"{_NOT_MEASURED} from and to {date}", cells) for date, cells in missed.items()}
+    dates = sorted({*measured, *absent}, reverse=True)
     page, pages, offset = paged(choice.page, len(dates), NIGHTS_A_PAGE)
     shown = dates[offset : offset + NIGHTS_A_PAGE]
     return render(
@@ -80,7 +83,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         rows=[
             _row(site, measured[date], plans.get(date), surroundings, course)
             if date in measured
-            else _missed_row(date, missed[date])
+            else _absent_row(date, *absent[date])
             for date in shown
         ],
         page=page,
@@ -170,7 +173,7 @@ def _row(
     }
 
 
-def _missed_row(date: str, planned: int) -> dict[str, Any]:
+def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
     """A night of which nothing was measured."""
     blank: dict[str, Any] = {
         "href": None,
@@ -181,7 +184,6 @@ def _missed_row(date: str, planned: int) -> dict[str, Any]:
         "changed": "",
         "build": NONE,
     }
-    summary = f"not measured; make up for it with a backfill of {NIGHTLY} from and to {date}"
     return {**blank, "day": date[:10], "summary": summary, "valid": 0, "total": 0, "missing": planned}
 
 

@@ -1,0 +1,37 @@
+"""A stage's orders and parallelism over the deaths of the program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from tests.integration.spark_session import PROGRAMS
+
+assert str(PROGRAMS) in sys.path
+
+from spark_jobs.dynamic.admission import Orders  # noqa: E402
+from spark_jobs.dynamic.stage import Plan, Stage  # noqa: E402
+
+
+def stage(folder: Path, parallelism: int = 1) -> Stage:
+    plan = Plan("split", "b:1", {"eden": "t"}, 2, "o", folder, 1.0, 4, None, ends_chain=False)
+    return Stage(cast(Any, None), plan, parallelism, None)
+
+
+def test_what_an_earlier_program_ordered_does_not_outlive_it(tmp_path: Path) -> None:
+    orders = tmp_path / "split.orders"
+    Orders(limit=5.0, most=7, hold=True).write(orders)
+    again = stage(tmp_path)
+    assert Orders.read(orders) == Orders()
+    again.limit(2.0)
+    again.limit_batches(9)
+    assert Orders.read(orders) == Orders(limit=2.0, most=9)
+    again.limit(None)
+    assert Orders.read(orders) == Orders(most=9)
+
+
+def test_what_a_replacement_made_of_a_stage_outlives_the_program(tmp_path: Path) -> None:
+    assert stage(tmp_path, 2).parallelism == 2
+    (tmp_path / "split.parallelism").write_text("4")
+    assert (stage(tmp_path, 2).parallelism, stage(tmp_path, 2).wanted) == (4, 4)
