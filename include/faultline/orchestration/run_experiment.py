@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from faultline.store import Cell
 
 CHILD = "experiment"
-POLL_S = 5
+POLL_S = 2
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9
 # For tasks that give the same when they are done again: one that died is tried again.
