@@ -172,7 +172,8 @@ def results(
     from faultline.table import print_table
 
     if not records:
-        say("no record matches" if matrix or sweep or status else "no records yet")
+        found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"
+        say(found if matrix or sweep or status else "no records yet")
         return
     print_table(records)
 
@@ -226,6 +227,8 @@ def missing(
     from faultline.manifest import Manifests
     from faultline.settings import load_settings
 
+    if series is not None and preset is None:
+        raise ConfigError("--series: says where a preset's cells are looked for; give --preset, too")
     settings = load_settings()
     for path, why in Manifests(settings.results).problems():
         typer.echo(f"faultline: {path}: {why}", err=True)

@@ -71,7 +71,9 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
     require_apart(a, b)
     compared = compare_sides(a, b, chosen)
     if not compared.rows:
-        raise ConfigError(f"{after}: no configuration of it was measured by {before} too; compare sides of one matrix")
+        raise ConfigError(
+            f"{after}: no configuration of it was measured by {before} too; give two that share configurations"
+        )
     return compared
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from faultline.airflow_api import AirflowApi
-from faultline.errors import FaultlineError
+from faultline.errors import ConfigError, FaultlineError
 from faultline.pages import UI_PAGE
 from faultline.record import Record
 from faultline.table import NONE, count, macro, milliseconds, name_of, seconds, throughput
@@ -42,11 +42,21 @@ def experiment_page(record: Record) -> str:
     return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
 
 
-def sweep_headline(records: Sequence[Record], sweep_id: str) -> str:
-    """What a sweep came to: how many of its records have which status, and the range of what is looked for first."""
+def refusal_headline(error: ConfigError) -> str:
+    """Why a sweep was not even planned."""
+    return f"**Nothing was planned.** {_plain(str(error))}"
+
+
+def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> str:
+    """What a sweep came to: how many of its records have which status, and the range of what is looked for first.
+
+    `missing`: its cells that have no valid record of whatever sweep.
+    """
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
-        return "No experiment was measured: every cell has a valid record already, or none got that far."
+        if missing:
+            return f"No experiment got as far as a record, and {missing} cells are missing: the red tasks say why."
+        return "Nothing had to be measured: every cell has a valid record already."
     statuses = Counter(record.status for record in records)
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
     valid = [record for record in records if record.status == "valid"]

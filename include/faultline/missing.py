@@ -59,6 +59,8 @@ def gaps_of(
     if matrix == NIGHTLY and not plans:
         raise ConfigError(f"{NIGHTLY}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:
+        if plan := Manifests(settings.results).read(matrix):
+            raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
         raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
     index.refresh()
     records = recorded(index.all())

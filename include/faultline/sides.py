@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from faultline.config import suggest
@@ -40,9 +41,13 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
         if entry.status == "valid" and matrix in (None, entry.matrix) and build in (None, entry.build)
     ]
     if not chosen:
+        known = sorted({entry.build for entry in entries})
+        if build is not None and entries and build not in known:
+            raise ConfigError(f"{name}: {what} has no record of the build {build}; it has {', '.join(known)}")
         if entries:
             narrowed = f" and of matrix {matrix}" if matrix else ""
             raise ConfigError(f"{name}: none of its {len(entries)} records is valid{narrowed}; choose others")
+        _require_date(what)
         names = [str(tally.name) for tally in index.sweeps(SUGGESTED) if tally.name]
         raise ConfigError(f"{name}: has no record; give a sweep, a day or a revision{suggest(name, names)}")
     builds = sorted({entry.build for entry in chosen})
@@ -61,6 +66,8 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def require_apart(a: Side, b: Side) -> None:
     """Raises ConfigError when a record stands on both sides."""
+    if a.name == b.name:
+        raise ConfigError(f"{b.name}: is on both sides; name two that differ")
     if shared := shared_records(a, b):
         raise ConfigError(f"{b.name}: {shared} of its records belong to {a.name} too; compare others")
 
@@ -68,6 +75,15 @@ def require_apart(a: Side, b: Side) -> None:
 def shared_records(a: Side, b: Side) -> int:
     """How many records stand on both sides."""
     return len({entry.attempt for entry in a.entries} & {entry.attempt for entry in b.entries})
+
+
+def _require_date(name: str) -> None:
+    """Raises ConfigError for what looks like a day and is none."""
+    if DAY.fullmatch(name):
+        try:
+            date.fromisoformat(name)
+        except ValueError as error:
+            raise ConfigError(f"{name}: is no date ({error}); give one such as 2026-11-21") from None
 
 
 def _found(index: Index, name: str, root: Path) -> list[Entry]:

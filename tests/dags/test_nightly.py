@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseNotifier
-from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from faultline import headline
 from faultline.comparing import metrics_named
@@ -87,6 +87,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     verdicts = {}
     for number in (2, 3):
         as_night(number)
+        nightly.plan_night.function()
         verdicts[number] = nightly.compare_with_baseline.function()
     nightly.no_regression.function(verdicts[2])
     with pytest.raises(AirflowFailException, match=r"Latency p99 \(ms\): 100 \(n=10\) -> 147"):
@@ -94,6 +95,13 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{night_of(3)}")
     kept = json.loads((settings.results / "nights" / "20261103T020000.json").read_text())
     assert kept["baseline"] == [night_of(1), night_of(2)] and kept["reasons"] == verdicts[3]["reasons"]
+    as_night(4)
+    params["set"] = [{"workload": "known_truht"}]
+    with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: 'known_truht'"):
+        nightly.plan_night.function()
+    assert notes[-1][-1].startswith("**Nothing was planned.**") and "known\\_truht" in notes[-1][-1]
+    with pytest.raises(AirflowSkipException, match="nothing was planned"):
+        nightly.no_regression.function(nightly.compare_with_baseline.function())
     monkeypatch.setattr(nightly, "night_of_run", lambda: "2099-01-01T02:00:00+00:00")
     with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
         nightly.plan_night.function()

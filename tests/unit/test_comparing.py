@@ -111,7 +111,9 @@ def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -
         ("before", "afer"): "afer: has no record; give a sweep, a day or a revision; did you mean after",
         ("before", "broken"): "broken: none of its 1 records is valid; choose others",
         ("before", "mixed"): "mixed: records of the builds b1, b2 are never averaged; write mixed@b1, say",
-        ("before", "before"): "before: 5 of its records belong to before too",
+        ("before", "before"): "before: is on both sides; name two that differ",
+        ("before", "before@b3"): "before@b3: before has no record of the build b3; it has b1",
+        ("before", "2026-99-99"): "2026-99-99: is no date",
         ("before", "other"): "other: no configuration of it was measured by before too",
     }
     for (a, b), words in refused.items():

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from faultline.airflow_api import AirflowApi
-from faultline.errors import InfrastructureError
-from faultline.headline import MAX_NOTE, headline, sweep_headline, write_note
+from faultline.errors import ConfigError, InfrastructureError
+from faultline.headline import MAX_NOTE, headline, refusal_headline, sweep_headline, write_note
 from faultline.settings import Settings
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
@@ -37,13 +37,15 @@ def test_what_failed_says_why_and_markup_stays_text() -> None:
 
 def test_a_sweep_in_a_line() -> None:
     records = [sample(recovery=RECOVERED), sample(recovery=CENSORED, latency={"p99": 900.0}), sample(status="failed")]
-    note = sweep_headline(records, "s 1/x")
+    note = sweep_headline(records, "s 1/x", 0)
     assert note == (
         "**3 experiments**: 2 valid, 1 failed · latency p99 4,473 ms (900 to 8,046) · macro 13.8 s · "
         "1 not recovered while watched · 0 tuples lost · "
         "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
     )
-    assert "No experiment was measured" in sweep_headline([], "s1")
+    assert "every cell has a valid record already" in sweep_headline([], "s1", 0)
+    assert "3 cells are missing" in sweep_headline([], "s1", 3)
+    assert "set\\[0\\]: workload" in refusal_headline(ConfigError("set[0]: workload: 'x' is not known"))
 
 
 def test_a_note_goes_through_the_api_and_never_costs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

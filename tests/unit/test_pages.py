@@ -226,7 +226,7 @@ def test_a_later_parameter_at_its_default_is_no_axis(tmp_path: Path) -> None:
     old = record("a1").model_copy(update={"attempt": "old"})
     config = {name: value for name, value in old.config.items() if name not in ("iterations", "window_s")}
     put(tmp_path, record("a1", repetition=1), old.model_copy(update={"config": config}))
-    assert "One configuration only" in sweep_page(site(tmp_path), "s1")
+    assert "one configuration only" in sweep_page(site(tmp_path), "s1")
 
 
 def test_a_sweep_may_go_while_the_first_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_a_sweeps_page_says_what_is_missing(tmp_path: Path) -> None:
     )
     html = sweep_page(site(tmp_path), "s1")
     assert "0 of 3 planned cells missing" in html
-    assert "Every cell that it set out to measure has a valid record." in html
+    assert "Every cell that it set out to measure has a valid record;" in html
     assert night_of(1) not in html
 
 

@@ -21,7 +21,7 @@ from faultline.matrices import MOST_MEASUREMENTS
 from faultline.metrics import USUAL
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.run_experiment import AGAIN
-from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, require_success
+from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
 from faultline.schedule import NIGHTLY, schedule
 from faultline.settings import load_settings
 from faultline.statistics import LEAST
@@ -128,8 +128,6 @@ def nightly_params() -> dict[str, Param]:
 @task(**AGAIN)
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
-    from airflow.sdk.exceptions import AirflowFailException
-
     from faultline.comparing import metrics_named
     from faultline.environment import default_build
     from faultline.orchestration.experiment import java_version, refuse_unknown
@@ -144,7 +142,7 @@ def plan_night() -> list[dict[str, Any]]:
         cells, cron = night_cells(params, night), schedule()
         return begin_sweep(cells, series=night, build=build, params=order, logical_date=night, schedule=cron)
     except ConfigError as error:
-        raise AirflowFailException(str(error)) from None
+        raise refused(error) from None
 
 
 def night_cells(params: Mapping[str, Any], night: str) -> list[Any]:
@@ -191,6 +189,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.comparing import metrics_named
     from faultline.headline import night_headline, write_note
     from faultline.index import Index
+    from faultline.manifest import Manifests
     from faultline.matrix import sweep_id_of
     from faultline.nights import Night, as_json, judge_night, nights_of
 
@@ -200,6 +199,8 @@ def compare_with_baseline() -> dict[str, Any]:
     index.refresh()
     nights = nights_of(index.of_matrix(context["dag"].dag_id))
     own = next((one for one in nights if one.date == night), Night(night, ()))
+    if Manifests(settings.results).read(sweep_id) is None:
+        return {"summary": "nothing was planned", "reasons": [], "problem": "nothing was planned"}
     verdict = judge_night(own, nights, metrics_named(params["metrics"]), params["baseline_nights"])
     kept = as_json(verdict)
     folder = settings.results / "nights"
@@ -208,13 +209,16 @@ def compare_with_baseline() -> dict[str, Any]:
     print(kept["summary"], *kept["reasons"], *([kept["problem"]] if kept["problem"] else []), sep="\n")
     if problem := write_note(settings, context["dag"].dag_id, run_id, night_headline(verdict, sweep_id)):
         print(problem)
-    return {"summary": kept["summary"], "reasons": kept["reasons"], "problem": kept["problem"]}
+    problem = None if own.valid else kept["problem"]
+    return {"summary": kept["summary"], "reasons": kept["reasons"], "problem": problem}
 
 
 @task
 def no_regression(verdict: dict[str, Any]) -> None:
-    """Fails when a figure became worse, with a line for each."""
-    from airflow.sdk.exceptions import AirflowFailException
+    """Fails when a figure became worse, with a line for each; is skipped when nothing was measured that could be."""
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+    if verdict["problem"]:
+        raise AirflowSkipException(verdict["problem"])
     if verdict["reasons"]:
         raise AirflowFailException("worse than the nights before: " + "; ".join(verdict["reasons"]))

@@ -113,7 +113,6 @@ def _presets_text(spec: MatrixSpec) -> str:
 @task(**AGAIN)
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
-    from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.environment import default_build
     from faultline.matrix import Matrix
@@ -129,7 +128,18 @@ def plan() -> list[dict[str, Any]]:
         series = params["series"] or build
         return begin_sweep(Matrix.under(params, spec.axes).cells(series), series=series, build=build, params=params)
     except ConfigError as error:
-        raise AirflowFailException(str(error)) from None
+        raise refused(error) from None
+
+
+def refused(error: ConfigError) -> Any:
+    """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.headline import refusal_headline, write_note
+
+    context = get_current_context()
+    write_note(load_settings(), context["dag"].dag_id, context["run_id"], refusal_headline(error))
+    return AirflowFailException(str(error))
 
 
 def begin_sweep(
@@ -204,15 +214,21 @@ class Aggregate(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.headline import sweep_headline, write_note
         from faultline.index import Index
+        from faultline.manifest import Manifests, missing_of
         from faultline.matrix import sweep_id_of
-        from faultline.store import Store
+        from faultline.store import Cell, Store
 
         super().execute(context)
         settings, run_id = load_settings(), context["run_id"]
         # So that the first look at the results need not parse what the sweep has added.
         Index(settings.results).refresh()
         sweep_id = sweep_id_of(run_id)
-        note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id)
+        plan, contents = Manifests(settings.results).read(sweep_id), Store(settings.results).read()
+        if plan is None:
+            return  # nothing was planned, and the note says why already
+        measured = [(Cell.of(one), one.status, one.reasons) for one in contents.records]
+        missing = len(missing_of(plan.cells, plan.series, measured))
+        note = sweep_headline(contents.matching(sweeps=[sweep_id]), sweep_id, missing)
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)
 

@@ -24,6 +24,8 @@ from faultline.schedule import NIGHTLY
 from faultline.table import NONE
 
 NIGHTS_A_PAGE = 60
+NIGHTS_WITH_A_TICK = 10
+_DAY_MS = 86_400_000
 _NOT_MEASURED = f"not measured; make up for it with a backfill of {NIGHTLY}"
 _CLEAR = "rgba(0,0,0,0)"
 _CHANGE_COLOUR = "#b3261e"
@@ -138,7 +140,13 @@ def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
         plot_bgcolor=_CLEAR,
         showlegend=len(figure.data) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d"},
+        xaxis={
+            "title": {"text": "night"},
+            "type": "date",
+            "zeroline": False,
+            "tickformat": "%Y-%m-%d",
+            **_ticks(course),
+        },
         yaxis={
             "title": {"text": escaped(course.metric.title)},
             "zeroline": False,
@@ -147,6 +155,12 @@ def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
         },
     )
     return figure
+
+
+def _ticks(course: Course) -> dict[str, Any]:
+    """One a day where there are few, which would else get several with the same text."""
+    first, last = (datetime.fromisoformat(course.dates[place]) for place in (0, -1))
+    return {"dtick": _DAY_MS} if (last - first).days < NIGHTS_WITH_A_TICK else {}
 
 
 def _row(
