@@ -263,30 +263,39 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
         return False
     # What comes last closes windows, and the batch that has taken it in shows the next one where time stands.
     batches = 2 if config.workload == "nexmark" and config.query in AWAITING_TIME else 1
-    try:
-        wait_until(
-            lambda: (
-                checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"])
-                and (batches == 1 or _batches_with(attempt, done["end_offsets"]) >= batches)
-            ),
-            timeout_s=DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
-            what="drain: the end offsets",
-            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
-        )
-    except InfrastructureError as error:
-        problems.append(str(error))
-        return False
-    return True
+    return _committed(
+        attempt,
+        "drain: the end offsets",
+        lambda: (
+            checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"])
+            and (batches == 1 or _batches_with(attempt, done["end_offsets"]) >= batches)
+        ),
+        DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
+        problems,
+    )
 
 
 def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
     """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
     end_ns = time.time_ns()
+    return _committed(
+        attempt,
+        "the batch in work at the end of the window",
+        lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
+        LAST_BATCH_S,
+        problems,
+    )
+
+
+def _committed(
+    attempt: Attempt, what: str, condition: Callable[[], bool], timeout_s: float, problems: list[str]
+) -> bool:
+    """Waits for a commit of the workload; whether it came. If not, `problems` says why."""
     try:
         wait_until(
-            lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
-            timeout_s=LAST_BATCH_S,
-            what="the batch in work at the end of the window",
+            condition,
+            timeout_s=timeout_s,
+            what=what,
             alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
         )
     except InfrastructureError as error:

@@ -41,8 +41,6 @@ def figures(records: Sequence[Record], quick: bool = False) -> dict[str, Figure]
         for query, values in per_core(records).items()
     }
     # Batches of the quick preset are too small to be held against anything.
-    return (
-        found
-        if quick
-        else found | {f"ratio_{query}": summarise(values, "1") for query, values in ratios(records, TWO_CORES).items()}
-    )
+    if quick:
+        return found
+    return found | {f"ratio_{query}": summarise(values, "1") for query, values in ratios(records, TWO_CORES).items()}

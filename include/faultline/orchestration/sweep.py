@@ -214,21 +214,22 @@ class Aggregate(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.headline import sweep_headline, write_note
         from faultline.index import Index
-        from faultline.manifest import Manifests, missing_of
+        from faultline.manifest import Manifests
         from faultline.matrix import sweep_id_of
-        from faultline.store import Cell, Store
+        from faultline.missing import gap_of, recorded
+        from faultline.store import Store
 
         super().execute(context)
         settings, run_id = load_settings(), context["run_id"]
         # So that the first look at the results need not parse what the sweep has added.
-        Index(settings.results).refresh()
+        index = Index(settings.results)
+        index.refresh()
         sweep_id = sweep_id_of(run_id)
-        plan, contents = Manifests(settings.results).read(sweep_id), Store(settings.results).read()
+        plan = Manifests(settings.results).read(sweep_id)
         if plan is None:
             return  # nothing was planned, and the note says why already
-        measured = [(Cell.of(one), one.status, one.reasons) for one in contents.records]
-        missing = len(missing_of(plan.cells, plan.series, measured))
-        note = sweep_headline(contents.matching(sweeps=[sweep_id]), sweep_id, missing)
+        missing = len(gap_of(plan, recorded(index.all())).missing)
+        note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing)
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)
 
