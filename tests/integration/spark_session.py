@@ -47,8 +47,9 @@ def local_settings(folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
-        # Small data: compiling them well takes longer than working through them.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Small data: compiling them well takes longer than working through them. Room for the code of many queries in
+        # one JVM: with one compiler it defaults to 48 MB, and the JVM ends when that is full.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
