@@ -71,7 +71,10 @@ _TOPOLOGY: dict[str, Any] = {
 _SATURATED: dict[str, Any] = {
     "skew": 0.0,
     "vocabulary": 1000,
-    "rate": 4000.0,
+    "rate": 20_000.0,
+    # What a chain of micro-batches holds at its capacity (two batches of the words that two cores count), and a timeout
+    # above the time in which that many lines are split.
+    "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 60.0},
     "accept_overload": True,
     "warmup_s": 30.0,
     "duration_s": 30.0,
@@ -334,7 +337,6 @@ MATRICES: dict[str, MatrixSpec] = {
                     "mechanisms": [NONE, ALL],
                     "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
                     **_SATURATED,
-                    "rate": 20_000.0,
                     "duration_s": 100.0,
                     "repetitions": 50,
                 },

@@ -13,12 +13,13 @@ from .files import put
 
 @dataclass(frozen=True)
 class Orders:
-    """What holds for the next batch of a stage. `limit`: records/s, `most`: records of a batch; None is no limit.
-    `hold`: take nothing in.
+    """What holds for the next batch of a stage. `limit`: records/s, `most`: records of a batch, `room`: records of a
+    batch that fit into the queue below; None is no limit. `hold`: take nothing in.
     """
 
     limit: float | None = None
     most: int | None = None
+    room: int | None = None
     hold: bool = False
 
     def write(self, path: Path) -> None:
@@ -62,16 +63,17 @@ class Allowance:
 
     def take(self, now_s: float, orders: Orders) -> int | None:
         """Records for a batch that is planned now; None without limit. What is less than one record stays earned."""
+        bounds = [bound for bound in (orders.most, orders.room) if bound is not None]
         if orders.limit is None:
             self._since = now_s
-            return orders.most
+            return min(bounds, default=None)
         if self._since is None:
             self._since = now_s
         # However low the limit, one record is earned some time.
         self._since = max(self._since, now_s - max(self._most_s, 1 / orders.limit))
         earned = int((now_s - self._since) * orders.limit)
         self._since += earned / orders.limit
-        return earned if orders.most is None else min(earned, orders.most)
+        return min([earned, *bounds])
 
 
 def advance(start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:

@@ -87,6 +87,7 @@ class ChainListener(StreamingQueryListener):
         self._log, self._journal = log, journal
         self._frontier = Frontier(len(stages))
         self._owed: dict[str, int] = {}
+        self._emitted: dict[str, int] = {}
         self._lock = threading.Lock()
         self._outputs = {
             stage.name: TopicEnds(stage.plan.bootstrap, [stage.plan.output], stages[number + 1].plan.partitions)
@@ -113,6 +114,9 @@ class ChainListener(StreamingQueryListener):
             "batch", stage=stage.name, batch=progress["batchId"], rows=progress["numInputRows"],
             seconds=duration_s, parallelism=stage.parallelism, ends=position[EDEN],
         )  # fmt: skip
+        until_now = sum(output.values())
+        before = self._emitted.get(name)
+        self._emitted[name] = until_now
         planned_ns = time.time_ns() - int(duration_s * 1e9)
         with self._lock:
             if stage.name == "source":
@@ -120,7 +124,8 @@ class ChainListener(StreamingQueryListener):
             else:
                 self._frontier.passed(self._numbers[stage.name], position[EDEN], output)
         # Only now: whoever sees the source's new position must find what it took in the frontier.
-        stage.reported(position, progress["numInputRows"], duration_s, int(generation))
+        emitted = None if before is None else until_now - before
+        stage.reported(position, progress["numInputRows"], emitted, duration_s, int(generation))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass

@@ -16,6 +16,8 @@ LONGEST_WAIT_S = 60.0
 CALM_S = 10 * LONGEST_WAIT_S
 # A queue this many times as long as its shortest since the last signal grows, and does not only rise within a batch.
 REGROWN = 1.25
+# A stage of which less than this comes of a tuple is held by other things than the room below.
+LEAST_FAN_OUT = 0.001
 # A limit never falls below the first rate divided by this.
 MOST_DIVISION = 64.0
 
@@ -48,6 +50,13 @@ class PressureRules:
         """Queue length below which it has room again."""
         return (1 - self.load_factor) * self.capacity
 
+    def batch_most(self, fan_out: float) -> int:
+        """Tuples that a stage may take in with one batch when it makes `fan_out` of each: what fits below.
+
+        However a limit was eased, a batch that took in all that waits could overfill the queue below by itself.
+        """
+        return max(1, int(self.high / max(fan_out, LEAST_FAN_OUT)))
+
     def sensitivity_s(self, queue: int, rate: float) -> float:
         """Equation 1: half the time until the queue is full at the rate that was sent before the pressure, tuples/s."""
         if rate <= 0:
@@ -57,6 +66,10 @@ class PressureRules:
 
 class Watch:
     """One stage's look at its own input queue.
+
+    Stages work in batches here: a rate that changes is seen in this queue once the stage above has ended a batch that
+    it planned with it, and this one the batch after. So no signal follows another within `batch_s`, the time of two
+    such batches, however short the paper's sensitivity period (equation 1) is: it would answer the same excess again.
 
     The paper's algorithm tries a faster rate each time the queue has been short for a while. Under a load that stays
     too high that swings for ever, so here each try that failed doubles the wait before the next one, up to
@@ -68,6 +81,7 @@ class Watch:
         self._rules = rules
         self._steps = 0
         self._rate = 0.0
+        self._batch_s = 0.0
         self._quiet_until = 0.0
         self._signalled_at_length = 0.0
         self._low_since: float | None = None
@@ -79,12 +93,14 @@ class Watch:
         """Signals to slow down that are not taken back yet."""
         return self._steps
 
-    def look(self, now_s: float, queue: int, rate: float) -> Act | None:
-        """What to signal now; `rate`: tuples/s that the stage above sends. At most one signal a sensitivity period.
+    def look(self, now_s: float, queue: int, rate: float, batch_s: float = 0.0) -> Act | None:
+        """What to signal now; `rate`: tuples/s that the stage above sends; `batch_s`: time of a batch of the stage
+        above and of one of this stage. At most one signal a sensitivity period.
 
         Whoever sends the signal calls `sent` once it stands; a signal that could not be sent is due again.
         """
         rules = self._rules
+        self._batch_s = batch_s
         if not self._steps:
             self._rate = rate
         # A queue that shrank and grows again is another reason to signal, however long it once was.
@@ -103,7 +119,7 @@ class Watch:
 
     def sent(self, act: Act, now_s: float, queue: int) -> None:
         """A signal from `look` reached the control topic."""
-        period_s = self._rules.sensitivity_s(queue, self._rate)
+        period_s = min(max(self._rules.sensitivity_s(queue, self._rate), self._batch_s), LONGEST_WAIT_S)
         if act is Act.SLOW:
             if self._eased_at is not None:
                 failed = now_s - self._eased_at < CALM_S

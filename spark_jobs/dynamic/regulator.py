@@ -55,6 +55,7 @@ class Regulator(threading.Thread):
     ) -> None:
         super().__init__(name=f"regulator-{stage.name}", daemon=True)
         self._stage, self._above, self._control, self._journal = stage, above, control, journal
+        self._pressure = None if stage.plan.ends_chain else pressure
         self._watch = Watch(pressure) if pressure and above else None
         self._throttle = Throttle(pressure.divisor) if pressure else None
         self._steering = threading.Lock()
@@ -109,6 +110,8 @@ class Regulator(threading.Thread):
     def _look(self, now_s: float) -> None:
         queue = self._queue(now_s)
         self.most_queued = max(self.most_queued, queue)
+        if self._pressure is not None:
+            self._stage.leave_room(self._pressure.batch_most(self._stage.progress.fan_out))
         self._steer("no sign of life", lambda throttle: throttle.check(now_s))
         if self._watch is not None:
             self._press(now_s, queue)
@@ -147,7 +150,8 @@ class Regulator(threading.Thread):
 
     def _press(self, now_s: float, queue: int) -> None:
         assert self._watch is not None and self._above is not None
-        act = self._watch.look(now_s, queue, self._rate)
+        batch_s = self._above.progress.batch_s + self._stage.progress.batch_s
+        act = self._watch.look(now_s, queue, self._rate, batch_s)
         if act is None:
             if self._watch.steps and now_s - self._sign_s >= SIGN_OF_LIFE_S and self._tell(Act.KEEP):
                 self._sign_s = now_s

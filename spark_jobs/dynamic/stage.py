@@ -52,12 +52,15 @@ class Plan:
 @dataclass
 class Progress:
     """What a stage's query last reported: how far it read each queue, the rate at which tuples are taken in while there
-    are any (the greatest of some batches), and which generation of the query it was.
+    are any (the greatest of some batches), which generation of the query it was, how long its last batch took, and how
+    many tuples came of each (the most of some batches; one, before that is known).
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     rows_per_s: float = 0.0
     generation: int = 0
+    batch_s: float = 0.0
+    fan_out: float = 1.0
 
 
 class Stage:
@@ -71,6 +74,7 @@ class Stage:
         self._telling = threading.Lock()
         self._orders = plan.folder / f"{plan.name}.orders"
         self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
+        self._fan_outs: deque[float] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
         # What a replacement made of it outlives the program.
         self._kept = plan.folder / f"{plan.name}.parallelism"
@@ -107,6 +111,10 @@ class Stage:
         """Records that a batch may have from the next one on; None: no limit."""
         self._tell(most=most)
 
+    def leave_room(self, most: int) -> None:
+        """Records that a batch may have so that what comes of it fits into the queue below."""
+        self._tell(room=most)
+
     def start(self) -> None:
         """Starts the query where its checkpoint, or the store, says that it had come to."""
         self._generation += 1
@@ -121,10 +129,17 @@ class Stage:
             .start()
         )
 
-    def reported(self, position: dict[str, dict[str, int]], rows: int, seconds: float, generation: int) -> None:
-        """The query of this generation ended a batch, which had been in work for `seconds`."""
+    def reported(
+        self, position: dict[str, dict[str, int]], rows: int, emitted: int | None, seconds: float, generation: int
+    ) -> None:
+        """The query of this generation ended a batch of so many rows, which had been in work for `seconds` and put out
+        `emitted` (None: nobody knows).
+        """
         self._rates.append(rows / max(seconds, self.plan.trigger_s))
-        self.progress = Progress(position, max(self._rates), generation)
+        if rows and emitted is not None:
+            self._fan_outs.append(emitted / rows)
+        fan_out = max(self._fan_outs, default=1.0)
+        self.progress = Progress(position, max(self._rates), generation, seconds, fan_out)
 
     def stop(self) -> None:
         """Ends the query, in the midst of a batch if need be."""

@@ -114,17 +114,42 @@ def test_signals_that_are_lost_do_no_lasting_harm(capacity: int, overload: float
     assert chain.throttle.limit is None and chain.watch.steps == 0
 
 
-@given(st.integers(500, 5000), st.floats(10, 500), st.lists(st.integers(0, 20_000), min_size=50, max_size=300))
-def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, queues: list[int]) -> None:
-    """Whatever the queue does: equation 1, at the queue and the rate of the signal, is the least time to the next."""
+@given(
+    st.integers(500, 5000), st.floats(10, 500), st.floats(0, 100),
+    st.lists(st.integers(0, 20_000), min_size=50, max_size=300),
+)  # fmt: skip
+def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, batch_s: float, queues: list[int]) -> None:
+    """Whatever the queue does: equation 1, at the queue and the rate of the signal, is the least time to the next, and
+    so are two batches.
+    """
     rules, watch, quiet_until = PressureRules(capacity), Watch(PressureRules(capacity)), 0.0
     for look, queue in enumerate(queues):
         now_s = look * 0.25
-        act = watch.look(now_s, queue, rate)
+        act = watch.look(now_s, queue, rate, batch_s)
         if act is not None:
             assert now_s >= quiet_until
             watch.sent(act, now_s, queue)
-            quiet_until = now_s + rules.sensitivity_s(queue, rate)
+            quiet_until = now_s + max(rules.sensitivity_s(queue, rate), min(batch_s, LONGEST_WAIT_S))
+
+
+@given(factors, st.integers(1, 10**9), st.floats(0, 1000))
+def test_what_comes_of_one_batch_brings_no_pressure(load_factor: float, capacity: int, fan_out: float) -> None:
+    rules = PressureRules(capacity, load_factor)
+    most = rules.batch_most(fan_out)
+    assert most >= 1 and (most == 1 or most * fan_out <= rules.high * (1 + 1e-9))
+
+
+def test_one_excess_that_is_seen_over_two_batches_is_answered_once() -> None:
+    """The queue grows until the first batch that was planned with the lower rate has ended."""
+    watch = Watch(PressureRules(50_000))
+    acts = []
+    for look in range(40):
+        queue = 45_000 + 500 * look
+        act = watch.look(look * 0.25, queue, 20_000.0, 10.0)
+        if act is not None:
+            watch.sent(act, look * 0.25, queue)
+            acts.append(act)
+    assert acts == [Act.SLOW]
 
 
 def test_a_queue_that_grows_again_is_signalled_below_its_old_length() -> None:
@@ -239,6 +264,7 @@ def test_a_long_batch_earns_ten_seconds_at_most_and_no_limit_earns_nothing() -> 
     assert allowance.take(100.0, Orders(5.0)) == 50
     assert allowance.take(101.0, Orders(5.0, most=3)) == 3
     assert Allowance().take(0.0, Orders(most=7)) == 7
+    assert Allowance().take(0.0, Orders(most=7, room=5)) == Allowance().take(0.0, Orders(room=5)) == 5
 
 
 def test_the_lowest_limit_lets_a_record_through_some_time() -> None:
@@ -248,8 +274,8 @@ def test_the_lowest_limit_lets_a_record_through_some_time() -> None:
 
 def test_orders_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert Orders.read(tmp_path / "x") == Orders()
-    Orders(12.5, 7, True).write(tmp_path / "x")
-    assert Orders.read(tmp_path / "x") == Orders(12.5, 7, True)
+    Orders(12.5, 7, 9, True).write(tmp_path / "x")
+    assert Orders.read(tmp_path / "x") == Orders(12.5, 7, 9, True)
 
 
 def queues(eden: int, a: int, b: int) -> dict[str, dict[str, int]]:
