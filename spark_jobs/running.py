@@ -104,7 +104,12 @@ def await_executors(spark: SparkSession, executors: int) -> None:
 
 def newest_commit(checkpoint: Path) -> int:
     """Number of the newest batch that a checkpoint has seen committed; -1 before the first."""
-    return max((int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()), default=-1)
+    return newest_batch(checkpoint / "commits")
+
+
+def newest_batch(log: Path) -> int:
+    """Number of the newest batch in one of a checkpoint's logs, `offsets` or `commits`; -1 in an empty one."""
+    return max((int(path.name) for path in log.glob("*") if path.name.isdigit()), default=-1)
 
 
 def header(name: str, value: Column) -> Column:

@@ -141,7 +141,8 @@ class StagesPart(_Part):
 
     `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s`
     from the last commit to the next batch's plan, and the longest batch of such a stage in `batch_s`. `most_queued`: in
-    one queue, tuples. `unstored`: keys whose count in the store is not the last acknowledged one; None without persist.
+    one queue, tuples that no batch had taken in. `unstored`: keys whose count in the store is not the last
+    acknowledged one; None without persist.
     """
 
     signals: int

@@ -134,9 +134,9 @@ class Regulator(threading.Thread):
         return failed
 
     def _queue(self, now_s: float) -> int:
-        """Tuples that wait in the input; notes how fast they come."""
+        """Tuples that wait in the input, those of the batch in work left out; notes how fast they come."""
         found = self._ends.read()
-        position = self._stage.progress.position
+        position = self._stage.taken()
         queue, arrived = 0, 0
         for name, topic in self._stage.plan.inputs.items():
             for part, end in found.get(topic, {}).items():

@@ -23,7 +23,7 @@ from .persisting import Persisting
 from .replay import EDEN
 from .source import NAME
 from .stages import PERSIST, QUERIES, SOURCE, TEXT
-from .trail import committed_position, last_commit_ns
+from .trail import committed_position, last_commit_ns, planned_position
 
 HOLD_LIMIT_S = 120.0
 REHEARSED_RECORDS = 500
@@ -102,6 +102,10 @@ class Stage:
     def is_settled(self) -> bool:
         """Whether a batch of the present generation has ended."""
         return self.progress.generation == self._generation
+
+    def taken(self) -> dict[str, dict[str, int]]:
+        """How far it has taken its queues in, with the batch that is in work."""
+        return planned_position(self._checkpoint) or self.progress.position
 
     def limit(self, limit: float | None) -> None:
         """Records/s that the stage may take in from the next batch on; None: no limit."""

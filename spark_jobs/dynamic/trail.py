@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from progress import Journal
-from running import newest_commit
+from running import newest_batch, newest_commit
 
 from .files import put
 from .frontier import Reached
@@ -61,8 +61,19 @@ def by_queue(document: str | Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 def committed_position(checkpoint: Path) -> dict[str, dict[str, int]]:
     """How far the query of a checkpoint has come; {} before its first commit."""
-    newest = newest_commit(checkpoint)
-    return {} if newest < 0 else by_queue((checkpoint / "offsets" / str(newest)).read_text().splitlines()[2])
+    return _position(checkpoint, newest_commit(checkpoint))
+
+
+def planned_position(checkpoint: Path) -> dict[str, dict[str, int]]:
+    """What the query of a checkpoint has taken in, with the batch that is in work; {} before its first one."""
+    try:
+        return _position(checkpoint, newest_batch(checkpoint / "offsets"))
+    except FileNotFoundError:  # a long pause between the look at the folder and this one, and Spark tidied up
+        return {}
+
+
+def _position(checkpoint: Path, batch: int) -> dict[str, dict[str, int]]:
+    return {} if batch < 0 else by_queue((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
 def last_commit_ns(checkpoint: Path) -> int | None:

@@ -35,3 +35,23 @@ def test_what_a_replacement_made_of_a_stage_outlives_the_program(tmp_path: Path)
     assert stage(tmp_path, 2).parallelism == 2
     (tmp_path / "split.parallelism").write_text("4")
     assert (stage(tmp_path, 2).parallelism, stage(tmp_path, 2).wanted) == (4, 4)
+
+
+def test_the_batch_in_work_waits_no_more(tmp_path: Path) -> None:
+    """A queue is what no batch has taken in; where to go on after a death is what a batch has committed."""
+    one = stage(tmp_path)
+    assert one.taken() == {} == one.progress.position
+    for log, batches in (("offsets", 11), ("commits", 10)):
+        (tmp_path / "split" / log).mkdir(parents=True)
+        for batch in range(batches):
+            (tmp_path / "split" / log / str(batch)).write_text(f'v1\n{{}}\n{{"eden": {{"0": {batch}}}, "to": "a"}}')
+    again = stage(tmp_path)
+    assert (again.taken(), again.progress.position) == ({"eden": {"0": 10}}, {"eden": {"0": 9}})
+
+
+def test_the_room_below_is_by_how_many_tuples_come_of_each(tmp_path: Path) -> None:
+    one = stage(tmp_path)
+    assert one.progress.fan_out == 1.0
+    for rows, emitted in ((10, None), (10, 100), (0, 0), (10, 120)):
+        one.reported({}, rows, emitted, 2.0, 1)
+    assert (one.progress.fan_out, one.progress.batch_s, one.progress.rows_per_s) == (12.0, 2.0, 5.0)
