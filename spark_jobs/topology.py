@@ -128,7 +128,7 @@ def main() -> None:
     if hands is not None:
         hands.close()
         Path(config["stored"]).write_text(json.dumps(hands.stored()))
-    journal.write("stopped", most_queued={one.stage_name: one.most_queued for one in watching})
+    journal.write("stopped")
     spark.stop()
 
 

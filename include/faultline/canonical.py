@@ -79,21 +79,26 @@ def require_records(rate_curve: Mapping[str, Any] | None, rate: float, most: flo
         raise ValueError(f"rate_curve: no record is due in {seconds:g} s; raise the curve")
 
 
+def own_defaults(workload: Any, source: Any = None) -> dict[str, Any]:
+    """What a workload has other defaults for than the fields have."""
+    if workload == "known_truth":
+        return {"fault": "driver"}  # the one process that it is
+    if workload == "nexmark":
+        # The suite's; and events from the engine keep no schedule that a fault could delay.
+        rate = KAFKA_RATE if source == "kafka" else RATE
+        return {"rate": rate, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+    return TOPOLOGY_DEFAULTS if workload == "topology" else {}
+
+
 def take_own(values: dict[str, Any]) -> None:
     """Writes out what some workloads have other defaults for, and their objects in canonical form."""
+    for key, value in own_defaults(values.get("workload"), values.get("source")).items():
+        values.setdefault(key, value)
     if values.get("workload") == "known_truth":
-        values.setdefault("fault", "driver")  # the one process that it is
         values["truth"] = parse_script(values["truth"] or {}).as_mapping()
     if values.get("workload") == "nexmark":
-        # The suite's; and events from the engine keep no schedule that a fault could delay.
-        rate = KAFKA_RATE if values.get("source") == "kafka" else RATE
-        own = {"rate": rate, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
-        for key, value in own.items():
-            values.setdefault(key, value)
         values["events"] = take_events(values["events"] or {})
     if values.get("workload") == "topology":
-        for key, value in TOPOLOGY_DEFAULTS.items():
-            values.setdefault(key, value)
         stages = parallelism(str(values.get("parallelism", "1-1-1")))
         values["mechanisms"] = take_mechanisms(str(values.get("mechanisms", "none")), stages)
         values["topology"] = take_rules(values["topology"] or {})

@@ -23,8 +23,7 @@ def chain_work(directory: Path, window: Window) -> StagesPart | None:
     replaced = events(later, "replaced")
     names = {str(line["stage"]) for line in replaced}
     batches = [float(line["seconds"]) for line in events(later, "batch") if line["stage"] in names]
-    stopped = events(later, "stopped")
-    queued = [int(most) for line in stopped for most in line["most_queued"].values()]
+    queued = [int(line["most"]) for line in events(later, "queued")]
     return StagesPart(
         signals=sum(line["act"] == "slow" for line in events(later, "signal")),
         failed=_total(later, "failed"),

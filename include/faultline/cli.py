@@ -126,8 +126,14 @@ def run(
     from faultline.single import describe_faults, run_single
 
     if workload == "nexmark" and not any(one.startswith("query=") for one in parameters or []):
+        from faultline.nexmark_sweep import describe
         from faultline.nexmark_sweep import main as run_nexmark
 
+        if keep_topics:
+            raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5")
+        if dry_run:
+            print(describe(parameters or []))
+            return
         raise typer.Exit(run_nexmark(parameters or [], say))
     if dry_run:
         print("\n".join(describe_faults(workload, parameters or [])))

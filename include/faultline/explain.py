@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from faultline.canonical import own_defaults
 from faultline.config import Configuration
 from faultline.errors import ConfigError
 from faultline.lookup import find_record
@@ -121,15 +122,16 @@ def render_story(story: Story, width: int) -> RenderableType:
 
 
 def again(record: Record) -> str:
-    """The command that runs the same experiment again: what differs from the defaults, quoted for a shell."""
+    """The command that runs the same experiment again: what differs from the workload's defaults, for a shell."""
     config = record.config
+    defaults = {name: field.default for name, field in Configuration.model_fields.items()}
+    defaults |= own_defaults(config.get("workload"), config.get("source"))
     planned = config.get("fault_plan") is not None
     changed = []
     for name, value in config.items():
-        field = Configuration.model_fields.get(name)
         if name in _NOT_RETYPED or (planned and name in _SHORT_FORM) or value is None:
             continue
-        if field is not None and value != field.default:
+        if name in defaults and value != defaults[name]:
             changed.append((name, value))
     if config.get("truth") is not None:
         changed.append(("truth", config["truth"]))

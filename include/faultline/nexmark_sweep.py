@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from faultline.operations import bring_up
 from faultline.points import Point, points_of
 from faultline.preparing import check_capacity, check_source
 from faultline.record import Record
-from faultline.settings import load_settings
+from faultline.settings import Settings, load_settings
 from faultline.single import split_words
 
 DAG_ID = "nexmark"
@@ -52,27 +52,53 @@ def form_of(given: Sequence[str]) -> dict[str, Any]:
     return form | {key: [config[key]] if key in spec.axes else config[key] for key in values}
 
 
-def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedCell]]:
-    """Measures what has no valid record yet; returns the records, and the cells that still lack a valid one."""
-    form = form_of(given)
+def matrix_of(form: Mapping[str, Any]) -> Matrix:
+    """The matrix that a form asks for. Raises ConfigError for what this machine cannot run."""
     spec = MATRICES[DAG_ID]
-    preset = str(form.get("preset", DEFAULT))
-    matrix = Matrix.under({**spec.complete(preset), **form}, spec.axes)
+    matrix = Matrix.under({**spec.complete(str(form.get("preset", DEFAULT))), **form}, spec.axes)
     for config in {cell.config for cell in matrix.cells("unnamed")}:
         check_capacity(config)
         check_source(config)
+    return matrix
+
+
+def build_of(form: Mapping[str, Any], settings: Settings) -> str:
+    """The build that the form names, or the one that is installed."""
+    return form.get("build") or default_build(settings, find_java(settings.home / "java.json").version)
+
+
+def budget_s(cell: PlannedCell) -> float:
+    """Seconds that an experiment takes, about."""
+    return cell.config.warmup_s + cell.config.duration_s + OVERHEAD_S
+
+
+def to_measure(cells: Sequence[PlannedCell], missing: Sequence[PlannedCell]) -> str:
+    """What is left to do, in a line."""
+    minutes = sum(map(budget_s, missing)) / 60
+    return f"{len(missing)} of {len(cells)} experiments to measure, about {minutes:.0f} minutes"
+
+
+def describe(given: Sequence[str]) -> str:
+    """The dry run: what would be measured."""
+    form, settings = form_of(given), load_settings()
+    cells = matrix_of(form).cells(build_of(form, settings))
+    return to_measure(cells, newest_records(settings, cells)[1])
+
+
+def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedCell]]:
+    """Measures what has no valid record yet; returns the records, and the cells that still lack a valid one."""
+    form = form_of(given)
+    matrix = matrix_of(form)
     settings = bring_up(say)
-    build = form.get("build") or default_build(settings, find_java(settings.home / "java.json").version)
-    cells = matrix.cells(build)
+    cells = matrix.cells(build_of(form, settings))
     records, missing = newest_records(settings, cells)
     if missing:
-        budget_s = missing[0].config.warmup_s + missing[0].config.duration_s + OVERHEAD_S
-        say(f"{len(missing)} of {len(cells)} experiments to measure, about {len(missing) * budget_s / 60:.0f} minutes")
+        say(to_measure(cells, missing))
         api = AirflowApi(settings)
         await_dags(api, DAG_ID, "experiment")
         run_id = f"nexmark_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}"
         api.trigger(DAG_ID, form, run_id=run_id)
-        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=budget_s)
+        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=budget_s(missing[0]))
         records, missing = newest_records(settings, cells)
     return records, missing
 

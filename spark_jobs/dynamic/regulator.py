@@ -22,6 +22,7 @@ from .stage import Stage
 
 LOOK_EVERY_S = 0.25
 SIGN_OF_LIFE_S = 2.0
+NOTE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Regulator(threading.Thread):
         self._sign_s = 0.0
         self.stopped = threading.Event()
         self.trouble: Exception | None = None
-        self.most_queued = 0
+        self._most_queued, self._noted_s = 0, 0.0
 
     @property
     def stage_name(self) -> str:
@@ -109,7 +110,7 @@ class Regulator(threading.Thread):
 
     def _look(self, now_s: float) -> None:
         queue = self._queue(now_s)
-        self.most_queued = max(self.most_queued, queue)
+        self._note(queue, now_s)
         if self._pressure is not None:
             self._stage.leave_room(self._pressure.batch_most(self._stage.progress.fan_out))
         self._steer("no sign of life", lambda throttle: throttle.check(now_s))
@@ -123,6 +124,13 @@ class Regulator(threading.Thread):
             self._window_ends_s = now_s + self._replacement.window_s
         elif now_s >= self._window_ends_s:
             self._close_window(self._replacement, now_s)
+
+    def _note(self, queue: int, now_s: float) -> None:
+        """Writes down the longest queue of each second."""
+        self._most_queued = max(self._most_queued, queue)
+        if now_s - self._noted_s >= NOTE_EVERY_S:
+            self._journal.write("queued", stage=self._stage.name, most=self._most_queued)
+            self._most_queued, self._noted_s = 0, now_s
 
     def _is_being_replaced(self) -> bool:
         at_work = self._replacing is not None and self._replacing.is_alive()

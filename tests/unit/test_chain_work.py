@@ -45,7 +45,10 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
         {**replaced, "gap_s": 0.75},
         {"event": "batch", "stage": "split", "seconds": 1.5},
         {"event": "batch", "stage": "count", "seconds": 9.0},
-        {"event": "stopped", "most_queued": {"split": 10, "count": 70}},
+        {"event": "queued", "stage": "split", "most": 900, "wall_ns": 999},
+        {"event": "queued", "stage": "split", "most": 10},
+        {"event": "queued", "stage": "count", "most": 70},
+        {"event": "queued", "stage": "count", "most": 20},
     )
     assert chain_work(tmp_path, WINDOW) == StagesPart(
         signals=1, failed=7, set_aside=2, replacements=2, gap_s=0.75, batch_s=1.5, most_queued=70, unstored=None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,27 @@ def test_the_command_that_measures_it_again(settings: Settings) -> None:
     assert "'fault_plan={" in command
     words = dict(word.strip("'").split("=", 1) for word in command.split(" ")[3:])
     assert parse_configuration({**words, "workload": "word_count"}).config_id == planned.config_id
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"workload": "topology", "executors": 2, "shuffle_partitions": 2, "checkpoint_interval_s": 2, "warmup_s": 7},
+        {"workload": "topology", "mechanisms": "replay", "rate": 500},
+        {"workload": "nexmark", "query": "q5", "rate": 500, "watermark_s": 10},
+        {"workload": "nexmark", "query": "q5", "source": "kafka", "fault": "executor"},
+        {"workload": "known_truth"},
+        {"workload": "pi"},
+    ],
+)  # fmt: skip
+def test_the_command_knows_the_defaults_of_each_workload(given: dict[str, Any]) -> None:
+    planned = parse_configuration(given)
+    config = planned.model_dump(mode="json")
+    record = sample().model_copy(update={"config": config})
+    words = dict(word.split("=", 1) for word in shlex.split(again(record))[3:])
+    words.pop("repetition", None)
+    assert parse_configuration({**words, "workload": given["workload"]}).config_id == planned.config_id
+    assert set(words) <= set(given) | {"state_mb", "fault_at_s", "truth"}, "no more than what was given"
 
 
 def test_one_name_for_each_event_wherever_it_is_shown() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from faultline.findings.nexmark import STATELESS, TWO_CORES, ahead, beside, per_
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix
 from faultline.nexmark import QUERIES
-from faultline.nexmark_sweep import form_of, print_queries
+from faultline.nexmark_sweep import describe, form_of, matrix_of, print_queries, to_measure
 from faultline.record import Record
 from faultline.settings import ROOT
 from tests.unit.sample_records import sample
@@ -39,6 +40,14 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
     cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
     assert len(Matrix.under(spec.complete("default"), spec.axes).cells("b")) == 3 * len(QUERIES)
+
+
+def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 2 minutes"
+    assert describe(["build=x"]).startswith(f"{3 * len(QUERIES)} of {3 * len(QUERIES)} experiments to measure, about ")
+    cells = matrix_of(form_of(["warmup_s=15", "duration_s=30", "query=q5", "repetitions=2"])).cells("b")
+    assert to_measure(cells, cells[:1]) == "1 of 2 experiments to measure, about 2 minutes"
 
 
 @pytest.mark.parametrize(
