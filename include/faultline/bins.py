@@ -130,6 +130,16 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
     )
 
 
+def of_bursts(bins: pd.DataFrame) -> pd.DataFrame:
+    """Bins of seconds of an engine that emits at the ends of its batches: each one in which it emitted anything spans
+    the time since the one before it. (start_ns, end_ns, records)
+    """
+    some = bins.loc[bins["records"] > 0, ["start_ns", "end_ns", "records"]].reset_index(drop=True)
+    begin = int(bins["start_ns"].min()) if len(bins) else 0
+    some["start_ns"] = some["end_ns"].shift(fill_value=begin)
+    return some
+
+
 def between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:
     """The bins that end in (after_ns, until_ns]."""
     return bins[(bins["end_ns"] > after_ns) & (bins["end_ns"] <= until_ns)].reset_index(drop=True)

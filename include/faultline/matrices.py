@@ -73,11 +73,11 @@ _SATURATED: dict[str, Any] = {
     "vocabulary": 1000,
     "rate": 20_000.0,
     # What a chain of micro-batches holds at its capacity (two batches of the words that two cores count), and a timeout
-    # above the time in which that many lines are split.
-    "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 60.0},
+    # above the time in which that many lines are split, and well below the length of the load.
+    "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 40.0},
     "accept_overload": True,
-    "warmup_s": 30.0,
-    "duration_s": 30.0,
+    "warmup_s": 35.0,
+    "duration_s": 40.0,
 }
 # One JVM for both cores: a second one would compile everything again. Cores beyond it are the driver's.
 _NEXMARK: dict[str, Any] = {
@@ -327,6 +327,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "parallelism": ["1-1-1"],
                     **_SATURATED,
                     "topology": {"tuple_timeout_s": 3.0, "window_s": 5.0, "windows": 3},
+                    "warmup_s": 15.0,
                     # Dynamic allocation begins with one of them, whose two slots are too few for three stages.
                     "executors": 3,
                     "executor_cores": 2,

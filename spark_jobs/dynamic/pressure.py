@@ -51,9 +51,10 @@ class PressureRules:
         return (1 - self.load_factor) * self.capacity
 
     def batch_most(self, fan_out: float) -> int:
-        """Tuples that a stage may take in with one batch when it makes `fan_out` of each: what fits below.
+        """Tuples that a stage may take in with one batch when it makes `fan_out` of each: what brings no pressure on an
+        empty queue below.
 
-        However a limit was eased, a batch that took in all that waits could overfill the queue below by itself.
+        However a limit was eased, a batch that took in all that waits could overfill that queue by itself.
         """
         return max(1, int(self.high / max(fan_out, LEAST_FAN_OUT)))
 
@@ -67,9 +68,10 @@ class PressureRules:
 class Watch:
     """One stage's look at its own input queue.
 
-    Stages work in batches here: a rate that changes is seen in this queue once the stage above has ended a batch that
-    it planned with it, and this one the batch after. So no signal follows another within `batch_s`, the time of two
-    such batches, however short the paper's sensitivity period (equation 1) is: it would answer the same excess again.
+    Stages work in batches here: what a signal changed is seen in this queue once the stage above has ended the batch in
+    work and another one, and this stage one of its own. Until then (LONGEST_WAIT_S at most) the rate is lowered no
+    further and raised no further, however short the paper's sensitivity period (equation 1) is: it would answer
+    the same excess, or the same room, again. Only an excess after a step back is a new one at once.
 
     The paper's algorithm tries a faster rate each time the queue has been short for a while. Under a load that stays
     too high that swings for ever, so here each try that failed doubles the wait before the next one, up to
@@ -81,8 +83,8 @@ class Watch:
         self._rules = rules
         self._steps = 0
         self._rate = 0.0
-        self._batch_s = 0.0
         self._quiet_until = 0.0
+        self._unseen_until = 0.0
         self._signalled_at_length = 0.0
         self._low_since: float | None = None
         self._eased_at: float | None = None
@@ -93,25 +95,25 @@ class Watch:
         """Signals to slow down that are not taken back yet."""
         return self._steps
 
-    def look(self, now_s: float, queue: int, rate: float, batch_s: float = 0.0) -> Act | None:
-        """What to signal now; `rate`: tuples/s that the stage above sends; `batch_s`: time of a batch of the stage
-        above and of one of this stage. At most one signal a sensitivity period.
+    def look(self, now_s: float, queue: int, rate: float, *, seen: bool = True) -> Act | None:
+        """What to signal now; `rate`: tuples/s that the stage above sends; `seen`: whether what the last signal changed
+        has come through to this queue. At most one signal a sensitivity period.
 
         Whoever sends the signal calls `sent` once it stands; a signal that could not be sent is due again.
         """
         rules = self._rules
-        self._batch_s = batch_s
         if not self._steps:
             self._rate = rate
         # A queue that shrank and grows again is another reason to signal, however long it once was.
         self._signalled_at_length = min(self._signalled_at_length, REGROWN * queue)
         self._low_since = None if queue >= rules.low else now_s if self._low_since is None else self._low_since
-        if now_s < self._quiet_until:
+        seen = seen or now_s >= self._unseen_until
+        if now_s < self._quiet_until or not (seen or self._eased_at is not None):
             return None
         slowest = rules.divisor**self._steps >= MOST_DIVISION
         if queue > rules.high and not slowest and (self._steps == 0 or queue > self._signalled_at_length):
             return Act.SLOW
-        if self._steps and self._low_since is not None:
+        if seen and self._steps and self._low_since is not None:
             wait_s = min(rules.sensitivity_s(queue, self._rate) * self._patience, LONGEST_WAIT_S)
             if now_s - self._low_since >= wait_s:
                 return Act.EASE
@@ -119,7 +121,6 @@ class Watch:
 
     def sent(self, act: Act, now_s: float, queue: int) -> None:
         """A signal from `look` reached the control topic."""
-        period_s = min(max(self._rules.sensitivity_s(queue, self._rate), self._batch_s), LONGEST_WAIT_S)
         if act is Act.SLOW:
             if self._eased_at is not None:
                 failed = now_s - self._eased_at < CALM_S
@@ -131,7 +132,8 @@ class Watch:
             self._steps -= 1
             self._eased_at = now_s
             self._low_since = now_s
-        self._quiet_until = now_s + period_s
+        self._quiet_until = now_s + self._rules.sensitivity_s(queue, self._rate)
+        self._unseen_until = now_s + LONGEST_WAIT_S
 
 
 class Throttle:

@@ -5,6 +5,7 @@ It signals the stage above through the control topic, and knows of nothing beyon
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -72,6 +73,8 @@ class Regulator(threading.Thread):
         self.stopped = threading.Event()
         self.trouble: Exception | None = None
         self._most_queued, self._noted_s = 0, 0.0
+        self._signalled_at = 0, 0
+        self._leave_room()
 
     @property
     def stage_name(self) -> str:
@@ -83,6 +86,7 @@ class Regulator(threading.Thread):
         try:
             while not self.stopped.wait(LOOK_EVERY_S):
                 self._look(time.monotonic())
+            self._note(0, math.inf)
         except Exception as error:
             self.trouble = error
 
@@ -111,8 +115,7 @@ class Regulator(threading.Thread):
     def _look(self, now_s: float) -> None:
         queue = self._queue(now_s)
         self._note(queue, now_s)
-        if self._pressure is not None:
-            self._stage.leave_room(self._pressure.batch_most(self._stage.progress.fan_out))
+        self._leave_room()
         self._steer("no sign of life", lambda throttle: throttle.check(now_s))
         if self._watch is not None:
             self._press(now_s, queue)
@@ -124,6 +127,10 @@ class Regulator(threading.Thread):
             self._window_ends_s = now_s + self._replacement.window_s
         elif now_s >= self._window_ends_s:
             self._close_window(self._replacement, now_s)
+
+    def _leave_room(self) -> None:
+        if self._pressure is not None:
+            self._stage.leave_room(self._pressure.batch_most(self._stage.progress.fan_out))
 
     def _note(self, queue: int, now_s: float) -> None:
         """Writes down the longest queue of each second."""
@@ -158,14 +165,17 @@ class Regulator(threading.Thread):
 
     def _press(self, now_s: float, queue: int) -> None:
         assert self._watch is not None and self._above is not None
-        batch_s = self._above.progress.batch_s + self._stage.progress.batch_s
-        act = self._watch.look(now_s, queue, self._rate, batch_s)
+        above, own = self._above.progress.batches, self._stage.progress.batches
+        # The batch that was in work above still had the old rate.
+        seen = above >= self._signalled_at[0] + 2 and own >= self._signalled_at[1] + 1
+        act = self._watch.look(now_s, queue, self._rate, seen=seen)
         if act is None:
             if self._watch.steps and now_s - self._sign_s >= SIGN_OF_LIFE_S and self._tell(Act.KEEP):
                 self._sign_s = now_s
             return
         if self._tell(act):
             self._watch.sent(act, now_s, queue)
+            self._signalled_at = above, own
             self._sign_s = now_s
             self._journal.write("signal", stage=self._stage.name, to=self._above.name, act=act, queue=queue)
 

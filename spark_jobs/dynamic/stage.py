@@ -52,14 +52,14 @@ class Plan:
 @dataclass
 class Progress:
     """What a stage's query last reported: how far it read each queue, the rate at which tuples are taken in while there
-    are any (the greatest of some batches), which generation of the query it was, how long its last batch took, and how
-    many tuples came of each (the most of some batches; one, before that is known).
+    are any (the greatest of some batches), which generation of the query it was, how many batches have ended, and how
+    many tuples came of each (one, before that is known).
     """
 
     position: dict[str, dict[str, int]] = field(default_factory=dict)
     rows_per_s: float = 0.0
     generation: int = 0
-    batch_s: float = 0.0
+    batches: int = 0
     fan_out: float = 1.0
 
 
@@ -71,24 +71,27 @@ class Stage:
         self._persisting = persisting
         self._generation = 0
         self._told = Orders()
+        self._planned = -1
         self._telling = threading.Lock()
         self._orders = plan.folder / f"{plan.name}.orders"
         self._rates: deque[float] = deque(maxlen=RATE_BATCHES)
-        self._fan_outs: deque[float] = deque(maxlen=RATE_BATCHES)
+        self._emitted: deque[tuple[int, int]] = deque(maxlen=RATE_BATCHES)
         self._checkpoint = plan.folder / plan.name
-        # What a replacement made of it outlives the program.
+        # What a replacement made of it outlives the program, and so does what is known of its tuples.
         self._kept = plan.folder / f"{plan.name}.parallelism"
         if self._kept.exists():
             self.parallelism = int(self._kept.read_text())
+        self._kept_fan_out = plan.folder / f"{plan.name}.fan_out"
+        fan_out = float(self._kept_fan_out.read_text()) if self._kept_fan_out.exists() else 1.0
         self.wanted = self.parallelism
         if persisting is None:
             self._begin: dict[str, int] = {}
-            self.progress = Progress(committed_position(self._checkpoint))
+            self.progress = Progress(committed_position(self._checkpoint), fan_out=fan_out)
         else:
             # The store knows where to begin, so what an earlier checkpoint says must not count.
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             self._begin = persisting.position
-            self.progress = Progress({EDEN: self._begin} if self._begin else {})
+            self.progress = Progress({EDEN: self._begin} if self._begin else {}, fan_out=fan_out)
         self.query: StreamingQuery | None = None
         # What an earlier program ordered, such as a hold, must not outlive it.
         self._told.write(self._orders)
@@ -104,8 +107,9 @@ class Stage:
         return self.progress.generation == self._generation
 
     def taken(self) -> dict[str, dict[str, int]]:
-        """How far it has taken its queues in, with the batch that is in work."""
-        return planned_position(self._checkpoint) or self.progress.position
+        """How far it has taken its queues in, with the batch that is in work. For one thread."""
+        self._planned, position = planned_position(self._checkpoint, self._planned)
+        return position or self.progress.position
 
     def limit(self, limit: float | None) -> None:
         """Records/s that the stage may take in from the next batch on; None: no limit."""
@@ -116,7 +120,7 @@ class Stage:
         self._tell(most=most)
 
     def leave_room(self, most: int) -> None:
-        """Records that a batch may have so that what comes of it fits into the queue below."""
+        """Records that a batch may have so that what comes of it fits into an empty queue below."""
         self._tell(room=most)
 
     def start(self) -> None:
@@ -140,10 +144,13 @@ class Stage:
         `emitted` (None: nobody knows).
         """
         self._rates.append(rows / max(seconds, self.plan.trigger_s))
+        fan_out = self.progress.fan_out
         if rows and emitted is not None:
-            self._fan_outs.append(emitted / rows)
-        fan_out = max(self._fan_outs, default=1.0)
-        self.progress = Progress(position, max(self._rates), generation, seconds, fan_out)
+            # Reports come late, so one batch's tuples may count for the one before: the sums of some are right.
+            self._emitted.append((rows, emitted))
+            fan_out = sum(put_out for _, put_out in self._emitted) / sum(taken for taken, _ in self._emitted)
+            put(self._kept_fan_out, str(fan_out))
+        self.progress = Progress(position, max(self._rates), generation, self.progress.batches + 1, fan_out)
 
     def stop(self) -> None:
         """Ends the query, in the midst of a batch if need be."""

@@ -64,12 +64,16 @@ def committed_position(checkpoint: Path) -> dict[str, dict[str, int]]:
     return _position(checkpoint, newest_commit(checkpoint))
 
 
-def planned_position(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """What the query of a checkpoint has taken in, with the batch that is in work; {} before its first one."""
-    try:
-        return _position(checkpoint, newest_batch(checkpoint / "offsets"))
-    except FileNotFoundError:  # a long pause between the look at the folder and this one, and Spark tidied up
-        return {}
+def planned_position(checkpoint: Path, batch: int = -1) -> tuple[int, dict[str, dict[str, int]]]:
+    """The newest batch that the query of a checkpoint has planned, and what it has taken in with it: -1 and {} before
+    the first one. `batch`: what the last look found, from which on this one looks; the folder grows all the time.
+    """
+    log = checkpoint / "offsets"
+    if batch < 0:
+        batch = newest_batch(log)
+    while (log / str(batch + 1)).exists():
+        batch += 1
+    return batch, _position(checkpoint, batch)
 
 
 def _position(checkpoint: Path, batch: int) -> dict[str, dict[str, int]]:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s, throughput_rps
+from faultline.bins import (
+    Schedule,
+    between,
+    bins_of_batches,
+    bins_of_seconds,
+    median_span_s,
+    of_bursts,
+    throughput_rps,
+)
 from faultline.latency import TUPLE_COLUMNS, fold
 from faultline.raw import Commit
 from faultline.window import NS, Window
@@ -93,6 +101,25 @@ def test_bins_of_a_second_count_as_by_hand(groups: list[tuple[int, int, int]]) -
             assert row.latency_ms == expanded[-(-len(expanded) * 990 // 1000) - 1]
         else:
             assert np.isnan(row.latency_ms)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
+def test_bursts_span_the_silence_before_them(counts: list[int]) -> None:
+    ends = [(1_001 + second) * NS for second in range(len(counts))]
+    bins = pd.DataFrame({"start_ns": [end - NS for end in ends], "end_ns": ends, "records": counts})
+    bursts = of_bursts(bins)
+    assert bursts["records"].tolist() == [count for count in counts if count]
+    assert bursts["start_ns"].tolist() == [1_000 * NS, *bursts["end_ns"]][:-1]
+
+
+def test_the_throughput_of_bursts_is_not_that_of_the_seconds_they_end_in() -> None:
+    """A batch of 20 s that ends just after the window was computed in it."""
+    seconds = [(1_001 + second) * NS for second in range(25)]
+    records = [100 if second == 4 else 400 if second == 24 else 0 for second in range(25)]
+    bins = pd.DataFrame({"start_ns": [end - NS for end in seconds], "end_ns": seconds, "records": records})
+    window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
+    assert throughput_rps(bins, window) == 0
+    assert throughput_rps(of_bursts(bins), window) == 20
 
 
 def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:

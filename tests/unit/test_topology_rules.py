@@ -115,21 +115,24 @@ def test_signals_that_are_lost_do_no_lasting_harm(capacity: int, overload: float
 
 
 @given(
-    st.integers(500, 5000), st.floats(10, 500), st.floats(0, 100),
-    st.lists(st.integers(0, 20_000), min_size=50, max_size=300),
+    st.integers(500, 5000), st.floats(10, 500),
+    st.lists(st.tuples(st.integers(0, 20_000), st.booleans()), min_size=50, max_size=300),
 )  # fmt: skip
-def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, batch_s: float, queues: list[int]) -> None:
+def test_at_most_one_signal_a_sensitivity_period(capacity: int, rate: float, queues: list[tuple[int, bool]]) -> None:
     """Whatever the queue does: equation 1, at the queue and the rate of the signal, is the least time to the next, and
-    so are two batches.
+    what cannot be seen yet is answered only if it is an excess after a step back.
     """
     rules, watch, quiet_until = PressureRules(capacity), Watch(PressureRules(capacity)), 0.0
-    for look, queue in enumerate(queues):
+    before: tuple[float, Act] | None = None
+    for look, (queue, seen) in enumerate(queues):
         now_s = look * 0.25
-        act = watch.look(now_s, queue, rate, batch_s)
+        act = watch.look(now_s, queue, rate, seen=seen)
         if act is not None:
             assert now_s >= quiet_until
+            if before is not None and not seen and now_s - before[0] < LONGEST_WAIT_S:
+                assert (before[1], act) == (Act.EASE, Act.SLOW)
             watch.sent(act, now_s, queue)
-            quiet_until = now_s + max(rules.sensitivity_s(queue, rate), min(batch_s, LONGEST_WAIT_S))
+            before, quiet_until = (now_s, act), now_s + rules.sensitivity_s(queue, rate)
 
 
 @given(factors, st.integers(1, 10**9), st.floats(0, 1000))
@@ -139,17 +142,91 @@ def test_what_comes_of_one_batch_brings_no_pressure(load_factor: float, capacity
     assert most >= 1 and (most == 1 or most * fan_out <= rules.high * (1 + 1e-9))
 
 
-def test_one_excess_that_is_seen_over_two_batches_is_answered_once() -> None:
+class BatchChain:
+    """Two stages that work in batches, one beginning as the one before it ends: the upper one takes what its limit has
+    earned, `room` at most; the lower one all that waits.
+    """
+
+    STEP_S = 0.25
+
+    def __init__(self, rules: PressureRules, demand: float, capacity: float, fixed_s: tuple[float, float]) -> None:
+        self.watch, self.throttle, self.allowance = Watch(rules), Throttle(rules.divisor), Allowance()
+        self.room, self.demand, self.capacity, self.fixed_s = rules.batch_most(1.0), demand, capacity, fixed_s
+        self.now_s, self.waiting, self.queue, self.most = 0.0, 0.0, 0, 0
+        self.work: list[tuple[float, int]] = [(0.0, 0), (0.0, 0)]
+        self.batches, self.marked = [0, 0], (0, 0)
+        self.signals: list[tuple[float, Act, tuple[int, int]]] = []
+
+    def run(self, seconds: float) -> BatchChain:
+        for _ in range(round(seconds / self.STEP_S)):
+            self.now_s += self.STEP_S
+            self.waiting += self.demand * self.STEP_S
+            if self.now_s >= self.work[0][0]:
+                self.queue += self.work[0][1]
+                limit = self.allowance.take(self.now_s, Orders(self.throttle.limit, room=self.room))
+                took = min(int(self.waiting), self.room if limit is None else limit)
+                self.waiting -= took
+                self.batches[0] += 1
+                self.work[0] = self.now_s + self.fixed_s[0], took
+            if self.now_s >= self.work[1][0]:
+                self.batches[1] += 1
+                self.work[1] = self.now_s + self.fixed_s[1] + self.queue / self.capacity, self.queue
+                self.queue = 0
+            self.most = max(self.most, self.queue)
+            above, own = self.batches
+            seen = above >= self.marked[0] + 2 and own >= self.marked[1] + 1
+            act = self.watch.look(self.now_s, self.queue, self.demand, seen=seen)
+            if act:
+                self.watch.sent(act, self.now_s, self.queue)
+                self.signals.append((self.now_s, act, (above, own)))
+                self.marked = above, own
+                self.throttle.hear(self.watch.steps, self.now_s, self.demand)
+        return self
+
+
+batch_times = st.tuples(st.floats(0.3, 5), st.floats(0.3, 5))
+
+
+@given(st.integers(1000, 20_000), st.floats(1.5, 20), batch_times)
+def test_an_excess_is_answered_once_for_each_time_it_can_be_seen(
+    capacity: int, overload: float, fixed_s: tuple[float, float]
+) -> None:
+    chain = BatchChain(PressureRules(capacity), 1000 * overload, 1000, fixed_s).run(300)
+    for (at, first, before), (later, second, then) in zip(chain.signals, chain.signals[1:], strict=False):
+        if (first, second) == (Act.SLOW, Act.SLOW) and later - at < LONGEST_WAIT_S:
+            assert then[0] >= before[0] + 2 and then[1] >= before[1] + 1
+
+
+@given(st.integers(1000, 20_000), st.floats(1.5, 20), batch_times)
+def test_batches_bring_the_first_rate_back_after_an_overload(
+    capacity: int, overload: float, fixed_s: tuple[float, float]
+) -> None:
+    chain = BatchChain(PressureRules(capacity), 1000 * overload, 1000, fixed_s).run(60)
+    chain.demand = 10.0
+    chain.run((chain.waiting + chain.queue + capacity) / 500 * (1 + fixed_s[0] + fixed_s[1]) + 9 * 2 * LONGEST_WAIT_S)
+    assert chain.throttle.limit is None and chain.watch.steps == 0
+
+
+def test_one_excess_that_is_not_seen_yet_is_answered_once() -> None:
     """The queue grows until the first batch that was planned with the lower rate has ended."""
     watch = Watch(PressureRules(50_000))
     acts = []
     for look in range(40):
         queue = 45_000 + 500 * look
-        act = watch.look(look * 0.25, queue, 20_000.0, 10.0)
+        act = watch.look(look * 0.25, queue, 20_000.0, seen=not acts)
         if act is not None:
             watch.sent(act, look * 0.25, queue)
             acts.append(act)
     assert acts == [Act.SLOW]
+
+
+def test_an_excess_after_a_step_back_is_answered_at_once() -> None:
+    watch = Watch(PressureRules(1000))
+    for at, queue, act in ((0.0, 900, Act.SLOW), (60.0, 10, None), (120.0, 10, Act.EASE)):
+        assert watch.look(at, queue, 1000.0) is act
+        if act:
+            watch.sent(act, at, queue)
+    assert watch.look(120.0 + LEAST_PERIOD_S, 900, 1000.0, seen=False) is Act.SLOW
 
 
 def test_a_queue_that_grows_again_is_signalled_below_its_old_length() -> None:

@@ -43,15 +43,21 @@ def test_the_batch_in_work_waits_no_more(tmp_path: Path) -> None:
     assert one.taken() == {} == one.progress.position
     for log, batches in (("offsets", 11), ("commits", 10)):
         (tmp_path / "split" / log).mkdir(parents=True)
+        (tmp_path / "split" / log / ".12.crc").touch()
+        (tmp_path / "split" / log / ".12.8a-7.tmp").touch()
         for batch in range(batches):
             (tmp_path / "split" / log / str(batch)).write_text(f'v1\n{{}}\n{{"eden": {{"0": {batch}}}, "to": "a"}}')
     again = stage(tmp_path)
     assert (again.taken(), again.progress.position) == ({"eden": {"0": 10}}, {"eden": {"0": 9}})
+    (tmp_path / "split" / "offsets" / "11").write_text('v1\n{}\n{"eden": {"0": 30}, "to": "a"}')
+    assert again.taken() == {"eden": {"0": 30}}
 
 
 def test_the_room_below_is_by_how_many_tuples_come_of_each(tmp_path: Path) -> None:
     one = stage(tmp_path)
     assert one.progress.fan_out == 1.0
-    for rows, emitted in ((10, None), (10, 100), (0, 0), (10, 120)):
+    # A report that came late has the tuples of two batches, and the next one none.
+    for rows, emitted in ((10, None), (10, 200), (0, 0), (10, 0), (20, 280)):
         one.reported({}, rows, emitted, 2.0, 1)
-    assert (one.progress.fan_out, one.progress.batch_s, one.progress.rows_per_s) == (12.0, 2.0, 5.0)
+    assert (one.progress.fan_out, one.progress.batches, one.progress.rows_per_s) == (12.0, 5, 10.0)
+    assert stage(tmp_path).progress.fan_out == 12.0, "known from the first batch after a death on"
