@@ -81,8 +81,10 @@ def to_measure(cells: Sequence[PlannedCell], missing: Sequence[PlannedCell]) -> 
 def describe(given: Sequence[str]) -> str:
     """The dry run: what would be measured."""
     form, settings = form_of(given), load_settings()
-    cells = matrix_of(form).cells(build_of(form, settings))
-    return to_measure(cells, newest_records(settings, cells)[1])
+    # Of a broker that was never started nothing is known yet, and then the build is another one.
+    build = build_of(form, settings)
+    cells = matrix_of(form).cells(build)
+    return f"{to_measure(cells, newest_records(settings, cells)[1])} (build {build})"
 
 
 def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedCell]]:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from faultline import cli
+from faultline.errors import ConfigError
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
@@ -89,3 +90,12 @@ def test_a_sweep_that_has_no_record_yet_is_known(tmp_path: Path, monkeypatch: py
     assert (done.exit_code, done.stdout) == (0, "[]\n")
     done = CliRunner().invoke(cli.app, ["results", "--sweep", "s1"])
     assert (done.exit_code, done.stdout) == (0, "") and "no record matches" in done.stderr
+
+
+def test_what_is_for_one_experiment_is_refused_for_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    refused = CliRunner().invoke(cli.app, ["run", "nexmark", "--keep-topics"])
+    assert isinstance(refused.exception, ConfigError) and "--keep-topics" in str(refused.exception)
+    dry = CliRunner().invoke(cli.app, ["run", "nexmark", "build=x", "--dry-run"])
+    assert dry.exit_code == 0 and "experiments to measure" in dry.output
+    assert not list(tmp_path.glob("attempts/*")), "nothing was started"

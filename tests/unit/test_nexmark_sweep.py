@@ -44,7 +44,7 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
 
 def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 2 minutes"
+    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 2 minutes (build x)"
     assert describe(["build=x"]).startswith(f"{3 * len(QUERIES)} of {3 * len(QUERIES)} experiments to measure, about ")
     cells = matrix_of(form_of(["warmup_s=15", "duration_s=30", "query=q5", "repetitions=2"])).cells("b")
     assert to_measure(cells, cells[:1]) == "1 of 2 experiments to measure, about 2 minutes"
