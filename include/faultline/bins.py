@@ -130,14 +130,27 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
     )
 
 
-def of_bursts(bins: pd.DataFrame) -> pd.DataFrame:
-    """Bins of seconds of an engine that emits at the ends of its batches: each one in which it emitted anything spans
-    the time since the one before it. (start_ns, end_ns, records)
+def bins_of_work(emitted: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
+    """Bins of the batches of a stage, each with the tuples that it emitted. (start_ns, end_ns, records)
+
+    `emitted`: emitted_ms, n. `batches`: start_ns, end_ns, sorted by their ends; they need not touch. A batch emitted
+    what was put out since the one before it ended. What no batch is known to have emitted counts at its instant.
     """
-    some = bins.loc[bins["records"] > 0, ["start_ns", "end_ns", "records"]].reset_index(drop=True)
-    begin = int(bins["start_ns"].min()) if len(bins) else 0
-    some["start_ns"] = some["end_ns"].shift(fill_value=begin)
-    return some
+    ends = batches["end_ns"].to_numpy(dtype=np.int64)
+    instants = emitted["emitted_ms"].to_numpy(dtype=np.int64) * 1_000_000
+    weights = emitted["n"].to_numpy(dtype=np.int64)
+    number = np.searchsorted(ends, instants)
+    known = number < len(ends)
+    records = np.zeros(len(ends), dtype=np.int64)
+    np.add.at(records, number[known], weights[known])
+    late = instants[~known]
+    return pd.DataFrame(
+        {
+            "start_ns": np.concatenate([batches["start_ns"].to_numpy(dtype=np.int64), late - SHORTEST_SPAN_NS]),
+            "end_ns": np.concatenate([ends, late]),
+            "records": np.concatenate([records, weights[~known]]),
+        }
+    )
 
 
 def between(bins: pd.DataFrame, after_ns: int, until_ns: int) -> pd.DataFrame:

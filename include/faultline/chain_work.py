@@ -11,7 +11,7 @@ import pandas as pd
 from faultline.errors import InfrastructureError
 from faultline.raw import Line, events, read_lines
 from faultline.record import StagesPart
-from faultline.window import Window
+from faultline.window import NS, Window
 
 
 def chain_work(directory: Path, window: Window) -> StagesPart | None:
@@ -34,6 +34,22 @@ def chain_work(directory: Path, window: Window) -> StagesPart | None:
         most_queued=max(queued, default=None),
         unstored=unstored(directory),
     )
+
+
+def counted(directory: Path) -> pd.DataFrame | None:
+    """Batches of the stage whose output is the result, in order: start_ns, end_ns. None for an attempt without stages.
+
+    The end is when the batch was reported, a little after it was committed.
+    """
+    lines = read_lines(directory / "topology.jsonl")
+    if not lines:
+        return None
+    batches = [
+        (int(line["wall_ns"]) - round(float(line["seconds"]) * NS), int(line["wall_ns"]))
+        for line in events(lines, "batch")
+        if line["stage"] == "count"
+    ]
+    return pd.DataFrame(batches, columns=["start_ns", "end_ns"]).sort_values("end_ns", ignore_index=True)
 
 
 def store_was_not_read(directory: Path) -> bool:

@@ -35,7 +35,7 @@ class Tuples:
 
     `window`: latency_ms of tuples produced in the measured window, reflected, not negative.
     `by_batch`: lineage, batch, latency_ms. `by_second`: second after T0 of the emission, latency_ms.
-    `produced`: second after T0 of the production. `emissions_ms`: distinct instants of output, sorted.
+    `produced`: second after T0 of the production. `emitted`: emitted_ms, the instant of output, sorted.
     """
 
     window: pd.DataFrame
@@ -44,7 +44,12 @@ class Tuples:
     by_batch: pd.DataFrame
     by_second: pd.DataFrame
     produced: pd.DataFrame
-    emissions_ms: Ints
+    emitted: pd.DataFrame
+
+    @property
+    def emissions_ms(self) -> Ints:
+        """Distinct instants of output, sorted."""
+        return self.emitted["emitted_ms"].to_numpy(dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,8 @@ def fold_tuples(path: Path, window: Window) -> Tuples:
 def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
     """Folds chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean never reflected."""
     in_window, by_batch, by_second, produced = _Fold(["latency_ms"]), _Fold(_BATCH), _Fold(_SECOND), _Fold(["second"])
+    emitted = _Fold(["emitted_ms"])
     negative = unreflected = 0
-    emissions: Ints = np.empty(0, dtype=np.int64)
     for chunk in chunks:
         tuples = chunk[~chunk["primer"].astype(bool)]
         produced_ns = tuples["produced_ms"].astype("int64") * 1_000_000
@@ -90,8 +95,10 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
         in_window.add(seen[measured & ~below])
         by_batch.add(seen[seen["batch"] >= 0])
         by_second.add(seen)
-        emissions = np.union1d(emissions, seen["emitted_ms"].to_numpy())
-    return Tuples(in_window.total, negative, unreflected, by_batch.total, by_second.total, produced.total, emissions)
+        emitted.add(seen)
+    return Tuples(
+        in_window.total, negative, unreflected, by_batch.total, by_second.total, produced.total, emitted.total
+    )
 
 
 def summarise(tuples: Tuples, method: str) -> Latency:

@@ -13,8 +13,8 @@ from faultline.bins import (
     between,
     bins_of_batches,
     bins_of_seconds,
+    bins_of_work,
     median_span_s,
-    of_bursts,
     throughput_rps,
 )
 from faultline.latency import TUPLE_COLUMNS, fold
@@ -103,23 +103,43 @@ def test_bins_of_a_second_count_as_by_hand(groups: list[tuple[int, int, int]]) -
             assert np.isnan(row.latency_ms)
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
-def test_bursts_span_the_silence_before_them(counts: list[int]) -> None:
-    ends = [(1_001 + second) * NS for second in range(len(counts))]
-    bins = pd.DataFrame({"start_ns": [end - NS for end in ends], "end_ns": ends, "records": counts})
-    bursts = of_bursts(bins)
-    assert bursts["records"].tolist() == [count for count in counts if count]
-    assert bursts["start_ns"].tolist() == [1_000 * NS, *bursts["end_ns"]][:-1]
+def _emitted(*counts: tuple[int, int]) -> pd.DataFrame:
+    return pd.DataFrame(list(counts), columns=["emitted_ms", "n"], dtype="int64")
 
 
-def test_the_throughput_of_bursts_is_not_that_of_the_seconds_they_end_in() -> None:
-    """A batch of 20 s that ends just after the window was computed in it."""
-    seconds = [(1_001 + second) * NS for second in range(25)]
-    records = [100 if second == 4 else 400 if second == 24 else 0 for second in range(25)]
-    bins = pd.DataFrame({"start_ns": [end - NS for end in seconds], "end_ns": seconds, "records": records})
+def _batches(*times_s: tuple[float, float]) -> pd.DataFrame:
+    return pd.DataFrame([(int(a * NS), int(b * NS)) for a, b in times_s], columns=["start_ns", "end_ns"], dtype="int64")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=9),
+    st.lists(st.tuples(st.integers(0, 120_000), st.integers(1, 9)), max_size=30),
+)
+def test_each_tuple_is_the_work_of_one_batch(lengths: list[tuple[int, int]], emissions: list[tuple[int, int]]) -> None:
+    """`lengths`: pause and length of each batch, in seconds."""
+    times: list[tuple[float, float]] = []
+    for pause, length in lengths:
+        start = (times[-1][1] if times else 0) + pause
+        times.append((start, start + length))
+    work = bins_of_work(_emitted(*emissions), _batches(*times))
+    assert work["records"].sum() == sum(n for _, n in emissions)
+    for number, (_, end) in enumerate(times):
+        before = times[number - 1][1] * 1000 if number else -1
+        assert work["records"][number] == sum(n for at, n in emissions if before < at <= end * 1000)
+    assert (work["end_ns"] > work["start_ns"]).all()
+
+
+def test_the_throughput_of_long_batches_is_not_that_of_the_seconds_they_end_in() -> None:
+    """A batch of 20 s that ends after the window was computed in it, for half its time; the pause before it was not."""
     window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
-    assert throughput_rps(bins, window) == 0
-    assert throughput_rps(of_bursts(bins), window) == 20
+    work = bins_of_work(_emitted((1_003_900, 100), (1_026_500, 400)), _batches((1_001, 1_004), (1_007, 1_027)))
+    assert throughput_rps(work, window) == 400 * 8 / 20 / 10
+
+
+def test_what_no_batch_reported_counts_when_it_came() -> None:
+    window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
+    work = bins_of_work(_emitted((1_010_000, 30), (1_020_000, 50)), _batches())
+    assert throughput_rps(work, window) == 3
 
 
 def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from faultline.chain_work import chain_work, store_was_not_read, unstored
+from faultline.chain_work import chain_work, counted, store_was_not_read, unstored
 from faultline.errors import InfrastructureError
 from faultline.record import StagesPart
 from faultline.window import Window
@@ -53,6 +53,21 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
     assert chain_work(tmp_path, WINDOW) == StagesPart(
         signals=1, failed=7, set_aside=2, replacements=2, gap_s=0.75, batch_s=1.5, most_queued=70, unstored=None
     )
+
+
+def test_the_batches_that_count_are_known_by_their_times(tmp_path: Path) -> None:
+    assert counted(tmp_path) is None
+    journal(
+        tmp_path,
+        {"event": "started", "parallelism": {"source": 1}},
+        {"event": "batch", "stage": "count", "seconds": 1.5, "wall_ns": 9_000_000_000},
+        {"event": "batch", "stage": "split", "seconds": 1.0, "wall_ns": 9_500_000_000},
+        {"event": "batch", "stage": "count", "seconds": 8.0, "wall_ns": 8_100_000_000},
+    )
+    batches = counted(tmp_path)
+    assert batches is not None
+    rows = list(zip(batches["start_ns"], batches["end_ns"], strict=True))
+    assert rows == [(100_000_000, 8_100_000_000), (7_500_000_000, 9_000_000_000)]
 
 
 def test_the_store_is_held_against_the_last_acknowledged_counts(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> 
     assert summarise(whole, "batch") == summarise(parts, "batch")
     assert whole.by_batch.equals(parts.by_batch)
     assert whole.by_second.equals(parts.by_second)
+    assert whole.emitted.equals(parts.emitted)
+    assert whole.emitted["n"].sum() == sum(n for _, n in groups)
 
 
 def test_a_million_groups_take_seconds_and_a_directory_of_parts_is_read(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class Simulated:
             by_batch=none,
             by_second=none,
             produced=none,
-            emissions_ms=np.empty(0, dtype=np.int64),
+            emitted=none,
         )
 
     def records(self) -> pd.DataFrame:
