@@ -151,6 +151,10 @@ def results(
         list[str] | None, typer.Option(help="Only records of this sweep. Repeatable: a resumed sweep has two.")
     ] = None,
     status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Read what --json wrote to this file (.gz too), not the store. Repeatable."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Write a matrix, with plots and the papers' findings, as Markdown to this file.")
@@ -159,7 +163,7 @@ def results(
     """Show the records in the store, as a table or as JSON."""
     from faultline.operations import select_records
 
-    records, problems = select_records(matrix, sweep or (), status)
+    records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
         say(problem)
     if report:

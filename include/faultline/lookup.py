@@ -1,17 +1,21 @@
-"""Finding the one record that a user means: by file, by attempt, by the beginning of its id, or the last one."""
+"""Finding the record that a user means, by file, attempt, the beginning of its id, or the last; and saved arrays."""
 
 from __future__ import annotations
 
 import difflib
+import gzip
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from faultline.errors import ConfigError
 from faultline.record import Record
 from faultline.settings import Settings
 
 LAST = "last"
+_RECORDS = TypeAdapter(list[Record])
 
 
 def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
@@ -40,6 +44,29 @@ def read_record(path: Path) -> Record:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"]) or "file"
         raise ConfigError(f"{path}: {key}: {problem['msg']}; this is not a record that can be read") from None
+
+
+def read_saved(paths: Iterable[Path]) -> list[Record]:
+    """The records of the arrays that `results --json` wrote to these files (`.gz`: compressed), in order of attempt.
+
+    An attempt that stands in several of them is taken once. Raises ConfigError naming file, place and key.
+    """
+    found: dict[str, Record] = {}
+    for path in paths:
+        try:
+            text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            records = _RECORDS.validate_json(text)
+        except (OSError, EOFError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--from {path}: cannot be read ({why}); give a file of `results --json`") from None
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = ".".join(str(part) for part in problem["loc"]) or "file"
+            raise ConfigError(f"--from {path}: {key}: {problem['msg']}; give a file of `results --json`") from None
+        for record in records:
+            if found.setdefault(record.attempt, record) != record:
+                raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")
+    return [found[attempt] for attempt in sorted(found)]
 
 
 def _attempt(reference: str, known: list[str]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import get_args
 
 from faultline.config import suggest
 from faultline.errors import ConfigError
 from faultline.jars import verify
 from faultline.java import Java, find_java
+from faultline.lookup import read_saved
 from faultline.manifest import Manifests
 from faultline.matrices import MATRICES
 from faultline.quiet import longest_wait_s
@@ -16,7 +18,7 @@ from faultline.record import Record, Status
 from faultline.rehearsal import make_archive
 from faultline.schedule import NIGHTLY
 from faultline.settings import Settings, check_folders, load_settings
-from faultline.store import Store
+from faultline.store import Contents, Store
 from faultline.supervision import up
 
 Say = Callable[[str], None]
@@ -45,15 +47,16 @@ def bring_up(
 
 
 def select_records(
-    matrix: str | None, sweeps: Sequence[str], status: str | None
+    matrix: str | None, sweeps: Sequence[str], status: str | None, saved: Sequence[Path] = ()
 ) -> tuple[list[Record], tuple[str, ...]]:
     """Records by matrix, sweeps (all when empty) and status, and a line for each file that could not be read.
 
-    Raises ConfigError for a status, a matrix or a sweep that there is not.
+    They come from the store or, when given, from the files `saved`, which must be whole. Raises ConfigError for a
+    status, a matrix or a sweep that there is not.
     """
     _check_known("status", status, get_args(Status))
     settings = load_settings()
-    contents = Store(settings.results).read()
+    contents = Contents(tuple(read_saved(saved)), ()) if saved else Store(settings.results).read()
     _check_known("matrix", matrix, {*MATRICES, NIGHTLY, *(one.matrix for one in contents.records if one.matrix)})
     known = {one.sweep_id for one in contents.records if one.sweep_id} | Manifests(settings.results).ids()
     for sweep in sweeps:

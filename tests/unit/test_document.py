@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -20,12 +22,14 @@ from faultline.document.svg import Line, Mark, Panel, draw
 from faultline.document.tables import figures, words
 from faultline.errors import ConfigError
 from faultline.findings.catalogue import CLAIMS
+from faultline.lookup import read_saved
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix
 from faultline.record import KeysPart, Record, WorkPart
 from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
+ROOT = Path(__file__).parents[2]
 EVIL = "x|y`</td>\n![a](b)<script>"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
 NUMBERS = st.floats(0, 1e6)
@@ -267,6 +271,69 @@ def test_the_page_is_written_with_its_pictures_beside_it(tmp_path: Path) -> None
     assert all(f"({IMAGES}/{name})" in target.read_text() for name in pictures)
     with pytest.raises(ConfigError, match=r"--page .*new: cannot be written \(Is a directory\)"):
         write_page(made("executor_cores", "smoke"), target.parent)
+
+
+def test_saved_records_make_the_page_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    records = made("input_rate", "default")
+    put(tmp_path / "results", *records)
+    runner, page = CliRunner(), tmp_path / "page.md"
+    listed = runner.invoke(cli.app, ["results", "--json"]).stdout
+    assert runner.invoke(cli.app, ["results", "--page", str(page)]).exit_code == 0
+    of_the_store = page.read_text()
+    half = len(records) // 2
+    plain, packed = tmp_path / "all.json", tmp_path / "all.json.gz"
+    plain.write_text(json.dumps(json.loads(listed)[:half]))
+    packed.write_bytes(gzip.compress(listed.encode()))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "elsewhere"))
+    done = runner.invoke(cli.app, ["results", "--from", str(packed), "--from", str(plain), "--page", str(page)])
+    assert done.exit_code == 0 and page.read_text() == of_the_store, done.output
+    assert not (tmp_path / "elsewhere").exists(), "nothing is put into the store"
+    done = runner.invoke(cli.app, ["results", "--from", str(plain), "--json"])
+    assert [one["attempt"] for one in json.loads(done.stdout)] == [one.attempt for one in records[:half]]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "file: Invalid JSON"),
+        (b"{}", "file: Input should be a valid array"),
+        (b'[{"schema": 1}]', "0.matrix: Field required"),
+        (gzip.compress(b"[]")[:-4], "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_holds_no_saved_records_is_named(
+    content: bytes | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    path = tmp_path / ("a.json.gz" if content is None or content[:1] == b"\x1f" else "a.json")
+    if content is not None:
+        path.write_bytes(content)
+    failed = CliRunner().invoke(cli.app, ["results", "--from", str(path)])
+    assert isinstance(failed.exception, ConfigError), failed.output
+    assert str(failed.exception).startswith(f"--from {path}: {why}") and "\n" not in str(failed.exception)
+
+
+def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) -> None:
+    one = sample()
+    other = one.model_copy(update={"status": "invalid", "reasons": ["undrained: 3 records"]})
+    for name, record in (("a", one), ("b", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps([record.as_dict()]))
+    with pytest.raises(ConfigError, match=f"{one.attempt}: another file has another record"):
+        read_saved([tmp_path / "a.json", tmp_path / "b.json"])
+
+
+SAVED = sorted((ROOT / "docs" / "results" / "records").glob("*.json.gz"))
+
+
+@pytest.mark.parametrize("saved", SAVED, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_the_pages_in_the_docs_are_those_of_their_records(saved: Path, tmp_path: Path) -> None:
+    """When this fails after a change of the pages, write them again; docs/results/README.md tells how."""
+    name = saved.name.removesuffix(".json.gz")
+    write_page(read_saved([saved]), tmp_path / f"{name}.md")
+    for path in tmp_path.rglob("*.*"):
+        assert path.read_text() == (saved.parent.parent / path.relative_to(tmp_path)).read_text(), path.name
 
 
 def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
