@@ -133,21 +133,23 @@ def bins_of_seconds(tuples: Tuples, window: Window) -> pd.DataFrame:
 def bins_of_work(emitted: pd.DataFrame, batches: pd.DataFrame) -> pd.DataFrame:
     """Bins of the batches of a stage, each with the tuples that it emitted. (start_ns, end_ns, records)
 
-    `emitted`: emitted_ms, n. `batches`: start_ns, end_ns, sorted by their ends; they need not touch. A batch emitted
-    what was put out since the one before it ended. What no batch is known to have emitted counts at its instant.
+    `emitted`: emitted_ms, n. `batches`: start_ns, end_ns, sorted by their ends; they need not touch. What was put out
+    during none of them counts at its instant: its batch was stopped, or never reported.
     """
+    starts = batches["start_ns"].to_numpy(dtype=np.int64)
     ends = batches["end_ns"].to_numpy(dtype=np.int64)
     instants = emitted["emitted_ms"].to_numpy(dtype=np.int64) * 1_000_000
     weights = emitted["n"].to_numpy(dtype=np.int64)
     number = np.searchsorted(ends, instants)
     known = number < len(ends)
+    known[known] = instants[known] >= starts[number[known]]
     records = np.zeros(len(ends), dtype=np.int64)
     np.add.at(records, number[known], weights[known])
-    late = instants[~known]
+    alone = instants[~known]
     return pd.DataFrame(
         {
-            "start_ns": np.concatenate([batches["start_ns"].to_numpy(dtype=np.int64), late - SHORTEST_SPAN_NS]),
-            "end_ns": np.concatenate([ends, late]),
+            "start_ns": np.concatenate([starts, alone - SHORTEST_SPAN_NS]),
+            "end_ns": np.concatenate([ends, alone]),
             "records": np.concatenate([records, weights[~known]]),
         }
     )

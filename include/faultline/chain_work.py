@@ -36,18 +36,19 @@ def chain_work(directory: Path, window: Window) -> StagesPart | None:
     )
 
 
-def counted(directory: Path) -> pd.DataFrame | None:
-    """Batches of the stage whose output is the result, in order: start_ns, end_ns. None for an attempt without stages.
+def acknowledging(directory: Path) -> pd.DataFrame | None:
+    """Batches of the last stage, whose output is the result, in order: start_ns, end_ns. None without stages.
 
     The end is when the batch was reported, a little after it was committed.
     """
     lines = read_lines(directory / "topology.jsonl")
     if not lines:
         return None
+    persists = any("persist" in line["parallelism"] for line in events(lines, "started"))
     batches = [
         (int(line["wall_ns"]) - round(float(line["seconds"]) * NS), int(line["wall_ns"]))
         for line in events(lines, "batch")
-        if line["stage"] == "count"
+        if line["stage"] == ("persist" if persists else "count")
     ]
     return pd.DataFrame(batches, columns=["start_ns", "end_ns"]).sort_values("end_ns", ignore_index=True)
 

@@ -183,7 +183,7 @@ def results(
 
     if not records:
         found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"
-        say(found if matrix or sweep or status else "no records yet")
+        say(found if matrix or sweep or status or saved else "no records yet")
         return
     print_table(records)
 

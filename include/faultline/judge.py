@@ -16,7 +16,7 @@ from faultline.attempt import write_json
 from faultline.audit import checkpoint_bytes, logical_state_bytes
 from faultline.bands import sustained
 from faultline.bins import bins_of_work, median_span_s, throughput_rps
-from faultline.chain_work import chain_work, counted, store_was_not_read
+from faultline.chain_work import acknowledging, chain_work, store_was_not_read
 from faultline.evidence import Event
 from faultline.latency import summarise, write_histogram
 from faultline.measured import Measured, measured_of
@@ -132,8 +132,8 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     done = events(raw.generator, "done")
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
-    # Stages have batches, too: what one emits as it ends was not all counted in that second.
-    batches = counted(raw.directory)
+    # Stages have batches, too: what one emits as it ends was not all done in that second.
+    batches = acknowledging(raw.directory)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
     throughput = throughput_rps(done_by_batches, window)
     return Metrics(

@@ -122,15 +122,14 @@ def test_each_tuple_is_the_work_of_one_batch(lengths: list[tuple[int, int]], emi
         start = (times[-1][1] if times else 0) + pause
         times.append((start, start + length))
     work = bins_of_work(_emitted(*emissions), _batches(*times))
-    assert work["records"].sum() == sum(n for _, n in emissions)
-    for number, (_, end) in enumerate(times):
-        before = times[number - 1][1] * 1000 if number else -1
-        assert work["records"][number] == sum(n for at, n in emissions if before < at <= end * 1000)
+    assert work["records"].sum() == sum(n for _, n in emissions), "and nothing is lost in a pause"
+    for number, (start, end) in enumerate(times):
+        assert work["records"][number] == sum(n for at, n in emissions if start * 1000 <= at <= end * 1000)
     assert (work["end_ns"] > work["start_ns"]).all()
 
 
 def test_the_throughput_of_long_batches_is_not_that_of_the_seconds_they_end_in() -> None:
-    """A batch of 20 s that ends after the window was computed in it, for half its time; the pause before it was not."""
+    """A batch of 20 s that ends after the window was computed in it, for 8 s; the pause before it was not."""
     window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
     work = bins_of_work(_emitted((1_003_900, 100), (1_026_500, 400)), _batches((1_001, 1_004), (1_007, 1_027)))
     assert throughput_rps(work, window) == 400 * 8 / 20 / 10
@@ -138,8 +137,10 @@ def test_the_throughput_of_long_batches_is_not_that_of_the_seconds_they_end_in()
 
 def test_what_no_batch_reported_counts_when_it_came() -> None:
     window = Window(1_000 * NS, 1_005 * NS, 1_015 * NS, NS)
-    work = bins_of_work(_emitted((1_010_000, 30), (1_020_000, 50)), _batches())
-    assert throughput_rps(work, window) == 3
+    late = _emitted((1_010_000, 30), (1_020_000, 50))
+    assert throughput_rps(bins_of_work(late, _batches()), window) == 3
+    # Nor is it the work of the batch that came after it.
+    assert throughput_rps(bins_of_work(late, _batches((1_016, 1_030))), window) == 3
 
 
 def test_throughput_takes_the_share_of_a_bin_that_lies_in_the_window() -> None:

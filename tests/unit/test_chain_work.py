@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from faultline.chain_work import chain_work, counted, store_was_not_read, unstored
+from faultline.chain_work import acknowledging, chain_work, store_was_not_read, unstored
 from faultline.errors import InfrastructureError
 from faultline.record import StagesPart
 from faultline.window import Window
@@ -55,16 +55,17 @@ def test_totals_are_those_after_the_gate(tmp_path: Path) -> None:
     )
 
 
-def test_the_batches_that_count_are_known_by_their_times(tmp_path: Path) -> None:
-    assert counted(tmp_path) is None
+@pytest.mark.parametrize("last", ["count", "persist"])
+def test_the_batches_of_the_last_stage_are_known_by_their_times(tmp_path: Path, last: str) -> None:
+    assert acknowledging(tmp_path) is None
     journal(
         tmp_path,
-        {"event": "started", "parallelism": {"source": 1}},
-        {"event": "batch", "stage": "count", "seconds": 1.5, "wall_ns": 9_000_000_000},
+        {"event": "started", "parallelism": {"source": 1, "split": 1, "count": 1, last: 1}},
+        {"event": "batch", "stage": last, "seconds": 1.5, "wall_ns": 9_000_000_000},
         {"event": "batch", "stage": "split", "seconds": 1.0, "wall_ns": 9_500_000_000},
-        {"event": "batch", "stage": "count", "seconds": 8.0, "wall_ns": 8_100_000_000},
+        {"event": "batch", "stage": last, "seconds": 8.0, "wall_ns": 8_100_000_000},
     )
-    batches = counted(tmp_path)
+    batches = acknowledging(tmp_path)
     assert batches is not None
     rows = list(zip(batches["start_ns"], batches["end_ns"], strict=True))
     assert rows == [(100_000_000, 8_100_000_000), (7_500_000_000, 9_000_000_000)]

@@ -128,7 +128,7 @@ class Simulated:
             by_batch=none,
             by_second=none,
             produced=none,
-            emitted=none,
+            emitted=pd.DataFrame({"emitted_ms": [], "n": []}, dtype="int64"),
         )
 
     def records(self) -> pd.DataFrame:
