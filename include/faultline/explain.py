@@ -173,9 +173,11 @@ def _configuration(config: Mapping[str, Any]) -> str:
     def value(name: str) -> str:
         return plain(config.get(name, "?"))
 
+    stages = [value(key) for key in ("parallelism", "mechanisms") if config.get("workload") == "topology"]
     return " · ".join(
         [
             value("workload"),
+            *stages,
             f"{value('rate')} records/s",
             f"state {value('state_mb')} MB",
             f"interval {value('checkpoint_interval_s')} s",

@@ -281,7 +281,8 @@ MATRICES: dict[str, MatrixSpec] = {
             "Dynamic topology: what each mechanism is worth",
             "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "
             "together. `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's other "
-            "tests, and `latency` also shows what each mechanism costs when nothing is overloaded.",
+            "tests, and `latency` also shows what each mechanism costs when nothing is overloaded. Throughput counts "
+            "words; the rate, and what is at the source, are lines.",
             ("mechanisms", "parallelism"),
             {
                 "smoke": {**_TOPOLOGY, "mechanisms": ["all"], "parallelism": ["1-1-1"], **_SHORT},

@@ -23,7 +23,7 @@ from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix, PlannedCell
 from faultline.operations import bring_up
 from faultline.points import Point, points_of
-from faultline.preparing import check_capacity, check_source
+from faultline.preparing import check_here
 from faultline.record import Record
 from faultline.settings import Settings, load_settings
 from faultline.single import split_words
@@ -57,8 +57,7 @@ def matrix_of(form: Mapping[str, Any]) -> Matrix:
     spec = MATRICES[DAG_ID]
     matrix = Matrix.under({**spec.complete(str(form.get("preset", DEFAULT))), **form}, spec.axes)
     for config in {cell.config for cell in matrix.cells("unnamed")}:
-        check_capacity(config)
-        check_source(config)
+        check_here(config)
     return matrix
 
 

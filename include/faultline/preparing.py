@@ -73,10 +73,7 @@ def prepare(
     """
     wait_s = longest_wait_s()
     check_folders(settings)
-    check_capacity(order.config)
-    check_source(order.config)
-    if order.config.workload == "topology":
-        topology.check_services(order.config)
+    check_here(order.config)
     await_machine(settings, cancelled=cancelled)
     await_services(settings, order.config)
     if wait_s:
@@ -150,6 +147,14 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
         "prepared_wall_ns": time.time_ns(),
         "environment": describe(settings, order.config, java),
     }
+
+
+def check_here(config: Configuration) -> None:
+    """Refuses what this machine cannot run: too large executors, a source or a store that is not there."""
+    check_capacity(config)
+    check_source(config)
+    if config.workload == "topology":
+        topology.check_services(config)
 
 
 def check_capacity(config: Configuration) -> None:

@@ -14,6 +14,7 @@ from faultline.event_names import EDGES, label, split_name
 from faultline.plots import time_figure
 from faultline.record import Record, RecoveryPart
 from faultline.table import NONE, count, lasting, macro, macro_of, milliseconds, name_of, seconds, share, signed
+from faultline.workloads import TRAITS
 
 _VERDICTS = {
     "invalid": "Measured, but not valid:",
@@ -67,7 +68,9 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
     except (OSError, ValueError, RecursionError) as error:
         return None, f"{shown} cannot be read ({type(error).__name__})."
     try:
-        return time_figure(series, rate=_rate(record), machine_cores=record.environment.cores), ""
+        # A rate in records is no line among words.
+        offered = _rate(record) if _counts(record) == "records" else None
+        return time_figure(series, rate=offered, machine_cores=record.environment.cores), ""
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
 
@@ -79,6 +82,12 @@ def _rate(record: Record) -> float | None:
         return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
     except OverflowError:
         return None
+
+
+def _counts(record: Record) -> str:
+    """What the throughput of the record's workload is of."""
+    traits = TRAITS.get(str(record.config.get("workload")))
+    return "records" if traits is None else traits.counts
 
 
 def _caption(has_fault: bool) -> str:
@@ -95,13 +104,15 @@ def _headline(record: Record) -> list[dict[str, str]]:
     """The figures that one looks for first."""
     metrics, recovery, latency = record.metrics, record.metrics.recovery, record.metrics.latency_ms
     rate = _rate(record)
-    offered = f"of {rate:,.0f} offered" if rate is not None else ""
+    counts = _counts(record)
+    lines = "" if counts == "records" else "records/s "
+    offered = f"of {rate:,.0f} {lines}offered" if rate is not None else ""
     beside = ", ".join(part for part in (offered, lasting(record)) if part)
     used = [value for value in metrics.cpu_cores.model_dump().values() if value is not None]
     tiles = [
         _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
         _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
-        _tile("Throughput", count(metrics.throughput_rps), "records/s", beside),
+        _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", beside),
         _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", ""),
     ]
     if recovery.recovered is not None:

@@ -18,7 +18,7 @@ from faultline.config import BUILT_IN_PATHS, Configuration, parse_configuration,
 from faultline.demo import await_dags
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.operations import bring_up, require
-from faultline.preparing import Order, check_capacity, check_source
+from faultline.preparing import Order, check_here
 from faultline.processes import clean_environment
 from faultline.progress import current_attempt, describe, phase_of
 from faultline.record import Record
@@ -48,8 +48,7 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
         if not bookkeeping["repetition"].isdigit():
             raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
         bookkeeping["repetition"] = int(bookkeeping["repetition"])
-    check_capacity(config)
-    check_source(config)
+    check_here(config)
     Order(config, **bookkeeping)
     return {**config.model_dump(mode="json"), **bookkeeping}
 

@@ -27,7 +27,7 @@ class Traits:
     """Fixed properties of a workload.
 
     `own`: parameters that only it understands. `words`: it counts words, so its state can be preloaded. `real_time`:
-    it can run in Spark's real-time mode.
+    it can run in Spark's real-time mode. `counts`: what its throughput is of.
     """
 
     own: tuple[str, ...] = ()
@@ -35,6 +35,7 @@ class Traits:
     python_workers: bool = False
     real_time: bool = False
     skewed: bool = False
+    counts: str = "records"
 
 
 _NEXMARK = ("query", "source", "events", "batch_events", "preload_events", "watermark_s", "disorder")
@@ -46,7 +47,7 @@ TRAITS: dict[str, Traits] = {
     "stock_group_by": Traits(own=_STOCK, skewed=True),
     "stock_join": Traits(own=_STOCK, skewed=True),
     "nexmark": Traits(own=_NEXMARK),
-    "topology": Traits(own=("mechanisms", "parallelism", "topology"), skewed=True, python_workers=True),
+    "topology": Traits(own=("mechanisms", "parallelism", "topology"), skewed=True, python_workers=True, counts="words"),
     "known_truth": Traits(own=("truth",), words=True),
 }
 

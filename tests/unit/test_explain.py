@@ -195,6 +195,11 @@ def test_a_gap_ends_the_chain_of_bars(settings: Settings) -> None:
     assert [span.name for span in fault.spans] == ["detection", "watched on"]
 
 
+def test_a_chain_is_named_by_its_stages_and_mechanisms(settings: Settings) -> None:
+    stored(settings, sample(workload="topology", parallelism="1-2-2", mechanisms="replay"))
+    assert "topology · 1-2-2 · replay · " in " ".join(text_of(settings).split())
+
+
 def test_a_control_has_no_fault(settings: Settings) -> None:
     stored(settings, sample(fault="none", timeline={k: TIMELINE[k] for k in ("gate", "measured_from")}))
     text = text_of(settings)

@@ -125,6 +125,12 @@ def test_a_measured_attempt_has_its_figure_and_its_timeline(tmp_path: Path) -> N
     assert len(found.scripts[0]) < 100_000, "numbers are rounded, data stays small"
 
 
+def test_the_words_of_a_chain_are_not_held_against_its_lines(tmp_path: Path) -> None:
+    chain = sample(workload="topology", rate=200.0)
+    assert "words/s" in page([chain], tmp_path).text and "of 200 records/s offered" in page([chain], tmp_path).text
+    assert "words/s" not in page([sample(rate=200.0)], tmp_path).text
+
+
 def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: Path) -> None:
     impact = {"dip_depth": 0.874, "silence_s": 7.8123, "lag_area_record_s": 12_345.6}
     record = sample(

@@ -14,6 +14,7 @@ from faultline import topology
 from faultline.attempt import Attempt, write_json
 from faultline.config import Configuration, parse_configuration
 from faultline.errors import ConfigError
+from faultline.single import describe_faults
 from faultline.spark_conf import configured_settings
 from faultline.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
 
@@ -149,6 +150,9 @@ def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setenv(topology.MEMCACHED, "127.0.0.1:1")
     with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
         topology.check_services(queue)
+    words = ["parallelism=1-1-1-1", "mechanisms=delayed_persistence", 'topology={"queue": "memcached"}']
+    with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
+        describe_faults("topology", words)  # nor does a dry run pass it
     monkeypatch.setenv(topology.MEMCACHED, "somewhere")
     with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 'somewhere' is no address; give HOST:PORT"):
         topology.check_services(queue)
