@@ -44,19 +44,18 @@ def acknowledging(directory: Path) -> pd.DataFrame | None:
     lines = read_lines(directory / "topology.jsonl")
     if not lines:
         return None
-    persists = any("persist" in line["parallelism"] for line in events(lines, "started"))
+    last = "persist" if _persists(lines) else "count"
     batches = [
         (int(line["wall_ns"]) - round(float(line["seconds"]) * NS), int(line["wall_ns"]))
         for line in events(lines, "batch")
-        if line["stage"] == ("persist" if persists else "count")
+        if line["stage"] == last
     ]
     return pd.DataFrame(batches, columns=["start_ns", "end_ns"]).sort_values("end_ns", ignore_index=True)
 
 
 def store_was_not_read(directory: Path) -> bool:
     """Whether a chain that persists ended before it had written what waited, and read its store back."""
-    started = events(read_lines(directory / "topology.jsonl"), "started")
-    return any("persist" in line["parallelism"] for line in started) and not (directory / "stored.json").exists()
+    return _persists(read_lines(directory / "topology.jsonl")) and not (directory / "stored.json").exists()
 
 
 def unstored(directory: Path) -> int | None:
@@ -72,6 +71,10 @@ def unstored(directory: Path) -> int | None:
     known = counts.dropna()
     final: dict[str, int] = dict(zip(known["key"], known["final"].astype("int64"), strict=True))
     return sum(stored.get(key) != final.get(key) for key in {*stored, *final})
+
+
+def _persists(lines: Sequence[Line]) -> bool:
+    return any("persist" in line["parallelism"] for line in events(lines, "started"))
 
 
 def _total(lines: Sequence[Line], event: str) -> int:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from faultline.entry import Entry, content_of
-from faultline.record import SCHEMA_PATH, Record, place_problem
+from faultline.record import SCHEMA_PATH, Record, content_problem, place_problem
 
 FILE = ".index.sqlite3"
 # Another process may be writing what it has just parsed.
@@ -296,9 +296,7 @@ def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tupl
         _require_usable(record.model_dump(by_alias=True))
         content = (to_json(record.config).decode(), to_json(content_of(record)).decode())
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
-        problem = f"{key}: {first['msg']}"
+        problem = content_problem(error)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except (ValueError, OverflowError, RecursionError) as error:

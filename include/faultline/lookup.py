@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from faultline.errors import ConfigError
-from faultline.record import Record
+from faultline.record import Record, content_problem
 from faultline.settings import Settings
 
 LAST = "last"
@@ -41,9 +41,7 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a record's file or an attempt") from None
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in problem["loc"]) or "file"
-        raise ConfigError(f"{path}: {key}: {problem['msg']}; this is not a record that can be read") from None
+        raise ConfigError(f"{path}: {content_problem(error)}; this is not a record that can be read") from None
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
@@ -60,9 +58,7 @@ def read_saved(paths: Iterable[Path]) -> list[Record]:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(f"--from {path}: cannot be read ({why}); give a file of `results --json`") from None
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in problem["loc"]) or "file"
-            raise ConfigError(f"--from {path}: {key}: {problem['msg']}; give a file of `results --json`") from None
+            raise ConfigError(f"--from {path}: {content_problem(error)}; give a file of `results --json`") from None
         for record in records:
             if found.setdefault(record.attempt, record) != record:
                 raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 SCHEMA = 1
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-1.schema.json"
@@ -274,6 +274,12 @@ def generate_schema() -> dict[str, Any]:
     """The JSON Schema of Record, as committed under `schemas/`."""
     schema = Record.model_json_schema(by_alias=True, mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def content_problem(error: ValidationError) -> str:
+    """The first thing that is wrong with what should be a record: its key, `file` for the whole, and why."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'file'}: {first['msg']}"
 
 
 def place_problem(record: Record, folder: str, stem: str) -> str | None:

@@ -16,7 +16,7 @@ import jsonschema
 from pydantic import ValidationError
 
 from faultline.errors import ConfigError, InfrastructureError
-from faultline.record import Record, Status, committed_schema, place_problem
+from faultline.record import Record, Status, committed_schema, content_problem, place_problem
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # What file systems without hard links say, such as some that are shared over a network.
@@ -112,9 +112,7 @@ class Store:
                 else:
                     records.append(record)
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                key = ".".join(str(part) for part in first["loc"]) or "file"
-                problems.append(f"{path}: {key}: {first['msg']}; move it away or measure again")
+                problems.append(f"{path}: {content_problem(error)}; move it away or measure again")
             except OSError as error:
                 problems.append(f"{path}: {error.strerror}; check its permissions")
         return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
