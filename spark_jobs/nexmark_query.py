@@ -23,6 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from running import Config, await_executors, milliseconds, newest_commit, run
 
 POLL_S = 0.1
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+# While the state is filled no batch is evidence, and every version of a large state would fill the disk.
+RETAINED_WHILE_FILLING = 5
 
 
 def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
@@ -34,7 +37,7 @@ def streams(spark: SparkSession, config: Config, query: Query) -> Streams:
         .load()
         .select(F.col("value").alias("n"))
     )
-    events = Events(numbers, Rules.of(config["rules"]))
+    events = Events(numbers, Rules.of(config["rules"]), config["reads"])
     made = Streams(events.person(), events.auction(), events.bid())
     return query.timed(made, milliseconds(config["watermark_s"]))
 
@@ -53,11 +56,15 @@ def committed(checkpoint: Path) -> int:
     return newest_commit(checkpoint) + 1
 
 
-def preload(running: StreamingQuery, checkpoint: Path, batches: int, end: Path) -> None:
-    """Lets the query commit so many batches, and ends it. Raises what the query raises."""
-    while committed(checkpoint) < batches and not end.exists():
+def preload(spark: SparkSession, config: Config, batches: int, end: Path) -> None:
+    """Runs the query until it has committed so many batches, and ends it. Raises what the query raises."""
+    measured = spark.conf.get(RETAINED)
+    spark.conf.set(RETAINED, RETAINED_WHILE_FILLING)
+    running = start(spark, config)
+    while committed(Path(config["checkpoint"])) < batches and not end.exists():
         running.awaitTermination(POLL_S)
     running.stop()
+    spark.conf.set(RETAINED, measured)
 
 
 def through_kafka(config: Config) -> None:
@@ -82,13 +89,11 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     await_executors(spark, config["executors"])
     spark.streams.addListener(ProgressLog(Path(config["listener_log"])))
-    running = start(spark, config)
-    filling = -(-config["preload_events"] // config["batch_events"])
-    checkpoint, end = Path(config["checkpoint"]), Path(config["stop_file"])
+    filling, end = config["preload_batches"], Path(config["stop_file"])
     # A driver that was started again finds the state filled.
-    if committed(checkpoint) < filling:
-        preload(running, checkpoint, filling, end)
-        running = start(spark, config)
+    if committed(Path(config["checkpoint"])) < filling:
+        preload(spark, config, filling, end)
+    running = start(spark, config)
     while not running.awaitTermination(POLL_S):
         if end.exists():
             running.stop()

@@ -2,9 +2,9 @@
 
     spark-submit nexmark_source.py --config FILE
 
-The configuration: rules (of `nexmark.events.Rules`), events, repetitions, streams (a list of lists of names), target.
-Written to `target` as JSON: a list of {"streams", "cpu_s"}, one entry for each repetition; the first run of each list
-of streams, in which Java still compiles, is left out.
+The configuration: rules (of `nexmark.events.Rules`), events, repetitions, reads (a list of lists of kinds), target.
+Written to `target` as JSON: a list of {"reads", "cpu_s"}, one entry for each repetition; the first run of each list of
+kinds, in which Java still compiles, is left out.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def main() -> None:
     config = json.loads(options.config.read_text())
     spark = SparkSession.builder.getOrCreate()
     numbers = spark.range(0, config["events"], 1, 2).withColumnRenamed("id", "n")
-    events = Events(numbers, Rules.of(config["rules"]))
+    rules = Rules.of(config["rules"])
     found = []
-    for names in config["streams"]:
+    for reads in config["reads"]:
+        events = Events(numbers, rules, reads)
         for repetition in range(config["repetitions"] + 1):
             before = cpu_s(spark)
-            for name in names:
+            for name in reads:
                 getattr(events, name)().write.format("noop").mode("append").save()
             if repetition:
-                found.append({"streams": names, "cpu_s": cpu_s(spark) - before})
+                found.append({"reads": reads, "cpu_s": cpu_s(spark) - before})
     Path(config["target"]).write_text(json.dumps(found))
     spark.stop()
 

@@ -13,7 +13,7 @@ from typing import Any
 from fault.errors import PlanError
 from fault.plan import LASTING, Fault, FaultPlan
 from faultline.known_truth.script import parse_script
-from faultline.nexmark import KAFKA_RATE, MAX_EVENT_RATE, RATE, WATERMARK_S, take_events
+from faultline.nexmark import ENGINE_DEFAULTS, KAFKA_RATE, MAX_EVENT_RATE, RATE, WATERMARK_S, take_events
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 from faultline.topology import parallelism, take_mechanisms, take_rules
 from generators.curve import parse_curve
@@ -85,8 +85,8 @@ def own_defaults(workload: Any, source: Any = None) -> dict[str, Any]:
         return {"fault": "driver"}  # the one process that it is
     if workload == "nexmark":
         # The suite's; and events from the engine keep no schedule that a fault could delay.
-        rate = KAFKA_RATE if source == "kafka" else RATE
-        return {"rate": rate, "watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+        suite = {"watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+        return {**suite, "rate": KAFKA_RATE} if source == "kafka" else {**suite, "rate": RATE, **ENGINE_DEFAULTS}
     return TOPOLOGY_DEFAULTS if workload == "topology" else {}
 
 

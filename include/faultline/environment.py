@@ -17,8 +17,10 @@ import psutil
 
 from faultline.config import Configuration
 from faultline.settings import Settings
-from faultline.spark_conf import configured_settings, engine_settings
+from faultline.spark_conf import NEXMARK_SETTINGS, configured_settings, engine_settings
 
+# Programs in spark_jobs/ that are no part of a workload.
+READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
 PACKAGES = ("apache-airflow", "pyspark", "confluent-kafka", "faultline")
 
 
@@ -44,11 +46,21 @@ def versions(settings: Settings, java: str) -> dict[str, str]:
 
 
 def default_build(settings: Settings, java: str) -> str:
-    """Label of the software under test: a hash of engine versions and engine settings, 10 hex digits."""
+    """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits."""
     known = versions(settings, java)
     engine = {name: known[name] for name in ("pyspark", "kafka", "java")}
-    content = json.dumps([engine, engine_settings(), kafka_conf(settings)], sort_keys=True)
+    conf = {**engine_settings(), **NEXMARK_SETTINGS}
+    content = json.dumps([engine, conf, kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
+def programs(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file that runs as a workload, by its path; programs that only read what a run left are none."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.endswith("_tuples")
+    }
 
 
 def kafka_version(settings: Settings) -> str:

@@ -220,6 +220,8 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         ],
         clock_jump_ms=raw.clock_jump_ms,
         store_not_read=store_was_not_read(raw.directory),
+        last_batch_lost=not is_paced(raw.attempt.config)
+        and all(commit.committed_wall_ns < window.end_ns for commit in raw.commits),
         besides=besides,
     )
 

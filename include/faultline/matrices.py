@@ -14,7 +14,7 @@ from typing import Any
 
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
-from faultline.nexmark import QUERIES, RATE, WATERMARK_S
+from faultline.nexmark import ENGINE_DEFAULTS, QUERIES, RATE, WATERMARK_S
 from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
@@ -79,7 +79,6 @@ _SATURATED: dict[str, Any] = {
     "warmup_s": 30.0,
     "duration_s": 30.0,
 }
-# One JVM for both cores: a second one would compile everything again. Cores beyond it are the driver's.
 _NEXMARK: dict[str, Any] = {
     "workload": "nexmark",
     "rate": [RATE],
@@ -89,11 +88,7 @@ _NEXMARK: dict[str, Any] = {
     "disorder": 0.0,
     "fault": "none",
     "state_mb": 0.0,
-    "commit_mode": "aligned-changelog",
-    "snapshot_interval_s": 30.0,  # as often as Flink's checkpoints in its lists
-    "executors": 1,
-    "executor_cores": 2,
-    "executor_memory_mb": 2048,
+    **ENGINE_DEFAULTS,
 }
 _FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
 

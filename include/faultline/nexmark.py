@@ -25,6 +25,15 @@ RATE = 100_000.0
 MAX_EVENT_RATE = 1e9
 # Records per second through Kafka, where both are the same.
 KAFKA_RATE = 2_000.0
+# How queries over the engine's own events run, alone as in the matrix: one JVM for both cores, since a second one would
+# compile everything again, and snapshots as often as Flink's checkpoints in its lists.
+ENGINE_DEFAULTS: dict[str, Any] = {
+    "commit_mode": "aligned-changelog",
+    "snapshot_interval_s": 30.0,
+    "executors": 1,
+    "executor_cores": 2,
+    "executor_memory_mb": 2048,
+}
 # Queries whose results wait for a watermark: something later must come before the last of them do.
 AWAITING_TIME = ("q4", "q5", "q6", "q7", "q8", "q9", "q11")
 # What watermarks wait for, in the suite.
@@ -38,6 +47,12 @@ STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 MIDDLE_BATCH = 2_000_000
 LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
 SMALLER_BATCH = 500_000
+KINDS = ("person", "auction", "bid")
+# The kinds of events that a query reads; all others read bids alone.
+READS: Mapping[str, tuple[str, ...]] = {
+    "q3": ("person", "auction"), "q4": ("auction", "bid"), "q6": ("auction", "bid"), "q8": ("person", "auction"),
+    "q9": ("auction", "bid"), "q20": ("auction", "bid"), "q23": KINDS,
+}  # fmt: skip
 # A rate curve becomes one expression, in which each piece is a case.
 MOST_PIECES = 20
 
@@ -120,6 +135,11 @@ def batch_events(config: Configuration) -> int:
     """Events of a batch: those asked for, or what suits the query."""
     suits = BATCH_EVENTS if config.query in STATELESS else MIDDLE_BATCH if config.query in LIGHT else SMALLER_BATCH
     return config.batch_events or suits
+
+
+def reads(query: str) -> tuple[str, ...]:
+    """The kinds of events that a query reads."""
+    return READS.get(query, ("bid",))
 
 
 def preload_batches(config: Configuration) -> int:

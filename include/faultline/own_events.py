@@ -49,14 +49,17 @@ class Numbering(Schedule):
 def harvest(config: Path) -> None:
     """Writes the three tables of a harvest, as the configuration of `faultline.harvesting.gather` says.
 
-    Records and counts stay empty: nothing is kept of single events. Raises InfrastructureError when the first batches
-    are gone, since the next one would then count as all of them.
+    Records and counts stay empty: nothing is kept of single events. Batches that filled the state are gone, but for the
+    last of them. Raises InfrastructureError when batches after the gate are gone, too: nobody could say how large the
+    next one was.
     """
     wanted = json.loads(config.read_text())
     batches = json.loads(Path(wanted["batches"]).read_text())["batches"]
-    first = min(int(batch["batch"]) for batch in batches)
-    if first:
-        raise InfrastructureError(f"{config.parent.name}: batches before {first} are gone; raise batch_events")
+    first = min(batches, key=lambda batch: int(batch["batch"]))
+    if first["batch"] and first["committed_wall_ns"] > _gate_ns(config.parent):
+        raise InfrastructureError(
+            f"{config.parent.name}: batches before {first['batch']} are gone, some of them measured; raise batch_events"
+        )
     target = Path(wanted["target"])
     target.mkdir(parents=True, exist_ok=True)
     tables = {"records": RECORDS.empty_table(), "tuples": tuples(batches), "counts": COUNTS.empty_table()}
@@ -67,9 +70,13 @@ def harvest(config: Path) -> None:
 
 
 def tuples(batches: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """One row for each batch with events: when they were taken in, when their batch was committed, and how many."""
-    rows, before = [], 0
-    for batch in sorted(batches, key=lambda one: int(one["batch"])):
+    """One row for each batch with events: when they were taken in, when their batch was committed, and how many.
+
+    Of the first batch that is known nobody knows how large it was, unless it is batch 0: it has no row.
+    """
+    rows, ordered = [], sorted(batches, key=lambda one: int(one["batch"]))
+    before = int(ordered[0]["end_offsets"][ROW]) if ordered and ordered[0]["batch"] else 0
+    for batch in ordered:
         end = int(batch["end_offsets"][ROW])
         if end > before:
             planned, committed = int(batch["planned_wall_ns"]) // MS, int(batch["committed_wall_ns"]) // MS
@@ -79,3 +86,7 @@ def tuples(batches: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.table(
         [pa.array(list(values), field.type) for values, field in zip(columns, TUPLES, strict=True)], schema=TUPLES
     )
+
+
+def _gate_ns(attempt: Path) -> int:
+    return int(json.loads((attempt / "gate.json").read_text())["t0_wall_ns"])

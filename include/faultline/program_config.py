@@ -64,8 +64,9 @@ def _nexmark(attempt: Attempt, config: Configuration) -> dict[str, Any]:
         **common,
         "watermark_s": config.watermark_s,
         "rules": {**nexmark.rules(config, attempt.read()["repetition"]), "curve": nexmark.pieces(config)},
+        "reads": nexmark.reads(config.query),
         "batch_events": nexmark.batch_events(config),
-        "preload_events": config.preload_events,
+        "preload_batches": nexmark.preload_batches(config),
         "executors": config.executors,
         "slots": config.executors * config.executor_cores,
     }

@@ -17,7 +17,6 @@ from faultline import topology
 from faultline.attempt import Attempt
 from faultline.class_data import archive_option
 from faultline.config import Configuration
-from faultline.nexmark import preload_batches
 from faultline.settings import HOST, Settings
 from faultline.workloads import is_paced
 
@@ -95,14 +94,12 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     changelog = config.commit_mode == "aligned-changelog"
     interval_s = config.checkpoint_interval_s if is_paced(config) else SHORTEST_BATCH_S
     batches = math.ceil((config.warmup_s + config.duration_s) / interval_s)
-    if not is_paced(config):
-        batches += preload_batches(config)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
         "spark.executor.cores": str(config.executor_cores),
         "spark.executor.memory": f"{config.executor_memory_mb}m",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
-        # The batch boundaries are evidence: none may be purged before the harvest.
+        # The batch boundaries are evidence: none of the measured run may be purged before the harvest.
         "spark.sql.streaming.minBatchesToRetain": str(batches + EXTRA_BATCHES),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(changelog).lower(),
     }

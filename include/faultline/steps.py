@@ -27,6 +27,7 @@ from faultline.children import (
 from faultline.closing import heal_leftovers
 from faultline.config import MAX_RESTARTS, Configuration
 from faultline.errors import Cancelled, InfrastructureError
+from faultline.journal import read_journal
 from faultline.nexmark import AWAITING_TIME, batch_events, preload_batches
 from faultline.processes import Entry, process_of
 from faultline.settings import Settings
@@ -140,11 +141,15 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     )
     if not is_paced(config):
         entry = _start_supervisor(attempt, settings)
-        # One more than the batches that fill the state: the query has begun again by then.
         filled = {"0": preload_batches(config) * batch_events(config) + 1}
+        runs = 2 if config.preload_events else 1
         what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
         limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
-        _await_commit(attempt, entry, what, lambda: _batches_with(attempt, filled) >= 1, limit_s)
+
+        def filled_and_begun() -> bool:
+            return _batches_with(attempt, filled) >= 1 and _in_run(attempt, runs)
+
+        _await_commit(attempt, entry, what, filled_and_begun, limit_s)
         return entry
     # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
     batches = 2 if JOBS[config.workload].event_time else 1
@@ -157,6 +162,13 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     entry = _start_supervisor(attempt, settings)
     _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
     return entry
+
+
+def _in_run(attempt: Attempt, number: int) -> bool:
+    """Whether the query has been started so often, and the last start has ended a batch."""
+    lines = read_journal(attempt.listener_journal)
+    runs = [line["run_id"] for line in lines if line["event"] == "started"]
+    return len(runs) >= number and any(line["event"] == "progress" and line["run_id"] == runs[-1] for line in lines)
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:

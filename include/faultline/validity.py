@@ -37,6 +37,7 @@ class Findings:
 
     `baseline_*`: values of the pre-fault bins. `outcomes`: how each planned fault was settled, in order.
     `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
+    `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
     """
 
     configuration: Configuration
@@ -54,6 +55,7 @@ class Findings:
     chain_problems: Sequence[str]
     clock_jump_ms: float | None = None
     store_not_read: bool = False
+    last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     besides: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -157,7 +159,10 @@ def fault_in_control(findings: Findings) -> str | None:
 
 
 def drain_incomplete(findings: Findings) -> str | None:
-    """The engine did not reach the end of the input, so the audit would count what was merely late."""
+    """The engine did not reach the end of the input, so the audit would count what was merely late; or its last batch
+    used CPU in the window, and counted for nothing."""
+    if findings.last_batch_lost:
+        return "the batch in work at the end of the window was not committed; lower batch_events"
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 

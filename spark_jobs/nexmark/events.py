@@ -13,6 +13,7 @@ persons (in the suite 1,000 is added to a bidder twice, so that bids name person
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -49,6 +50,7 @@ STEP = float(f"{10 ** (6 / 4096) - 1:.12g}")
 # What makes a channel's id of its number.
 ID_FACTOR, ID_MODULUS = 2_654_435_761, 2_147_483_647
 
+KINDS = ("person", "auction", "bid")
 PERSON = ("id", "name", "emailAddress", "creditCard", "city", "state", "dateTime", "extra")
 AUCTION = ("id", "itemName", "description", "initialBid", "reserve", "dateTime", "expires", "seller", "category",
            "extra")  # fmt: skip
@@ -122,13 +124,28 @@ def _tupled(value: Any) -> Any:
 
 
 class Events:
-    """The three streams as DataFrames, from one with the column `n`, the number of an event (long)."""
+    """The three streams as DataFrames, from one with the column `n`, the number of an event (long).
 
-    def __init__(self, numbers: DataFrame, rules: Rules) -> None:
-        self._numbers, self._rules = numbers, rules
+    A generator makes all events, whatever is read of them. So events of kinds that are not among `reads` are made as
+    well, on their way into the first stream that is read, and thrown away there.
+    """
+
+    def __init__(self, numbers: DataFrame, rules: Rules, reads: Sequence[str] = KINDS) -> None:
+        self._numbers, self._rules, self._reads = numbers, rules, reads
 
     def person(self) -> DataFrame:
         """Columns PERSON and `n`."""
+        return self._made("person")
+
+    def auction(self) -> DataFrame:
+        """Columns AUCTION and `n`."""
+        return self._made("auction")
+
+    def bid(self) -> DataFrame:
+        """Columns BID and `n`."""
+        return self._made("bid")
+
+    def _person(self) -> dict[str, Column]:
         rules = self._rules
         a, b, c = (_hash(rules, salt) for salt in (1, 2, 3))
         name = F.concat_ws(" ", _one_of(FIRST_NAMES, _bits(a, 0, 16)), _one_of(LAST_NAMES, _bits(a, 16, 16)))
@@ -146,10 +163,9 @@ class Events:
         }
         lengths = (F.length(fields[name]) for name in ("name", "emailAddress", "creditCard", "city", "state"))
         rest = F.lit(rules.sizes[0] - PERSON_FIXED) - reduce(add, lengths)
-        return self._made(0, {**fields, "extra": _extra(_hash(rules, 4), rest)})
+        return {**fields, "extra": _extra(_hash(rules, 4), rest)}
 
-    def auction(self) -> DataFrame:
-        """Columns AUCTION and `n`."""
+    def _auction(self) -> dict[str, Column]:
         rules = self._rules
         a, b, c = (_hash(rules, salt) for salt in (5, 6, 7))
         last_person = _last(rules, 0)
@@ -173,10 +189,9 @@ class Events:
             "category": F.lit(FIRST_CATEGORY) + _bits(b, 0, 10) % CATEGORIES,
         }
         rest = F.lit(rules.sizes[1] - AUCTION_FIXED) - F.length(name) - F.length(description)
-        return self._made(1, {**fields, "extra": _extra(_hash(rules, 10), rest)})
+        return {**fields, "extra": _extra(_hash(rules, 10), rest)}
 
-    def bid(self) -> DataFrame:
-        """Columns BID and `n`."""
+    def _bid(self) -> dict[str, Column]:
         rules = self._rules
         a, b = _hash(rules, 11), _hash(rules, 12)
         last_auction = _last(rules, 1)
@@ -197,20 +212,32 @@ class Events:
             "url": F.when(hot, _one_of(_HOT_URLS, _bits(b, 0, 2))).otherwise(_url(number)),
             "dateTime": F.timestamp_millis(_time_ms(rules)),
         }
-        return self._made(2, {**fields, "extra": _extra(b, F.lit(rules.sizes[2] - BID_FIXED))})
+        return {**fields, "extra": _extra(b, F.lit(rules.sizes[2] - BID_FIXED))}
 
-    def _made(self, kind: int, fields: dict[str, Column]) -> DataFrame:
+    def _made(self, kind: str) -> DataFrame:
         """The events of a kind, with all of their fields, whatever is read of them.
 
         The filter looks at every field, and holds for all events but one in 2^64. `spark_partition_id` is no function
         of its arguments, so the optimiser neither moves the filter below the fields nor computes them again above it.
         """
-        start = sum(self._rules.proportions[:kind])
-        turn = F.col("n") % self._rules.total
-        chosen = self._numbers.where((turn >= start) & (turn < start + self._rules.proportions[kind]))
-        made = chosen.select("n", *(column.alias(name) for name, column in fields.items()),
-                             F.spark_partition_id().alias("made_in"))  # fmt: skip
+        rows = self._numbers
+        if kind == self._reads[0]:
+            for other in (one for one in KINDS if one not in self._reads):
+                # A case: what stands behind an `or` would be computed for every row, as far as it is used twice.
+                looked_at = F.when(self._is(other), F.xxhash64(*self._fields(other).values()))
+                rows = rows.where(looked_at.otherwise(F.spark_partition_id()) == F.spark_partition_id())
+        fields = self._fields(kind)
+        made = rows.where(self._is(kind)).select("n", *(column.alias(name) for name, column in fields.items()),
+                                                 F.spark_partition_id().alias("made_in"))  # fmt: skip
         return made.where(F.xxhash64(*fields) != F.col("made_in")).drop("made_in")
+
+    def _fields(self, kind: str) -> dict[str, Column]:
+        return {"person": self._person, "auction": self._auction, "bid": self._bid}[kind]()
+
+    def _is(self, kind: str) -> Column:
+        place = KINDS.index(kind)
+        start, turn = sum(self._rules.proportions[:place]), F.col("n") % self._rules.total
+        return (turn >= start) & (turn < start + self._rules.proportions[place])
 
 
 def _hash(rules: Rules, salt: int) -> Column:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from faultline.config import parse_configuration
-from faultline.nexmark import AWAITING_TIME, QUERIES, pieces, rules
+from faultline.nexmark import AWAITING_TIME, KINDS, QUERIES, pieces, reads, rules
 from faultline.settings import ROOT
 from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
@@ -49,21 +49,34 @@ def test_whole_events_are_made_and_whole_results_arrive(spark: SparkSession, que
     from nexmark import events as made
     from nexmark.catalogue import Streams, load
 
-    rows = made.Events(spark.range(1000).withColumnRenamed("id", "n"), made.Rules())
+    assert set(reads(query)) == streams_of(query)
+    rows = made.Events(spark.range(1000).withColumnRenamed("id", "n"), made.Rules(), reads(query))
     results = load(query).build(spark, Streams(rows.person(), rows.auction(), rows.bid()))
     execution = results._jdf.queryExecution()  # type: ignore[operator]
     plan = execution.optimizedPlan().toString()
-    looked_at = {
+    looked_at = [
         # A category that the query fixes stands there as its value.
         frozenset(name.split("#")[0].replace("10", "category") for name in fields.split(", "))
         for fields in re.findall(r"xxhash64\((\w+#\d+L?(?:, (?:\w+#\d+L?|10))+), 42\)", plan)
-    }
+    ]
     fields = {"person": made.PERSON, "auction": made.AUCTION, "bid": made.BID}
-    assert looked_at == {frozenset(fields[stream]) for stream in streams_of(query)}
+    assert set(looked_at) == {frozenset(fields[stream]) for stream in reads(query)}
+    # Those of other kinds are looked at on their way, wherever the first stream is made.
+    first = frozenset(fields[reads(query)[0]])
+    assert plan.count("THEN xxhash64(") == (len(KINDS) - len(reads(query))) * looked_at.count(first)
 
     output = execution.executedPlan().output()
     names = [output.apply(place).name() for place in range(output.size())]
     assert names == results.columns and names
+
+
+def test_events_that_nobody_reads_change_nothing(spark: SparkSession) -> None:
+    from nexmark import events as made
+
+    numbers = spark.range(5000).withColumnRenamed("id", "n")
+    for kind in KINDS:
+        alone, beside = (getattr(made.Events(numbers, made.Rules(), read), kind)() for read in ((kind,), KINDS))
+        assert alone.exceptAll(beside).isEmpty() and alone.count() == beside.count() > 0
 
 
 def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from faultline.bench.nexmark import figures
-from faultline.bench.nexmark_source import BIDS, PAIR, STREAMS
 from faultline.bench.nexmark_source import figures as source_figures
+from faultline.config import parse_configuration
 from faultline.errors import ConfigError
 from faultline.findings.finding import Verdict
 from faultline.findings.nexmark import STATELESS, TWO_CORES, ahead, beside, per_core, stateless
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix
 from faultline.nexmark import QUERIES
-from faultline.nexmark_sweep import describe, form_of, matrix_of, print_queries, to_measure
+from faultline.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
 from faultline.record import Record
-from faultline.settings import ROOT
 from tests.unit.sample_records import sample
 
 NUMBERS = count()
@@ -36,18 +34,35 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
     form = form_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
     assert form == {"preset": "smoke", "rate": [50_000.0], "repetitions": 2, "warmup_s": 7.0}
     assert form_of(["source=kafka"]) == {"source": ["kafka"], "rate": [2000.0]}
+    assert form_of(["source=kafka", "preset=smoke"])["batch_events"] is None, "the generator's schedule makes batches"
     spec = MATRICES["nexmark"]
     cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
     assert len(Matrix.under(spec.complete("default"), spec.axes).cells("b")) == 3 * len(QUERIES)
 
 
+@pytest.mark.parametrize("preset", MATRICES["nexmark"].presets)
+@pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=10", "repetitions=3"], ["source=kafka"]])
+def test_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) -> None:
+    form, spec = form_of([f"preset={preset}", *given]), MATRICES["nexmark"]
+    sent = complete(form)
+    # As the DAG reads its form.
+    params = spec.resolve({**spec.complete("default"), **sent}, sent.get("preset", "default"))
+    assert Matrix.under(params, spec.axes).cells("b") == matrix_of(form).cells("b")
+
+
+def test_one_query_is_the_one_of_the_matrix() -> None:
+    spec = MATRICES["nexmark"]
+    one = parse_configuration({"workload": "nexmark", "query": "q5", "warmup_s": 30, "duration_s": 60})
+    assert one in Matrix.under(spec.complete("default"), spec.axes).configurations()
+
+
 def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 2 minutes (build x)"
+    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 1 min (build x)"
     assert describe(["build=x"]).startswith(f"{3 * len(QUERIES)} of {3 * len(QUERIES)} experiments to measure, about ")
     cells = matrix_of(form_of(["warmup_s=15", "duration_s=30", "query=q5", "repetitions=2"])).cells("b")
-    assert to_measure(cells, cells[:1]) == "1 of 2 experiments to measure, about 2 minutes"
+    assert to_measure(cells, cells[:1]) == "1 of 2 experiments to measure, about 2 min"
 
 
 @pytest.mark.parametrize(
@@ -98,15 +113,8 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:
-    source = {BIDS: [4e6, 2e6, 3e6], PAIR: [1e7, 1e7, 1e7]}
+    source = {("bid",): [4e6, 2e6, 3e6], ("person", "auction"): [1e7, 1e7, 1e7]}
     found = source_figures(source, {"q0": [1.5e6], "q8": [1e6, 2e6]})
     assert found["source_events_per_s_per_core_bid"].value == 3e6
     assert found["source_share_q0"].value == pytest.approx(0.5)
     assert (found["source_share_q8"].low, found["source_share_q8"].high) == pytest.approx((0.1, 0.2))
-
-
-@pytest.mark.parametrize("query", [path.stem for path in (ROOT / "spark_jobs" / "nexmark" / "queries").glob("*.sql")])
-def test_streams_of_a_query_are_those_that_its_text_names(query: str) -> None:
-    text = (ROOT / "spark_jobs" / "nexmark" / "queries" / f"{query}.sql").read_text()
-    named = set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", text))
-    assert named == set(STREAMS.get(query, BIDS))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from faultline.bins import bins_of_batches, throughput_rps
 from faultline.checkpoint import committed_batches
+from faultline.errors import InfrastructureError
 from faultline.latency import fold, fold_tuples
 from faultline.own_events import MS, Numbering, harvest, tuples
 from faultline.raw import Commit
@@ -56,6 +57,26 @@ def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "harvest").iterdir()} == {
         "records.parquet", "tuples.parquet", "counts.parquet",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate_ns", "refused"), [(T0 + NS, False), (T0, True)])
+def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path, gate_ns: int, refused: bool) -> None:
+    kept = commits([10, 20, 30, 40])[1:]
+    batches = [
+        {"batch": one.batch, "planned_wall_ns": one.planned_wall_ns, "committed_wall_ns": one.committed_wall_ns,
+         "end_offsets": dict(one.end_offsets)}
+        for one in kept
+    ]  # fmt: skip
+    (tmp_path / "batches.json").write_text(json.dumps({"batches": batches}))
+    (tmp_path / "gate.json").write_text(json.dumps({"t0_wall_ns": gate_ns}))
+    given_to = tmp_path / "config.json"
+    given_to.write_text(json.dumps({"batches": str(tmp_path / "batches.json"), "target": str(tmp_path / "harvest")}))
+    if refused:
+        with pytest.raises(InfrastructureError, match="batches before 1 are gone, some of them measured; raise batch"):
+            harvest(given_to)
+        return
+    harvest(given_to)
+    assert fold_tuples(tmp_path / "harvest" / "tuples.parquet", Window.of(T0, 0.0, 10.0, 1.0)).window["n"].sum() == 70
 
 
 def test_the_engines_own_numbers_are_read_from_its_log(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("fault-unknown", {"outcomes": [Settled("unknown")]}),
         ("fault-unknown", {"outcomes": [Settled(None)]}),
         ("drain-incomplete", {"undrained": 3}),
+        ("drain-incomplete", {"last_batch_lost": True}),
         ("timeline-broken", {"chain_problems": ("missing: t3, though t7 was seen",)}),
     ],
 )

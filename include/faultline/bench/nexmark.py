@@ -21,7 +21,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """All queries through the matrix's preset `default`, or its `smoke` when `quick`.
 
     Figures: ratio_QUERY, events_per_s_per_core_QUERY, and of the events by themselves source_share_QUERY and
-    source_events_per_s_per_core_STREAMS. What has a valid record of this build answers again.
+    source_events_per_s_per_core_READ. What has a valid record of this build answers again.
     Raises InfrastructureError when not one query has a valid record.
     """
     records, _ = run_all(["preset=smoke"] if quick else [], say)

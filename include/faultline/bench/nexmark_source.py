@@ -11,40 +11,40 @@ from pathlib import Path
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.spark_job import run_job, submit_command
 from faultline.config import parse_configuration
-from faultline.nexmark import rules
+from faultline.nexmark import KINDS, READS, reads, rules
 from faultline.settings import Settings
 from faultline.spark_conf import NEXMARK_SETTINGS
 
 EVENTS, QUICK_EVENTS, REPETITIONS = 20_000_000, 2_000_000, 3
-BIDS, BOTH, PAIR, ALL = ("bid",), ("auction", "bid"), ("person", "auction"), ("person", "auction", "bid")
-# Which streams a query reads; all others read bids alone.
-STREAMS: Mapping[str, tuple[str, ...]] = {
-    "q3": PAIR, "q4": BOTH, "q6": BOTH, "q8": PAIR, "q9": BOTH, "q20": BOTH, "q23": ALL,
-}  # fmt: skip
+# Each choice of streams that some query makes, the most frequent first.
+READ = tuple(dict.fromkeys([("bid",), *READS.values(), KINDS]))
 
 
 def per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[float]]:
-    """Events of the generator per CPU second, by the streams that are made of them; one value a repetition."""
+    """Events of the generator per CPU second, by the streams that are read of them; one value a repetition.
+
+    All events are made in any case; those of a stream that is read are also handed on.
+    """
     events = QUICK_EVENTS if quick else EVENTS
     config = parse_configuration({"workload": "nexmark", "query": "q0"})
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         target, told = folder / "found.json", folder / "config.json"
         what = {"rules": {**rules(config, 0), "curve": []}, "events": events, "repetitions": REPETITIONS}
-        told.write_text(json.dumps({**what, "streams": [BIDS, BOTH, PAIR, ALL], "target": str(target)}))
+        told.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
         command = submit_command(settings, "nexmark_source", ["--config", str(told)], large=True)
         own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]
         run_job(settings, [command[0], *own, *command[1:]], folder)
         found: dict[tuple[str, ...], list[float]] = {}
         for one in json.loads(target.read_text()):
-            found.setdefault(tuple(one["streams"]), []).append(events / one["cpu_s"])
+            found.setdefault(tuple(one["reads"]), []).append(events / one["cpu_s"])
     return found
 
 
 def figures(
     source: Mapping[tuple[str, ...], Sequence[float]], queries: Mapping[str, Sequence[float]]
 ) -> dict[str, Figure]:
-    """source_events_per_s_per_core_STREAMS, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
+    """source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
 
     `queries`: events per second and core of each, as `findings.nexmark.per_core` gives them, times 1,000.
     """
@@ -53,6 +53,6 @@ def figures(
         for names, values in source.items()
     }
     for query, values in queries.items():
-        alone = statistics.median(source[STREAMS.get(query, BIDS)])
+        alone = statistics.median(source[reads(query)])
         found[f"source_share_{query}"] = summarise([value / alone for value in values], "1")
     return found
