@@ -71,7 +71,9 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> st
     censored = sum(record.metrics.recovery.recovered is False for record in valid)
     if censored:
         parts.append(f"{censored} not recovered while watched")
-    parts.append(f"{count(sum(record.metrics.audit.lost or 0 for record in valid))} tuples lost")
+    audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
+    if audited:
+        parts.append(f"{count(sum(audited))} tuples lost")
     return _fitting(parts, link)
 
 

@@ -134,11 +134,18 @@ def print_queries(records: Sequence[Record]) -> None:
     for point in sorted(_points(records), key=lambda one: int(str(one.config["query"])[1:])):
         table.add_row(*_row(point))
     Console(width=None if Console().is_terminal else 120).print(table)
-    print("of Flink: events/s/core as a share of Flink 2.2's on a machine with two cores (docs/matrices.md)")
+    print("cores: executors and Python workers; of Flink: events/s/core as a share of Flink 2.2's on two cores")
+    print("p50, p99: with source=engine how long a result's batch took (docs/matrices.md#nexmark)")
 
 
 def _points(records: Sequence[Record]) -> list[Point]:
     return points_of([Entry.of(record) for record in records])
+
+
+def _cores(point: Point) -> str:
+    used = [point.figure(f"cpu_cores.{role}").median for role in ("executors", "python_workers")]
+    known = [cores for cores in used if cores is not None]
+    return f"{sum(known):.2f}" if known else "—"
 
 
 def _row(point: Point) -> list[str]:
@@ -153,7 +160,7 @@ def _row(point: Point) -> list[str]:
     return [
         query,
         text("throughput_rps"),
-        text("cpu_cores.executors", digits=2),
+        _cores(point),
         text("rps_per_core"),
         "—" if per_core is None or flink is None else f"{per_core / flink / 1000:.2f}",
         text("latency_ms.p50"),

@@ -12,6 +12,7 @@ from faultline.config import Configuration
 from faultline.errors import FaultlineError
 from faultline.journal import read_journal
 from faultline.settings import Settings
+from faultline.workloads import is_paced
 
 # Budget of one experiment without its warm-up and measured window: start 50, drain 5, harvest and judge 25.
 FIXED_BUDGET_S = 80.0
@@ -46,7 +47,7 @@ def describe(config: Configuration) -> str:
     """One experiment in a few words."""
     fault = "control" if config.fault == "none" else f"{config.fault} {config.fault_action}"
     if config.workload == "nexmark":
-        return f"{config.query}, {'no fault' if config.fault == 'none' else fault}"
+        return f"query {config.query}, {'no fault' if config.fault == 'none' else fault}"
     return f"state {config.state_mb:g} MB, interval {config.checkpoint_interval_s:g} s, {fault}"
 
 
@@ -60,13 +61,14 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", 3.0)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "Spark reads both topics", 20.0)
+        return Phase("harvesting", "Spark reads both topics" if is_paced(config) else "reads the batches", 20.0)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
         return Phase("starting", _awaited(attempt), window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
     left = max(0.0, window_s - elapsed) + 35.0
-    seen = _recorded(attempt.recorder_journal, now, int(gate["t0_wall_ns"]))
+    began = int(gate["t0_wall_ns"])
+    seen = _recorded(attempt.recorder_journal, now, began) if is_paced(config) else _committed(attempt, began)
     if elapsed > window_s:
         return Phase("draining", seen, 30.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
@@ -115,6 +117,15 @@ def _awaited(attempt: Attempt) -> str:
     if "generator" in roles:
         return "waits until the generator has sent its primer"
     return "starts its processes" if roles else "makes its topics"
+
+
+def _committed(attempt: Attempt, began: int) -> str:
+    """Events that the engine has made and committed since the gate, by the batches that it told of."""
+    lines = [line for line in read_journal(attempt.listener_journal) if line.get("event") == "progress"]
+    # By their numbers: a query that reads a stream twice is told twice as many rows.
+    ends = [(int(line["wall_ns"]), sum(line["end_offsets"].values())) for line in lines if line["end_offsets"]]
+    before = max((end for instant, end in ends if instant < began), default=0)
+    return f"{max((end for _, end in ends), default=before) - before:,} events done"
 
 
 def _recorded(journal: Path, now: int, t0: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from faultline.event_names import EDGES, label, split_name
 from faultline.plots import time_figure
 from faultline.record import Record, RecoveryPart
 from faultline.table import NONE, count, lasting, macro, macro_of, milliseconds, name_of, seconds, share, signed
-from faultline.workloads import TRAITS
+from faultline.workloads import TRAITS, offered_rate
 
 _VERDICTS = {
     "invalid": "Measured, but not valid:",
@@ -69,19 +68,10 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
         return None, f"{shown} cannot be read ({type(error).__name__})."
     try:
         # A rate in records is no line among words.
-        offered = _rate(record) if _counts(record) == "records" else None
+        offered = offered_rate(record.config) if _counts(record) == "records" else None
         return time_figure(series, rate=offered, machine_cores=record.environment.cores), ""
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
-
-
-def _rate(record: Record) -> float | None:
-    """The offered rate in records/s; None when the record holds no usable number."""
-    rate = record.config.get("rate")
-    try:
-        return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
-    except OverflowError:
-        return None
 
 
 def _counts(record: Record) -> str:
@@ -103,7 +93,7 @@ def _caption(has_fault: bool) -> str:
 def _headline(record: Record) -> list[dict[str, str]]:
     """The figures that one looks for first."""
     metrics, recovery, latency = record.metrics, record.metrics.recovery, record.metrics.latency_ms
-    rate = _rate(record)
+    rate = offered_rate(record.config)
     counts = _counts(record)
     lines = "" if counts == "records" else "records/s "
     offered = f"of {rate:,.0f} {lines}offered" if rate is not None else ""

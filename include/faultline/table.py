@@ -158,6 +158,8 @@ def plain(value: Any) -> str:
 def name_of(record: Record) -> str:
     """One experiment in a few words."""
     config = record.config
+    if config.get("workload") == "nexmark":
+        return f"query {plain(config.get('query', '?'))}, {fault_of(config)}"
     state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
     return f"state {state} MB, interval {interval} s, {fault_of(config)}"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.nexmark import PYTHON, require_nexmark
 from faultline.topology import require_topology
@@ -55,6 +57,17 @@ TRAITS: dict[str, Traits] = {
 def is_paced(config: Configuration) -> bool:
     """Whether a generator sends the input by a schedule, through Kafka. Else the engine makes it, as fast as it can."""
     return config.workload != "nexmark" or config.source == "kafka"
+
+
+def offered_rate(config: Mapping[str, Any]) -> float | None:
+    """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
+    rate = config.get("rate")
+    if config.get("workload") == "nexmark" and config.get("source") == "engine":
+        return None  # there a rate is how dense events lie in event time
+    try:
+        return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
+    except OverflowError:
+        return None
 
 
 def require_own_parameters(config: Configuration) -> None:

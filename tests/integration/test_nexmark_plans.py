@@ -81,17 +81,19 @@ def test_events_that_nobody_reads_change_nothing(spark: SparkSession) -> None:
 
 def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp_path: Path) -> None:
     from nexmark import events as made
-    from nexmark.catalogue import Streams, load
+    from nexmark.catalogue import Streams, load, plain
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load().selectExpr("value AS n")
     rows = made.Events(numbers, made.Rules())
-    results = load("q22").build(spark, Streams(rows.person(), rows.auction(), rows.bid()))
+    query = load("q22")
+    results = plain(query.build(spark, Streams(rows.person(), rows.auction(), rows.bid())), query)
     writer = results.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     running = writer.trigger(availableNow=True).start()
     running.awaitTermination()
     executed = running._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]
     written = executed.children().apply(0).output()
     assert [written.apply(place).name() for place in range(written.size())] == results.columns
+    assert results.columns == ["auction", "bidder", "price", "channel", "dir1", "dir2", "dir3"]
 
 
 def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> None:

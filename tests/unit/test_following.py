@@ -23,11 +23,11 @@ BEGAN_S = 1_795_241_000.0
 class Sweep:
     """A sweep of two cells, whose attempts are laid down file by file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *configs: dict[str, Any]) -> None:
         self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results")
         self.lines: list[str] = []
-        configs = [parse_configuration({"workload": "word_count", "state_mb": state}) for state in (1, 8)]
-        self.cells = [PlannedCell(config, 0, "b1") for config in configs]
+        chosen = configs or [{"workload": "word_count", "state_mb": state} for state in (1, 8)]
+        self.cells = [PlannedCell(parse_configuration(one), 0, "b1") for one in chosen]
         self.course = Course(self.settings, "s1", self.cells, self.lines.append, budget_s=BUDGET_S)
 
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
@@ -165,6 +165,21 @@ def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.
     (folder / "recorder.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("faultline.progress.time.time_ns", lambda: gate + 2 * 10**9)
     assert "T0 + 2 s; 200 records in" in sweep.told()[0]
+
+
+def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, sweep = "20261121T061500Z-000001", Sweep(tmp_path, {"workload": "nexmark", "query": "q8"})
+    sweep.begin(attempt, 0)
+    folder, gate = sweep.settings.attempts / attempt, int(BEGAN_S * 1e9)
+    (folder / "conductor.jsonl").write_text(json.dumps({"event": "gate", "t0_wall_ns": gate}) + "\n")
+    lines: list[dict[str, object]] = [{"event": "started", "wall_ns": gate - 3 * 10**9}]
+    lines += [
+        {"event": "progress", "num_input_rows": 1000, "end_offsets": {"0": end}, "wall_ns": gate + second * 10**9}
+        for second, end in ((-1, 500), (1, 1000), (2, 1500))
+    ]
+    (folder / "listener.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr("faultline.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    assert "(query q8, no fault): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
 
 
 def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:

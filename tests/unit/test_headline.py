@@ -10,6 +10,7 @@ import pytest
 from faultline.airflow_api import AirflowApi
 from faultline.errors import ConfigError, InfrastructureError
 from faultline.headline import MAX_NOTE, headline, refusal_headline, sweep_headline, write_note
+from faultline.record import AuditPart
 from faultline.settings import Settings
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
@@ -43,6 +44,10 @@ def test_a_sweep_in_a_line() -> None:
         "1 not recovered while watched · 0 tuples lost · "
         "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
     )
+    unaudited = records[0].model_copy(
+        update={"metrics": records[0].metrics.model_copy(update={"audit": AuditPart.empty()})}
+    )
+    assert "tuples lost" not in sweep_headline([unaudited], "s1", 0)
     assert "every cell has a valid record already" in sweep_headline([], "s1", 0)
     assert "3 cells are missing" in sweep_headline([], "s1", 3)
     assert "set\\[0\\]: workload" in refusal_headline(ConfigError("set[0]: workload: 'x' is not known"))

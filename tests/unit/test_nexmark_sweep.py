@@ -107,6 +107,14 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
     lines = beside(records)
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["q2", "q10"]
     assert "1,728 (1,152–2,304)" in lines[2] and "| 3.00 |" in lines[2] and "| — | — |" in lines[3]
+    # A filled state stands beside the list that was made with one.
+    filled = record("q20", 1.0).model_copy(update={"config_id": "filled"})
+    filled = filled.model_copy(update={"config": {**filled.config, "preload_events": 10**6}})
+    lines = beside([*records, filled, record("q20", 2.0)])
+    assert lines[0].count("|") == 8 and lines[-1] == "| q20 | 106 | 53 | 2.00 | 53 | 18 | 2.94 |"
+    assert per_core([filled]) == {} and per_core([filled], filled=True) == {"q20": [53.0]}
+    other = record("q2", 2.0).model_copy(update={"config_id": "another"})
+    assert beside([*records, other])[-1].endswith("measured in more than one configuration: q2.")
     print_queries(records)
     said = capsys.readouterr().out
     assert "3.00" in said and said.index("q2 ") < said.index("q10 ")

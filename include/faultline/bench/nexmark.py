@@ -9,7 +9,7 @@ from typing import Any
 from faultline.bench import nexmark_source
 from faultline.bench.figure import Figure, summarise
 from faultline.errors import InfrastructureError
-from faultline.findings.nexmark import TWO_CORES, per_core, ratios
+from faultline.findings.nexmark import per_core, ratios
 from faultline.nexmark_sweep import run_all
 from faultline.record import Record
 from faultline.settings import load_settings
@@ -43,4 +43,4 @@ def figures(records: Sequence[Record], quick: bool = False) -> dict[str, Figure]
     # Batches of the quick preset are too small to be held against anything.
     if quick:
         return found
-    return found | {f"ratio_{query}": summarise(values, "1") for query, values in ratios(records, TWO_CORES).items()}
+    return found | {f"ratio_{query}": summarise(values, "1") for query, values in ratios(records).items()}

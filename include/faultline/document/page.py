@@ -43,8 +43,10 @@ NOTES: Mapping[str, str] = {
 }
 IMAGES = "images"
 BESIDE_FLINK = (
-    "Events per second and core: here of executors and their Python workers. Not alike are the machines, the generator "
-    "(see [matrices.md](../matrices.md#nexmark)), and the time between checkpoints: on Flink 30 s, here a batch."
+    "Thousand events of the generator per second and core: here of executors and their Python workers, there of the "
+    "TaskManager, events of all kinds made in both. Not alike are the machines, the time between checkpoints (on Flink "
+    "30 s, here a batch), and how dense events lie in event time: 10 million a second in Flink's list from two cores, "
+    "`rate` here. More of it: [matrices.md](../matrices.md#nexmark)."
 )
 
 

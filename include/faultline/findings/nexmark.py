@@ -29,35 +29,57 @@ STATELESS = tuple(query for query in nexmark.STATELESS if query in TWO_CORES)
 STATELESS_RATIO, AHEAD = 1.5, 16
 
 
-def per_core(records: Sequence[Record]) -> dict[str, list[float]]:
-    """Thousand events per second and core of each valid record, by query.
+def per_core(records: Sequence[Record], *, filled: bool = False) -> dict[str, list[float]]:
+    """Thousand events per second and core of each valid record, by query: from a cold start, or with `filled` state.
 
     Only of queries that ran as fast as they can, and in one configuration: others cannot be told from each other here.
     """
-    found: dict[str, list[float]] = {}
-    configurations: dict[str, set[str]] = {}
-    for record in valid(records):
-        if record.metrics.rps_per_core is not None and record.config.get("source") == "engine":
-            query = str(record.config["query"])
-            configurations.setdefault(query, set()).add(record.config_id)
-            found.setdefault(query, []).append(record.metrics.rps_per_core / 1000)
-    return {query: values for query, values in found.items() if len(configurations[query]) == 1}
-
-
-def ratios(records: Sequence[Record], published: Mapping[str, float]) -> dict[str, list[float]]:
-    """How often Flink's figure each record reaches, by query; only queries of the list."""
     return {
-        query: [one / published[query] for one in values]
+        query: [value for values in by_configuration.values() for value in values]
+        for query, by_configuration in _measured(records, filled).items()
+        if len(by_configuration) == 1
+    }
+
+
+def ambiguous(records: Sequence[Record]) -> list[str]:
+    """Queries that were measured in more than one configuration, and so have no figure here."""
+    several = {
+        query
+        for filled in (False, True)
+        for query, by_configuration in _measured(records, filled).items()
+        if len(by_configuration) > 1
+    }
+    return sorted(several, key=_number)
+
+
+def _measured(records: Sequence[Record], filled: bool) -> dict[str, dict[str, list[float]]]:
+    """Figures by query and configuration."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for record in valid(records):
+        config, figure = record.config, record.metrics.rps_per_core
+        if figure is not None and config.get("source") == "engine" and bool(config.get("preload_events")) == filled:
+            found.setdefault(str(config["query"]), {}).setdefault(record.config_id, []).append(figure / 1000)
+    return found
+
+
+def _number(query: str) -> int:
+    return int(query[1:])
+
+
+def ratios(records: Sequence[Record]) -> dict[str, list[float]]:
+    """How often Flink's figure on two cores each record from a cold start reaches, by query; only those of its list."""
+    return {
+        query: [one / TWO_CORES[query] for one in values]
         for query, values in per_core(records).items()
-        if query in published
+        if query in TWO_CORES
     }
 
 
 def stateless(records: Sequence[Record]) -> Outcome:
     """Whether every repetition of the stateless queries reaches the ratio."""
-    found = {query: values for query, values in ratios(records, TWO_CORES).items() if query in STATELESS}
+    found = {query: values for query, values in ratios(records).items() if query in STATELESS}
     if set(found) != set(STATELESS):
-        return Verdict.CANNOT_TELL, f"{len(found)} of {len(STATELESS)} measured"
+        return Verdict.CANNOT_TELL, f"{len(found)} of {len(STATELESS)} measured in one configuration"
     said = ", ".join(f"{query} {statistics.median(found[query]):.2f}" for query in STATELESS)
     least = min(min(values) for values in found.values())
     return Verdict.AGREES if least >= STATELESS_RATIO else Verdict.DISAGREES, f"median ratios: {said}"
@@ -65,7 +87,7 @@ def stateless(records: Sequence[Record]) -> Outcome:
 
 def ahead(records: Sequence[Record]) -> Outcome:
     """Whether enough queries are ahead in every repetition."""
-    found = ratios(records, TWO_CORES)
+    found = ratios(records)
     sure = [query for query, values in found.items() if min(values) > 1]
     behind = [query for query in TWO_CORES if query in found and statistics.median(found[query]) <= 1]
     said = f"{len(sure)} of {len(found)} ahead in every repetition; behind: {', '.join(behind) or 'none'}"
@@ -83,18 +105,28 @@ NEXMARK = (
 
 
 def beside(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table: Spark here beside both lists."""
-    lines = [
-        "| query | here (k events/s/core) | Flink, two cores | ratio | Flink, steady state, 8 slots | ratio |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    found = per_core(records)
-    for query in sorted(found, key=lambda name: int(name[1:])):
-        values = found[query]
-        spread = f" ({min(values):,.0f}–{max(values):,.0f})" if len(values) > 1 else ""
-        cells = [query, f"{statistics.median(values):,.0f}{spread}"]
-        for published in (TWO_CORES, STEADY):
-            flink = published.get(query)
-            cells += ["—", "—"] if flink is None else [f"{flink:,.0f}", f"{statistics.median(values) / flink:.2f}"]
+    """Lines of a Markdown table: Spark here beside the list that was made alike, from a cold start or in steady state."""
+    cold, filled = per_core(records), per_core(records, filled=True)
+    sides = [(cold, "here, from a cold start", TWO_CORES, "Flink, two cores")]
+    if filled:
+        sides.append((filled, "here, state filled", STEADY, "Flink, steady state, 8 slots"))
+    heads = ["query", *(head for _, here, _, flink in sides for head in (here, flink, "ratio"))]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for query in sorted(cold.keys() | filled.keys(), key=_number):
+        cells = [query]
+        for found, _, published, _ in sides:
+            cells += _beside(found.get(query), published.get(query))
         lines.append(f"| {' | '.join(cells)} |")
+    left_out = ambiguous(records)
+    if left_out:
+        lines += ["", f"Not in the table, since measured in more than one configuration: {', '.join(left_out)}."]
     return lines
+
+
+def _beside(values: Sequence[float] | None, flink: float | None) -> list[str]:
+    """Median with least and greatest, Flink's figure, and the ratio of the two."""
+    if not values:
+        return ["—", "—" if flink is None else f"{flink:,.0f}", "—"]
+    spread = f" ({min(values):,.0f}–{max(values):,.0f})" if len(values) > 1 else ""
+    ratio = ["—", "—"] if flink is None else [f"{flink:,.0f}", f"{statistics.median(values) / flink:.2f}"]
+    return [f"{statistics.median(values):,.0f}{spread}", *ratio]

@@ -19,6 +19,7 @@ from faultline.record import Record
 from faultline.section import Pairs, as_text, minute, section_of
 from faultline.story import FaultStory, Happening, Story, tell
 from faultline.table import NONE, count, seconds, share, signed
+from faultline.workloads import offered_rate
 
 # Raw files are other programs' work, and a page must survive whatever stands in them.
 _BROKEN = (
@@ -118,8 +119,12 @@ def _facts(record: Record, entry: Entry) -> Pairs:
 
 def _load(config: Mapping[str, Any]) -> str:
     """The workload and what it was fed; older records may lack a part."""
-    rate, measured = label(config.get("rate")), label(config.get("duration_s"))
-    return f"{config.get('workload', NONE)}, {rate} records/s, measured for {measured} s"
+    workload, measured = config.get("workload", NONE), f"measured for {label(config.get('duration_s'))} s"
+    if workload == "nexmark":
+        workload = f"nexmark {config.get('query', NONE)}"
+    rate = offered_rate(config)
+    offered = "as fast as it can" if rate is None else f"{label(rate)} records/s"
+    return f"{workload}, {offered}, {measured}"
 
 
 def _event(event: Happening) -> dict[str, str]:
