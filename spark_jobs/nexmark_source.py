@@ -2,9 +2,9 @@
 
     spark-submit nexmark_source.py --config FILE
 
-The configuration: rules (of `nexmark.events.Rules`), events, repetitions, reads (a list of lists of kinds), target.
-Written to `target` as JSON: a list of {"reads", "cpu_s"}, one entry for each repetition; the first run of each list of
-kinds, in which Java still compiles, is left out.
+The configuration: rules (of `nexmark.events.Rules`), events, warm_ups, repetitions, reads (a list of lists of kinds),
+target. Written to `target` as JSON: a list of {"reads", "cpu_s"}, one entry for each repetition; the warm-ups, in which
+Java still compiles, are left out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ import argparse
 import json
 from pathlib import Path
 
+import psutil
 from nexmark.events import Events, Rules
 from pyspark.sql import SparkSession
 
 
-def cpu_s(spark: SparkSession) -> float:
-    """CPU seconds that this JVM has used."""
-    factory = spark._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
-    return float(factory.getOperatingSystemMXBean().getProcessCpuTime()) / 1e9
+def jvm_of(spark: SparkSession) -> psutil.Process:
+    """The process that Spark runs in: driver and executor in one."""
+    return psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def cpu_s(jvm: psutil.Process) -> float:
+    """CPU seconds that it has used."""
+    used = jvm.cpu_times()
+    return float(used.user + used.system)
 
 
 def main() -> None:
@@ -30,16 +36,16 @@ def main() -> None:
     config = json.loads(options.config.read_text())
     spark = SparkSession.builder.getOrCreate()
     numbers = spark.range(0, config["events"], 1, 2).withColumnRenamed("id", "n")
-    rules = Rules.of(config["rules"])
+    rules, jvm = Rules.of(config["rules"]), jvm_of(spark)
     found = []
     for reads in config["reads"]:
         events = Events(numbers, rules, reads)
-        for repetition in range(config["repetitions"] + 1):
-            before = cpu_s(spark)
+        for repetition in range(config["warm_ups"] + config["repetitions"]):
+            before = cpu_s(jvm)
             for name in reads:
                 getattr(events, name)().write.format("noop").mode("append").save()
-            if repetition:
-                found.append({"reads": reads, "cpu_s": cpu_s(spark) - before})
+            if repetition >= config["warm_ups"]:
+                found.append({"reads": reads, "cpu_s": cpu_s(jvm) - before})
     Path(config["target"]).write_text(json.dumps(found))
     spark.stop()
 

@@ -28,6 +28,8 @@ KAFKA_RATE = 2_000.0
 # How queries over the engine's own events run, alone as in the matrix: one JVM for both cores, since a second one would
 # compile everything again, and snapshots as often as Flink's checkpoints in its lists.
 ENGINE_DEFAULTS: dict[str, Any] = {
+    "warmup_s": 30.0,
+    "duration_s": 60.0,
     "commit_mode": "aligned-changelog",
     "snapshot_interval_s": 30.0,
     "executors": 1,
@@ -43,6 +45,8 @@ PYTHON = ("q4", "q6", "q15", "q16")
 # Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
 # queries without state take many, those with a small state fewer, and others must be done with one in a few seconds.
 BATCH_EVENTS = 5_000_000
+# Events/s of a query in the middle of them, for how long filling its state takes.
+TYPICAL_RPS = 150_000.0
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 MIDDLE_BATCH = 2_000_000
 LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")

@@ -11,6 +11,7 @@ from faultline.attempt import Attempt
 from faultline.config import Configuration
 from faultline.errors import FaultlineError
 from faultline.journal import read_journal
+from faultline.nexmark import TYPICAL_RPS
 from faultline.settings import Settings
 from faultline.workloads import is_paced
 
@@ -64,7 +65,8 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
         return Phase("harvesting", "Spark reads both topics" if is_paced(config) else "reads the batches", 20.0)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
-        return Phase("starting", _awaited(attempt), window_s + FIXED_BUDGET_S)
+        filling_s = config.preload_events / TYPICAL_RPS
+        return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
     left = max(0.0, window_s - elapsed) + 35.0
     began = int(gate["t0_wall_ns"])
@@ -107,11 +109,13 @@ def _last(journal: Path, event: str) -> dict[str, Any] | None:
     return next((line for line in reversed(read_journal(journal)) if line.get("event") == event), None)
 
 
-def _awaited(attempt: Attempt) -> str:
+def _awaited(attempt: Attempt, config: Configuration) -> str:
     """What an attempt that has not begun to measure waits for."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     if "conductor" in roles:
         return "the conductor opens the gate"
+    if "supervisor" in roles and config.preload_events:
+        return f"fills its state, {_committed(attempt, 0)} of {config.preload_events:,}"
     if "supervisor" in roles:
         return "waits until Spark has committed its first batches"
     if "generator" in roles:

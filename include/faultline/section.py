@@ -114,6 +114,8 @@ def _headline(record: Record) -> list[dict[str, str]]:
             _tile("Longest silence", seconds(recovery.silence_s, 2), "s", f"dip {share(recovery.dip_depth)}"),
         ]
     audit = metrics.audit
+    if audit.lost is None:
+        return tiles
     note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
     return [*tiles, _tile("Lost", count(audit.lost), "", note)]
 
@@ -161,6 +163,8 @@ def _timeline(record: Record) -> list[dict[str, str]]:
 
 
 def _audit(record: Record) -> Pairs:
+    if record.metrics.audit.expected is None:
+        return []
     return [(name, count(value)) for name, value in record.metrics.audit.model_dump().items()]
 
 

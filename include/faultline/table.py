@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline.record import Record, RecoveryPart
+from faultline.workloads import has_schedule
 
 NONE = "—"
 CONTROL = "control"
@@ -153,6 +154,15 @@ def throughput(record: Record) -> str:
 def plain(value: Any) -> str:
     """A configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_of(config: Mapping[str, Any]) -> list[str]:
+    """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
+    named = [f"query {plain(config.get('query', '?'))}"] if config.get("workload") == "nexmark" else []
+    rate = config.get("rate", "?")
+    offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
+    offered = f"{offered} records/s" if has_schedule(config) else "as fast as it can"
+    return [str(config.get("workload", "?")), *named, offered]
 
 
 def name_of(record: Record) -> str:

@@ -162,7 +162,7 @@ def drain_incomplete(findings: Findings) -> str | None:
     """The engine did not reach the end of the input, so the audit would count what was merely late; or its last batch
     used CPU in the window, and counted for nothing."""
     if findings.last_batch_lost:
-        return "the batch in work at the end of the window was not committed; lower batch_events"
+        return "nothing was committed after the window: the query had ended, or its last batch was too long"
     return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
 
 

@@ -59,10 +59,15 @@ def is_paced(config: Configuration) -> bool:
     return config.workload != "nexmark" or config.source == "kafka"
 
 
+def has_schedule(config: Mapping[str, Any]) -> bool:
+    """As `is_paced`, of a record's configuration, which may lack a part."""
+    return not (config.get("workload") == "nexmark" and config.get("source") == "engine")
+
+
 def offered_rate(config: Mapping[str, Any]) -> float | None:
     """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
     rate = config.get("rate")
-    if config.get("workload") == "nexmark" and config.get("source") == "engine":
+    if not has_schedule(config):
         return None  # there a rate is how dense events lie in event time
     try:
         return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None

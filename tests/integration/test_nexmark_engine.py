@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from faultline.bench.nexmark_source import READ, REPETITIONS, per_core
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -36,3 +37,9 @@ def test_a_query_is_measured_with_its_state_filled(shared_installation: Installa
     runs = {json.loads(line)["run_id"] for line in (attempt / "listener.jsonl").read_text().splitlines()}
     assert len(runs) == 2, "the query was started again"
     assert metrics["state_bytes"]["checkpoint"] > 20e6
+
+
+def test_the_events_by_themselves_are_measured(shared_installation: Installation) -> None:
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    found = per_core(shared_installation.settings, quick=True)
+    assert set(found) == set(READ) and all(len(values) == REPETITIONS and min(values) > 0 for values in found.values())

@@ -53,7 +53,7 @@ def test_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) 
 
 def test_one_query_is_the_one_of_the_matrix() -> None:
     spec = MATRICES["nexmark"]
-    one = parse_configuration({"workload": "nexmark", "query": "q5", "warmup_s": 30, "duration_s": 60})
+    one = parse_configuration({"workload": "nexmark", "query": "q5"})
     assert one in Matrix.under(spec.complete("default"), spec.axes).configurations()
 
 

@@ -15,7 +15,7 @@ from faultline.nexmark import KINDS, READS, reads, rules
 from faultline.settings import Settings
 from faultline.spark_conf import NEXMARK_SETTINGS
 
-EVENTS, QUICK_EVENTS, REPETITIONS = 20_000_000, 2_000_000, 3
+EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of streams that some query makes, the most frequent first.
 READ = tuple(dict.fromkeys([("bid",), *READS.values(), KINDS]))
 
@@ -30,7 +30,12 @@ def per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[floa
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         target, told = folder / "found.json", folder / "config.json"
-        what = {"rules": {**rules(config, 0), "curve": []}, "events": events, "repetitions": REPETITIONS}
+        what = {
+            "rules": {**rules(config, 0), "curve": []},
+            "events": events,
+            "repetitions": REPETITIONS,
+            "warm_ups": WARM_UPS,
+        }
         told.write_text(json.dumps({**what, "reads": READ, "target": str(target)}))
         command = submit_command(settings, "nexmark_source", ["--config", str(told)], large=True)
         own = [part for key, value in NEXMARK_SETTINGS.items() for part in ("--conf", f"{key}={value}")]

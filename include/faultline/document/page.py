@@ -39,6 +39,7 @@ NOTES: Mapping[str, str] = {
     "skew_x_alignment_mode": "What each commit mode stands for: [matrices.md](../matrices.md#commit-modes).",
     "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
     "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
+    "nexmark": "With the engine's own events, rate is how many of them lie in a second of event time.",
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
 IMAGES = "images"

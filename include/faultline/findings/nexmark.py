@@ -105,7 +105,7 @@ NEXMARK = (
 
 
 def beside(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table: Spark here beside the list that was made alike, from a cold start or in steady state."""
+    """Lines of a Markdown table: Spark here beside the list that was made alike, cold or in steady state."""
     cold, filled = per_core(records), per_core(records, filled=True)
     sides = [(cold, "here, from a cold start", TWO_CORES, "Flink, two cores")]
     if filled:
@@ -119,7 +119,7 @@ def beside(records: Sequence[Record]) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     left_out = ambiguous(records)
     if left_out:
-        lines += ["", f"Not in the table, since measured in more than one configuration: {', '.join(left_out)}."]
+        lines += ["", f"No figure where measured in more than one configuration: {', '.join(left_out)}."]
     return lines
 
 

@@ -87,7 +87,7 @@ def experiment_params() -> dict[str, Param]:
             description="Number of the repetition.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build."),
-        "build": label_param("build", "Label of the software under test. Empty: engine versions and settings."),
+        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code."),
         "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
         "sweep_id": Param(
             None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."

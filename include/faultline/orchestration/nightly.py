@@ -121,7 +121,7 @@ def nightly_params() -> dict[str, Param]:
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
         ),
-        "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
+        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
     }  # fmt: skip
 
 

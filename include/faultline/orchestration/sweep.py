@@ -93,7 +93,7 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
-        "build": label_param("build", "Label of the software under test. Empty: versions and settings.", "Sweep"),
+        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
         **(search_params() if spec.search else {}),
         **others,
     }  # fmt: skip

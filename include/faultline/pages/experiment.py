@@ -18,8 +18,7 @@ from faultline.points import label
 from faultline.record import Record
 from faultline.section import Pairs, as_text, minute, section_of
 from faultline.story import FaultStory, Happening, Story, tell
-from faultline.table import NONE, count, seconds, share, signed
-from faultline.workloads import offered_rate
+from faultline.table import NONE, count, load_of, seconds, share, signed
 
 # Raw files are other programs' work, and a page must survive whatever stands in them.
 _BROKEN = (
@@ -119,12 +118,7 @@ def _facts(record: Record, entry: Entry) -> Pairs:
 
 def _load(config: Mapping[str, Any]) -> str:
     """The workload and what it was fed; older records may lack a part."""
-    workload, measured = config.get("workload", NONE), f"measured for {label(config.get('duration_s'))} s"
-    if workload == "nexmark":
-        workload = f"nexmark {config.get('query', NONE)}"
-    rate = offered_rate(config)
-    offered = "as fast as it can" if rate is None else f"{label(rate)} records/s"
-    return f"{workload}, {offered}, {measured}"
+    return ", ".join([*load_of(config), f"measured for {label(config.get('duration_s'))} s"])
 
 
 def _event(event: Happening) -> dict[str, str]:

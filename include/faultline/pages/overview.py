@@ -7,7 +7,7 @@ from faultline.manifest import Manifests
 from faultline.pages.site import STATUSES, Site, paged, render
 from faultline.points import label
 from faultline.section import minute
-from faultline.table import NONE
+from faultline.table import NONE, load_of
 
 SWEEPS_A_PAGE = 100
 MAX_PROBLEMS = 100
@@ -55,5 +55,4 @@ def _single(site: Site, tally: Tally) -> str:
     entry = next(iter(site.index.of_sweep(tally.name)), None)
     if entry is None:
         return NONE
-    about = (entry.config.get("workload", ""), f"{label(entry.config.get('rate'))} records/s", label(entry.fault))
-    return ", ".join(str(part) for part in about if part)
+    return ", ".join([*load_of(entry.config), label(entry.fault)])
