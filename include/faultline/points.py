@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -196,4 +197,9 @@ def _sortable(value: Any) -> tuple[int, float, str]:
         return (0, 0.0, "")
     if is_number(value):
         return (1, float(value), "")
-    return (2, 0.0, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+    return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))
+
+
+def natural(text: str) -> str:
+    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
+    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"

@@ -24,10 +24,18 @@ sys.path.append(str(ROOT / "spark_jobs"))
 from nexmark.catalogue import Streams, load  # noqa: E402
 from nexmark.events import Events, Rules  # noqa: E402
 
-RULES = Rules(seed=7, rate=5000.0)
+# From 18:59:50 on: ten dense seconds, in which many events share a millisecond, then five and a half hours of a few a
+# second. So hours and days end, bidders fall silent, and events come out of order. What closes windows is dense again.
+RULES = Rules(
+    seed=7,
+    rate=10_000.0,
+    disorder=0.2,
+    start_ms=1_760_036_390_000,
+    curve=((0.0, 10.0, 10_000.0, 10_000.0), (10.0, 20_010.0, 5.0, 5.0), (20_010.0, 20_011.0, 10_000.0, 10_000.0)),
+)
 DELAY = "4 seconds"
 # Event time goes on as far after the last event, so that all windows close.
-AFTERWARDS_S = 60
+AFTERWARDS_S = 3600
 AT_ONCE = 3
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from faultline.entry import Entry
-from faultline.points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
+from faultline.points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, natural, points_of
 from faultline.record import Record
 from faultline.table import CONTROL, NONE
 
 
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
-    """The points in order, and their axes: those that are `named`, also where they have one value only, and whatever
-    else the points differ in."""
+    """The points in order, and the axes in which they differ, those that are `named` first; at least one of these."""
     points = points_of([Entry.of(record) for record in records])
     breaking, controls = apart(points)
     # Where both are there, each group may differ in something that the other does not.
@@ -23,6 +22,7 @@ def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], 
     if breaking and controls and FAULT not in wanted:
         wanted.append(FAULT)
     axes = [_axis(key, points) for key in wanted]
+    axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
     return in_order(points, axes), axes
 
 
@@ -32,4 +32,6 @@ def _axis(key: str, points: Iterable[Point]) -> Axis:
     values = {empty.label(point): empty.of(point) for point in points if empty.label(point) != NONE}
     if all(is_number(value) for value in values.values()):
         return Axis(key, True, tuple(sorted(values.values())))
-    return Axis(key, False, tuple(values[text] for text in sorted(values, key=lambda text: (text == CONTROL, text))))
+    return Axis(
+        key, False, tuple(values[text] for text in sorted(values, key=lambda text: (text == CONTROL, natural(text))))
+    )

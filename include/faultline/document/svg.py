@@ -173,7 +173,9 @@ def _axes(frame: _Frame, title: str, places: Sequence[str], tilted: bool) -> lis
         y = frame.y(tick)
         parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}h{frame.width:.1f}"/>')
         parts.append(_text(f"{tick:,.12g}", frame.left - 6, y + 4, "end"))
-    for place, name in enumerate(places):
+    # As many are named as do not touch: tilted by 38°, lines of 12 px lie 0.6 of their places' distance apart.
+    every = math.ceil(12 * len(places) / (0.6 * frame.width)) if tilted else 1
+    for place, name in list(enumerate(places))[::every]:
         x, y = frame.x(place), frame.top + PLOT_HEIGHT + 16
         parts.append(_text(name, x + 4, y - 2, "end", turn=-38) if tilted else _text(name, x, y, "middle"))
     return parts

@@ -160,7 +160,8 @@ def sections(matrix: str, points: Sequence[Point]) -> list[tuple[str, list[Colum
         ("Stages", STAGES),
         ("Keys", KEYS if matrix == "skew_x_alignment_mode" else ()),
         ("CPU, memory and work", (*RESOURCES, *more)),
-        ("Audit", AUDIT),
+        # Of events that the engine makes itself nothing is kept, so nothing is audited.
+        ("Audit", AUDIT if any("audit.expected" in entry.metrics for entry in entries) else ()),
     ]
     told = [point for point in points if point.valid]
     found = [
