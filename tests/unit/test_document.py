@@ -154,12 +154,8 @@ def test_controls_among_faults_are_told_apart_and_settings_are_those_that_all_sh
     control = sample(state_mb=1, fault="none", attempt="c")
     text = page([*kills, control], "state_size_x_checkpoint_interval").text
     table = rows(text, "Latency and throughput")
-    assert table[0][:3] == ["state (MB)", "checkpoint interval (s)", "fault"]
-    assert [row[:3] for row in table[2:]] == [
-        ["1", "2", "executor kill"],
-        ["8", "2", "executor kill"],
-        ["1", "2", "control"],
-    ]
+    assert table[0][:2] == ["state (MB)", "fault"] and "`checkpoint_interval_s` 2" in text
+    assert [row[:2] for row in table[2:]] == [["1", "executor kill"], ["8", "executor kill"], ["1", "control"]]
     settings = next(line for line in text.splitlines() if line.startswith("- Settings"))
     assert "`workload` word_count" in settings and "state_mb" not in settings and "window_s" not in settings
     text = page([sample(fault="none", workload="stock_join", late=0.02)], "executor_cores").text
