@@ -56,7 +56,7 @@ TRAITS: dict[str, Traits] = {
 
 def is_paced(config: Configuration) -> bool:
     """Whether a generator sends the input by a schedule, through Kafka. Else the engine makes it, as fast as it can."""
-    return config.workload != "nexmark" or config.source == "kafka"
+    return has_schedule({"workload": config.workload, "source": config.source})
 
 
 def has_schedule(config: Mapping[str, Any]) -> bool:

@@ -11,13 +11,13 @@ from pathlib import Path
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.spark_job import run_job, submit_command
 from faultline.config import parse_configuration
-from faultline.nexmark import KINDS, READS, reads, rules
+from faultline.nexmark import QUERIES, reads, rules
 from faultline.settings import Settings
 from faultline.spark_conf import NEXMARK_SETTINGS
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
-# Each choice of streams that some query makes, the most frequent first.
-READ = tuple(dict.fromkeys([("bid",), *READS.values(), KINDS]))
+# Each choice of kinds that some query makes.
+READ = tuple(dict.fromkeys(map(reads, QUERIES)))
 
 
 def per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[float]]:
