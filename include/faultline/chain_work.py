@@ -9,14 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from faultline.errors import InfrastructureError
-from faultline.raw import Line, events, read_lines
+from faultline.raw import Line, events
 from faultline.record import StagesPart
 from faultline.window import NS, Window
 
 
-def chain_work(directory: Path, window: Window) -> StagesPart | None:
-    """Reads `topology.jsonl` and `stored.json`; None for an attempt without stages."""
-    lines = read_lines(directory / "topology.jsonl")
+def chain_work(lines: Sequence[Line], directory: Path, window: Window) -> StagesPart | None:
+    """Of the journal's lines, and `stored.json` in the attempt's directory; None without stages."""
     if not lines:
         return None
     later = [line for line in lines if int(line["wall_ns"]) >= window.t0_ns]
@@ -36,12 +35,11 @@ def chain_work(directory: Path, window: Window) -> StagesPart | None:
     )
 
 
-def acknowledging(directory: Path) -> pd.DataFrame | None:
+def acknowledging(lines: Sequence[Line]) -> pd.DataFrame | None:
     """Batches of the last stage, whose output is the result, in order: start_ns, end_ns. None without stages.
 
     The end is when the batch was reported, a little after it was committed.
     """
-    lines = read_lines(directory / "topology.jsonl")
     if not lines:
         return None
     last = "persist" if _persists(lines) else "count"
@@ -53,9 +51,9 @@ def acknowledging(directory: Path) -> pd.DataFrame | None:
     return pd.DataFrame(batches, columns=["start_ns", "end_ns"]).sort_values("end_ns", ignore_index=True)
 
 
-def store_was_not_read(directory: Path) -> bool:
+def store_was_not_read(lines: Sequence[Line], directory: Path) -> bool:
     """Whether a chain that persists ended before it had written what waited, and read its store back."""
-    return _persists(read_lines(directory / "topology.jsonl")) and not (directory / "stored.json").exists()
+    return _persists(lines) and not (directory / "stored.json").exists()
 
 
 def unstored(directory: Path) -> int | None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from faultline.airflow_api import AirflowApi
 from faultline.airflow_home import USER, password
 from faultline.attempt import Attempt
-from faultline.environment import default_build
+from faultline.environment import installed_build
 from faultline.errors import InfrastructureError
 from faultline.following import follow
-from faultline.java import find_java
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix, PlannedCell, sweep_id_of
 from faultline.operations import bring_up
@@ -35,8 +34,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     started = datetime.now(UTC)
     settings = bring_up(say)
     say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
-    java = find_java(settings.home / "java.json")
-    cells = demo_matrix().cells(default_build(settings, java.version))
+    cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
     run_id = _running(api)

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from faultline.config import Configuration
+from faultline.java import find_java
 from faultline.settings import Settings
 from faultline.spark_conf import NEXMARK_SETTINGS, configured_settings, engine_settings
 
@@ -52,6 +53,11 @@ def default_build(settings: Settings, java: str) -> str:
     conf = {**engine_settings(), **NEXMARK_SETTINGS}
     content = json.dumps([engine, conf, kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
+def installed_build(settings: Settings) -> str:
+    """The label that an experiment would get here. Raises ConfigError when there is no usable Java."""
+    return default_build(settings, find_java(settings.home / "java.json").version)
 
 
 def programs(folder: Path) -> dict[str, str]:

@@ -133,7 +133,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     # Stages have batches, too: what one emits as it ends was not all done in that second.
-    batches = acknowledging(raw.directory)
+    batches = acknowledging(raw.stages)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
     throughput = throughput_rps(done_by_batches, window)
     return Metrics(
@@ -163,7 +163,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(raw.listener, raw.records),
-        stages=chain_work(raw.directory, window),
+        stages=chain_work(raw.stages, raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
 
@@ -219,7 +219,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
             for problem in one.problems
         ],
         clock_jump_ms=raw.clock_jump_ms,
-        store_not_read=store_was_not_read(raw.directory),
+        store_not_read=store_was_not_read(raw.stages, raw.directory),
         last_batch_lost=not is_paced(raw.attempt.config)
         and all(commit.committed_wall_ns < window.end_ns for commit in raw.commits),
         besides=besides,

@@ -17,10 +17,9 @@ from rich.text import Text
 
 from faultline.config import suggest
 from faultline.entry import Entry
-from faultline.environment import default_build
+from faultline.environment import installed_build
 from faultline.errors import ConfigError
 from faultline.index import Index
-from faultline.java import find_java
 from faultline.manifest import Manifest, Manifests, Missing, cells_of, missing_of
 from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix
@@ -78,7 +77,7 @@ def gaps_of(
     if matrix not in MATRICES:
         raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
     spec = MATRICES[matrix]
-    series = series or default_build(settings, find_java(settings.home / "java.json").version)
+    series = series or installed_build(settings)
     cells = cells_of(Matrix.under(spec.complete(preset or DEFAULT), spec.axes).cells(series))
     return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, records)))]
 

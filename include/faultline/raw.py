@@ -90,6 +90,8 @@ class Raw:
     supervisor: tuple[Line, ...]
     services: tuple[Line, ...]
     listener: tuple[Line, ...]
+    # Of a topology's stages; none of other workloads.
+    stages: tuple[Line, ...]
     recorder_ended: bool
     processes: pd.DataFrame
     executors: pd.DataFrame
@@ -132,6 +134,7 @@ def read_raw(directory: Path) -> Raw:
         supervisor=read_lines(directory / "supervisor.jsonl"),
         services=read_lines(directory / "services.jsonl"),
         listener=read_lines(directory / "listener.jsonl"),
+        stages=read_lines(directory / "topology.jsonl"),
         recorder_ended=ended,
         processes=processes,
         executors=executors,

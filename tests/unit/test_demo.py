@@ -12,7 +12,6 @@ import pytest
 
 from faultline import demo
 from faultline.errors import InfrastructureError
-from faultline.java import Java
 from faultline.matrix import PlannedCell
 from faultline.record import Record
 from faultline.settings import ROOT, Settings
@@ -71,8 +70,7 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     made = Demo(settings, Airflow())
     monkeypatch.setattr(demo, "bring_up", lambda say: settings)
     monkeypatch.setattr(demo, "password", lambda settings: "secret")
-    monkeypatch.setattr(demo, "find_java", lambda path: Java(Path("java"), Path("java/bin/java"), "17.0.15", True))
-    monkeypatch.setattr(demo, "default_build", lambda settings, java: BUILD)
+    monkeypatch.setattr(demo, "installed_build", lambda settings: BUILD)
     monkeypatch.setattr(demo, "AirflowApi", lambda settings: made.airflow)
     monkeypatch.setattr(demo, "await_dags", lambda api, *dags: None)
     monkeypatch.setattr(demo, "follow", made.follow)

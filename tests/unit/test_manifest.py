@@ -31,7 +31,7 @@ def manifest(sweep_id: str = "s1", *, matrix: str = "recovery", run_id: str = "r
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(missing_cells, "default_build", lambda settings, java: "b1")
+    monkeypatch.setattr(missing_cells, "installed_build", lambda settings: "b1")
     return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
 
 

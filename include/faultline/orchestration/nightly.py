@@ -129,15 +129,15 @@ def nightly_params() -> dict[str, Param]:
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparing import metrics_named
-    from faultline.environment import default_build
-    from faultline.orchestration.experiment import java_version, refuse_unknown
+    from faultline.environment import installed_build
+    from faultline.orchestration.experiment import refuse_unknown
 
     params = get_current_context()["params"]
     try:
         refuse_unknown(params, PARAMS)
         metrics_named(params["metrics"])
         night = past(night_of_run())
-        build = params["build"] or default_build(load_settings(), java_version())
+        build = params["build"] or installed_build(load_settings())
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, cron = night_cells(params, night), schedule()
         return begin_sweep(cells, series=night, build=build, params=order, logical_date=night, schedule=cron)

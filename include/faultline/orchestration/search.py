@@ -53,17 +53,16 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.capacity import highest_sustained, search_capacity
-    from faultline.environment import default_build
+    from faultline.environment import installed_build
     from faultline.matrices import MATRICES
     from faultline.matrix import Matrix, sweep_id_of
-    from faultline.orchestration.experiment import java_version
 
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
     if not given["search"] or planned is None:
         raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
     params = spec.resolve(given, given["preset"])
-    build = params["build"] or default_build(load_settings(), java_version())
+    build = params["build"] or installed_build(load_settings())
     series = params["series"] or build
     labels = {"series": series, "build": build, "matrix": spec.name, "parent_run_id": context["run_id"]}
     labels |= {"sweep_id": sweep_id_of(context["run_id"])}

@@ -114,9 +114,9 @@ def _presets_text(spec: MatrixSpec) -> str:
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
 
-    from faultline.environment import default_build
+    from faultline.environment import installed_build
     from faultline.matrix import Matrix
-    from faultline.orchestration.experiment import java_version, refuse_unknown
+    from faultline.orchestration.experiment import refuse_unknown
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
@@ -124,7 +124,7 @@ def plan() -> list[dict[str, Any]]:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         params = spec.resolve(context["params"], context["params"]["preset"])
         require_search(params)
-        build = params["build"] or default_build(settings, java_version())
+        build = params["build"] or installed_build(settings)
         series = params["series"] or build
         return begin_sweep(Matrix.under(params, spec.axes).cells(series), series=series, build=build, params=params)
     except ConfigError as error:
