@@ -25,6 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
 )
+# What pytest gets when nothing is given: the long tests mostly wait, for services and for experiments to end.
+ALL_TESTS = ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder")
 
 
 def main() -> None:
@@ -72,11 +74,11 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
+    """Run all tests, in two processes. Arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
     from faultline.settings import ROOT
 
     os.chdir(ROOT)
-    command = [sys.executable, "-m", "pytest", *context.args]
+    command = [sys.executable, "-m", "pytest", *(context.args or ALL_TESTS)]
     os.execv(sys.executable, command)
 
 
