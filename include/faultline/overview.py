@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from faultline.plots import FAINT_COLOUR
 from faultline.record import Record, RecoveryPart
-from faultline.table import CONTROL, fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
+from faultline.table import CONTROL, NONE, fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
 
 SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -47,14 +47,18 @@ def overview_figures(records: Sequence[Record]) -> list[tuple[str, go.Figure]]:
     return figures
 
 
+def _told(row: Mapping[str, str], several: bool) -> list[str]:
+    """What an experiment was, as far as it applies: the fault if there are `several`, query, state, interval."""
+    known = {**row, "fault": row["fault"] if several else NONE}
+    units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
+    return [f"{known[key]}{unit}" for key, unit in units.items() if known[key] != NONE]
+
+
 def parts_figure(records: Sequence[Record]) -> go.Figure | None:
     """Where each recovery's time went, as stacked bars; None when no record holds a recovery."""
     several = len({fault_of(record.config) for record in records} - {CONTROL}) > 1
     rows = [
-        (
-            f"{row['number']} · {row['fault'] + ', ' if several else ''}{row['state_mb']} MB, {row['interval_s']} s",
-            record,
-        )
+        (f"{row['number']} · {', '.join(_told(row, several))}", record)
         for row, record in zip(plain_rows(records), ordered(records), strict=True)
         if record.status == "valid" and record.metrics.recovery.recovered is not None
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from faultline.config import Configuration
 from faultline.entry import Entry
 from faultline.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
-from faultline.table import CONTROL, NONE, fault_of, plain
+from faultline.table import CONTROL, NONE, fault_of, natural, plain
 
 FAULT = "fault"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
@@ -198,8 +197,3 @@ def _sortable(value: Any) -> tuple[int, float, str]:
     if is_number(value):
         return (1, float(value), "")
     return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))
-
-
-def natural(text: str) -> str:
-    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
-    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"

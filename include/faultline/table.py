@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from faultline.record import Record, RecoveryPart
-from faultline.workloads import has_schedule
+from faultline.workloads import TRAITS, Traits, has_schedule
 
 NONE = "—"
 CONTROL = "control"
 WIDTH = 120
+# Of a workload that this version does not know, all is told.
+_UNKNOWN = Traits(words=True)
 # Shown in columns of their own, or following from what is; other differences are named beside the row.
 FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
-_SHOWN = frozenset({"state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
+_SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,14 @@ _SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
 
 IDENTITY = (
     Column("number", "Experiment", "#"),
+    Column("query", "Experiment", "Query"),
     Column("state_mb", "Experiment", "State", "MB"),
     Column("interval_s", "Experiment", "Interval", "s"),
     Column("fault", "Experiment", "Fault"),
+    Column("repetition", "Experiment", "Rep"),
 )
 GROUPS = (
+    (Column("throughput", "Throughput", "Handled", "per s"),),
     (Column("p50_ms", "Latency", "p50", "ms"), Column("p99_ms", "Latency", "p99", "ms")),
     (
         Column("cpu_driver", "CPU", "driver", "cores"),
@@ -69,9 +75,9 @@ GROUPS = (
     (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
-_LEFT = frozenset({"fault", "status"})
-# Left out where it says nothing: most workloads have no Python workers.
-_OPTIONAL = "cpu_python"
+_LEFT = frozenset({"query", "fault", "status"})
+# Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
+_ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
     "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
     "> n: not recovered within the n s that were watched; —: does not apply, or unknown."
@@ -204,15 +210,21 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     rows = []
     for number, record in enumerate(ordered(records), start=1):
         metrics, config = record.metrics, record.config
+        traits = TRAITS.get(str(config.get("workload")), _UNKNOWN)
+        own_pace = traits.counts != "records" or not has_schedule(config)
         varies = [f"{name} {plain(config.get(name))}" for name in others]
-        varies += [f"repetition {record.repetition}"] if repeated else []
         varies += [f"build {record.build}"] if builds else []
         rows.append(
             {
                 "number": str(number),
-                "state_mb": plain(config.get("state_mb", NONE)),
-                "interval_s": plain(config.get("checkpoint_interval_s", NONE)),
+                "query": plain(config.get("query", NONE)) if config.get("workload") == "nexmark" else NONE,
+                "state_mb": plain(config.get("state_mb", NONE)) if traits.words else NONE,
+                # As fast as it can, a batch follows the one before it.
+                "interval_s": plain(config.get("checkpoint_interval_s", NONE)) if has_schedule(config) else NONE,
                 "fault": fault_of(config),
+                "repetition": str(record.repetition) if repeated else NONE,
+                # Of records with a schedule it says nothing new.
+                "throughput": count(metrics.throughput_rps) if own_pace else NONE,
                 "p50_ms": milliseconds(metrics.latency_ms.p50),
                 "p99_ms": milliseconds(metrics.latency_ms.p99),
                 "cpu_driver": cores(metrics.cpu_cores.driver),
@@ -234,9 +246,13 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:
-    """The columns that these rows need: all, but that of the Python workers where there were none."""
+    """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
     return [
-        column for column in COLUMNS if column.key != _OPTIONAL or {row[_OPTIONAL] for row in rows} - {NONE, cores(0)}
+        column
+        for column in COLUMNS
+        if not rows
+        or column.key in _ALWAYS
+        or {row[column.key] for row in rows} - ({NONE, cores(0)} if column.group == "CPU" else {NONE})
     ]
 
 
@@ -282,15 +298,16 @@ class ResultTable(Table):
             if self._width(console, options, whole) <= options.max_width:
                 return [whole]
         parts: list[list[Column]] = []
+        identity = [column for column in IDENTITY if column in self._columns]
         for every in GROUPS:
             group = [column for column in every if column in self._columns]
-            fits = self._width(console, options, self._part([*IDENTITY, *group])) <= options.max_width
+            fits = self._width(console, options, self._part([*identity, *group])) <= options.max_width
             for piece in [group] if fits else [[column] for column in group]:
                 together = self._part([*parts[-1], *piece]) if parts else None
                 if together is not None and self._width(console, options, together) <= options.max_width:
                     parts[-1] += piece
                 else:
-                    parts.append([*IDENTITY, *piece])
+                    parts.append([*identity, *piece])
         return [self._part(columns) for columns in parts]
 
     def _part(self, columns: Sequence[Column], gap: int = 2) -> Table:
@@ -321,4 +338,9 @@ def _varying(records: Sequence[Record]) -> set[str]:
 def _sortable(value: Any) -> tuple[bool, float, str]:
     """Numbers by size, then texts, so that whatever a file holds can be sorted."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (not number, float(value) if number else 0.0, "" if number else str(value))
+    return (not number, float(value) if number else 0.0, "" if number else natural(str(value)))
+
+
+def natural(text: str) -> str:
+    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
+    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"

@@ -21,9 +21,12 @@ def test_a_kill_gives_exactly_this_row() -> None:
     assert plain_rows([sample(state_mb=8, recovery=RECOVERED)]) == [
         {
             "number": "1",
+            "query": "—",
             "state_mb": "8",
             "interval_s": "2",
             "fault": "executor kill",
+            "repetition": "—",
+            "throughput": "—",
             "p50_ms": "1,607",
             "p99_ms": "8,046",
             "cpu_driver": "0.19",
@@ -103,16 +106,28 @@ def test_a_plan_is_named_by_its_faults() -> None:
     assert fault_of({"fault": "x", "fault_plan": {"faults": [3]}}) == ""
 
 
-def test_the_python_workers_have_a_column_where_there_are_some() -> None:
-    idle = plain_rows([sample()])
-    assert [column for column in COLUMNS if column not in columns_of(idle)] == [COLUMNS[8]]
-    busy = [{**idle[0], "cpu_python": "0.31"}]
-    assert columns_of([*idle, *busy]) == list(COLUMNS)
+def left_out(rows: list[dict[str, str]]) -> set[str]:
+    return {column.key for column in COLUMNS} - {column.key for column in columns_of(rows)}
+
+
+def test_a_column_is_there_where_it_says_something() -> None:
+    idle = plain_rows([sample(recovery=RECOVERED)])
+    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python"}
+    assert "cpu_python" not in left_out([*idle, {**idle[0], "cpu_python": "0.31"}])
+    assert left_out(plain_rows([sample(fault="none")])) >= {"reload_s", "replay_s", "macro_s"}
+
+
+def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
+    rows = plain_rows([sample(workload="nexmark", query=query, repetition=1) for query in ("q10", "q2")])
+    assert [(row["query"], row["throughput"], row["varies"]) for row in rows] == [("q2", "501", ""), ("q10", "501", "")]
+    assert left_out(rows) >= {"state_mb", "interval_s"}, "as fast as it can, a batch follows the one before it"
+    kafka = plain_rows([sample(workload="nexmark", query="q5", source="kafka")])
+    assert left_out(kafka) >= {"state_mb", "throughput"} and kafka[0]["interval_s"] == "2"
 
 
 def test_what_else_differs_is_named() -> None:
     rows = plain_rows([sample(rate=1000), sample(rate=500, repetition=1)])
-    assert [row["varies"] for row in rows] == ["rate 500, repetition 1", "rate 1000, repetition 0"]
+    assert [(row["varies"], row["repetition"]) for row in rows] == [("rate 500", "1"), ("rate 1000", "0")]
 
 
 @pytest.mark.parametrize("width", [120, 100, 80, 50])

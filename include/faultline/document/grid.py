@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from faultline.entry import Entry
-from faultline.points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, natural, points_of
+from faultline.points import FAULT, Axis, Point, apart, axes_of, in_order, is_number, points_of
 from faultline.record import Record
-from faultline.table import CONTROL, NONE
+from faultline.table import CONTROL, NONE, natural
 
 
 def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], list[Axis]]:
