@@ -14,7 +14,7 @@ from typing import Any
 
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
-from faultline.nexmark import ENGINE_DEFAULTS, QUERIES, RATE, STATELESS, WATERMARK_S
+from faultline.nexmark import ENGINE_DEFAULTS, KAFKA_RATE, QUERIES, RATE, STATELESS, WATERMARK_S
 from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
@@ -343,7 +343,8 @@ MATRICES: dict[str, MatrixSpec] = {
             "nexmark",
             "Nexmark: what each query costs",
             "The queries of Nexmark over events that the engine makes itself, as fast as it can: events a second, and "
-            "a second and core, latency and state. A query that was measured is not measured again.",
+            "a second and core, latency and state; or through Kafka on a schedule, with latency and recovery. A query "
+            "that was measured is not measured again.",
             ("query", "rate", "source", "state_store"),
             {
                 "smoke": {
@@ -367,6 +368,18 @@ MATRICES: dict[str, MatrixSpec] = {
                     "preload_events": 20_000_000,
                     "warmup_s": 30.0,
                     "duration_s": 60.0,
+                },
+                # On a schedule, which a fault can delay, and with the usual executors.
+                "recovery": {
+                    **{key: value for key, value in _NEXMARK.items() if key not in ENGINE_DEFAULTS},
+                    **_WITH_FAULT,
+                    "query": list(QUERIES),
+                    "rate": [KAFKA_RATE],
+                    "source": ["kafka"],
+                    "commit_mode": "aligned-changelog",
+                    "checkpoint_interval_s": 5.0,
+                    "fault": "executor",
+                    "repetitions": 1,
                 },
                 "paper": {
                     **_NEXMARK,

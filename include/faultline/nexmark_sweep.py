@@ -13,14 +13,15 @@ from rich.table import Table
 from faultline.airflow_api import AirflowApi
 from faultline.config import Configuration, parse_configuration
 from faultline.demo import await_dags, newest_records
+from faultline.document.tables import Column, N, total
 from faultline.entry import Entry
-from faultline.environment import default_build
+from faultline.environment import installed_build
 from faultline.errors import ConfigError
 from faultline.findings.nexmark import STEADY, TWO_CORES
 from faultline.following import follow
-from faultline.java import find_java
 from faultline.matrices import DEFAULT, MATRICES
 from faultline.matrix import Matrix, PlannedCell
+from faultline.metrics import MACRO
 from faultline.nexmark import TYPICAL_RPS
 from faultline.operations import bring_up
 from faultline.points import Point, points_of
@@ -28,6 +29,7 @@ from faultline.preparing import check_here
 from faultline.record import Record
 from faultline.settings import Settings, load_settings
 from faultline.single import split_words
+from faultline.table import natural
 
 DAG_ID = "nexmark"
 # Seconds that an experiment takes beside its warm-up and measured time.
@@ -72,7 +74,7 @@ def matrix_of(form: Mapping[str, Any]) -> Matrix:
 
 def build_of(form: Mapping[str, Any], settings: Settings) -> str:
     """The build that the form names, or the one that is installed."""
-    return form.get("build") or default_build(settings, find_java(settings.home / "java.json").version)
+    return form.get("build") or installed_build(settings)
 
 
 def budget_s(cell: PlannedCell) -> float:
@@ -116,32 +118,47 @@ def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedC
 
 def print_queries(records: Sequence[Record]) -> None:
     """One line a query: medians of its valid repetitions."""
+    points = sorted(points_of([Entry.of(record) for record in records]), key=lambda one: natural(one.config["query"]))
+    broken = not all(point.control for point in points)
+    columns = _columns(broken=broken)
     table = Table(title="Nexmark: medians of the valid repetitions")
-    for heading in (
-        "query",
-        "events/s",
-        "cores",
-        "events/s/core",
-        "of Flink",
-        "p50 ms",
-        "p99 ms",
-        "state MB",
-        "GC s",
-        "n",
-    ):
-        table.add_column(heading, justify="left" if heading == "query" else "right")
-    for point in sorted(_points(records), key=lambda one: int(str(one.config["query"])[1:])):
-        table.add_row(*_row(point))
+    for column in columns:
+        table.add_column(column.heading, justify="left" if column.heading == "query" else "right")
+    for point in points:
+        table.add_row(*(column.text(point) for column in columns))
     Console(width=None if Console().is_terminal else 120).print(table)
-    print(
-        "cores: executors and Python workers; of Flink: events/s/core as a share of Flink 2.2's on two cores, "
-        "with preload_events of its steady state"
+    of_flink = (
+        "; of Flink: events/s/core as a share of Flink 2.2's on two cores, with preload_events of its steady state"
     )
+    print(f"cores: executors and Python workers{'' if broken else of_flink}")
     print("p50, p99: with source=engine how long a result's batch took (docs/matrices.md#nexmark)")
 
 
-def _points(records: Sequence[Record]) -> list[Point]:
-    return points_of([Entry.of(record) for record in records])
+def _columns(*, broken: bool) -> list[Column]:
+    """What is told of a query; after a fault, which needs a schedule, recovery instead of what Flink's would be."""
+    return [
+        Column("query", lambda point: str(point.config["query"])),
+        _median("events/s", "throughput_rps"),
+        Column("cores", _cores),
+        _median("events/s/core", "rps_per_core"),
+        *((_median("recovery s", MACRO, digits=1), total("audit.lost", "lost"), total("audit.wrong", "wrong"))
+          if broken else (Column("of Flink", _of_flink),)),
+        _median("p50 ms", "latency_ms.p50"),
+        _median("p99 ms", "latency_ms.p99"),
+        _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),
+        _median("GC s", "gc_s", digits=1),
+        N,
+    ]  # fmt: skip
+
+
+def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> Column:
+    def text(point: Point) -> str:
+        figure = point.figure(key)
+        if figure.median is None:
+            return "—"
+        return f"{'> ' if figure.bound else ''}{figure.median * scale:,.{digits}f}"
+
+    return Column(name, text)
 
 
 def _cores(point: Point) -> str:
@@ -150,28 +167,13 @@ def _cores(point: Point) -> str:
     return f"{sum(known):.2f}" if known else "—"
 
 
-def _row(point: Point) -> list[str]:
-    def text(key: str, scale: float = 1.0, digits: int = 0) -> str:
-        median = point.figure(key).median
-        return "—" if median is None else f"{median * scale:,.{digits}f}"
-
-    query = str(point.config["query"])
-    per_core = point.figure("rps_per_core").median
-    # With a schedule the query is as fast as that.
+def _of_flink(point: Point) -> str:
     published = STEADY if point.config.get("preload_events") else TWO_CORES
-    flink = published.get(query) if point.config["source"] == "engine" else None
-    return [
-        query,
-        text("throughput_rps"),
-        _cores(point),
-        text("rps_per_core"),
-        "—" if per_core is None or flink is None else f"{per_core / flink / 1000:.2f}",
-        text("latency_ms.p50"),
-        text("latency_ms.p99"),
-        text("state_bytes.checkpoint", 1e-6, 1),
-        text("gc_s", digits=1),
-        f"{len(point.valid)} of {len(point.entries)}",
-    ]
+    flink, per_core = published.get(point.config["query"]), point.figure("rps_per_core").median
+    # With a schedule the query is as fast as that.
+    if flink is None or per_core is None or point.config["source"] != "engine":
+        return "—"
+    return f"{per_core / flink / 1000:.2f}"
 
 
 def main(given: Sequence[str], say: Say) -> int:

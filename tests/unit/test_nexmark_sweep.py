@@ -18,7 +18,7 @@ from faultline.matrix import Matrix
 from faultline.nexmark import QUERIES
 from faultline.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
 from faultline.record import Record
-from tests.unit.sample_records import sample
+from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 NUMBERS = count()
 
@@ -42,7 +42,7 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
 
 
 @pytest.mark.parametrize("preset", MATRICES["nexmark"].presets)
-@pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=10", "repetitions=3"], ["source=kafka"]])
+@pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=55", "repetitions=3"], ["source=kafka"]])
 def test_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) -> None:
     form, spec = form_of([f"preset={preset}", *given]), MATRICES["nexmark"]
     sent = complete(form)
@@ -118,6 +118,18 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
     print_queries(records)
     said = capsys.readouterr().out
     assert "3.00" in said and said.index("q2 ") < said.index("q10 ")
+
+
+def test_after_a_fault_recovery_is_told_in_place_of_flinks_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    under_faults = [
+        sample(workload="nexmark", query="q8", source="kafka", fault="executor", attempt="a1", recovery=RECOVERED),
+        sample(workload="nexmark", query="q7", source="kafka", fault="executor", attempt="a2", recovery=CENSORED),
+    ]
+    print_queries(under_faults)
+    heads, q7, q8 = (line for line in capsys.readouterr().out.splitlines() if "recovery" in line or " q" in line)
+    assert "lost" in heads and "Flink" not in heads
+    assert "> 33.9" in q7 and "13.8" in q8
+    assert beside(under_faults) == [], "a schedule says nothing of what an engine can"
 
 
 def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:

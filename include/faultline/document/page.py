@@ -122,8 +122,9 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
             lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
-    if matrix == "nexmark":
-        lines += ["## Beside Flink", "", BESIDE_FLINK, "", *beside(records), ""]
+    flink = beside(records) if matrix == "nexmark" else []
+    if flink:
+        lines += ["## Beside Flink", "", BESIDE_FLINK, "", *flink, ""]
     lines += ["## Not valid", "", *_not_valid(points, axes), ""]
     lines += ["## The paper's findings", "", *_findings(matrix, records)]
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})

@@ -105,8 +105,14 @@ NEXMARK = (
 
 
 def beside(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table: Spark here beside the list that was made alike, cold or in steady state."""
+    """Lines of a Markdown table: Spark here beside the list that was made alike, cold or in steady state.
+
+    None when no query ran as fast as it can.
+    """
     cold, filled = per_core(records), per_core(records, filled=True)
+    left_out = ambiguous(records)
+    if not (cold or filled or left_out):
+        return []
     sides = [(cold, "here, from a cold start", TWO_CORES, "Flink, two cores")]
     if filled:
         sides.append((filled, "here, state filled", STEADY, "Flink, steady state, 8 slots"))
@@ -117,7 +123,6 @@ def beside(records: Sequence[Record]) -> list[str]:
         for found, _, published, _ in sides:
             cells += _beside(found.get(query), published.get(query))
         lines.append(f"| {' | '.join(cells)} |")
-    left_out = ambiguous(records)
     if left_out:
         lines += ["", f"No figure where measured in more than one configuration: {', '.join(left_out)}."]
     return lines
