@@ -33,10 +33,10 @@ SHARED = ("shared_installation", "spark", "bag")
 # Before pytest-xdist reads the groups.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests, and groups them for `./faultline test`, which runs two processes.
+    """Sorts the tests, and groups them for `--dist=loadgroup`, with which several processes run them.
 
-    The shared installation has most of the work, so it begins; on it, what looks at Airflow comes last, since others
-    need Airflow down. Of the rest a module stays together, for its fixtures.
+    The shared installation has most of the work, so it begins; what looks at Airflow comes last of it: the others
+    begin while Airflow is down. All tests of a costly fixture are one group, and so are the others of a module.
     """
     items.sort(key=lambda item: ("shared_installation" not in _fixtures(item), "airflow" in _fixtures(item)))
     for item in items:

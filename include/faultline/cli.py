@@ -25,8 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
 )
-# What pytest gets when nothing is given: the long tests mostly wait, for services and for experiments to end.
-ALL_TESTS = ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder")
 
 
 def main() -> None:
@@ -74,11 +72,11 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests, in two processes. Arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
+    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
     from faultline.settings import ROOT
 
     os.chdir(ROOT)
-    command = [sys.executable, "-m", "pytest", *(context.args or ALL_TESTS)]
+    command = [sys.executable, "-m", "pytest", *context.args]
     os.execv(sys.executable, command)
 
 
@@ -123,16 +121,18 @@ def run(
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
 
-    `run nexmark` without a query= runs all queries of the matrix and prints their table; a second call resumes.
+    `run nexmark` without a query=, or with preset= or repetitions=, goes through the matrix and prints a line for each
+    query; a second call resumes.
     """
     from faultline.single import describe_faults, run_single
 
-    if workload == "nexmark" and not any(one.startswith("query=") for one in parameters or []):
+    given = {one.partition("=")[0] for one in parameters or []}
+    if workload == "nexmark" and ("query" not in given or given & {"preset", "repetitions", "build"}):
         from faultline.nexmark_sweep import describe
         from faultline.nexmark_sweep import main as run_nexmark
 
         if keep_topics:
-            raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5")
+            raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5, and no preset")
         if dry_run:
             print(describe(parameters or []))
             return

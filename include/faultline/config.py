@@ -87,7 +87,7 @@ class Configuration(BaseModel):
 
     workload: Workload = Field("word_count", description="The streaming program under test.")
     rate: float = Field(
-        500.0, gt=0, le=MAX_EVENT_RATE, description="Kafka records per second; for text, a record is a line."
+        500.0, gt=0, le=MAX_EVENT_RATE, description="Kafka records (lines of text) per s; source=engine: of event time."
     )
     warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
     duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
@@ -105,7 +105,7 @@ class Configuration(BaseModel):
     slide_s: float = Field(5.0, ge=1, le=3600, description="Time between windows (the paper: Slide), ≤ window_s.")
     watermark_s: float = Field(5.0, ge=0, le=3600, description="How far event time may lag before a record is late.")
     disorder: float = Field(
-        0.1, ge=0, le=1, description="Share of stock records out of order, by at most half of watermark_s."
+        0.1, ge=0, le=1, description="Share of records (stock, Nexmark) out of order, by at most half of watermark_s."
     )
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
     prices: str = Field(

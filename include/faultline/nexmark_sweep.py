@@ -30,6 +30,7 @@ from faultline.record import Record
 from faultline.settings import Settings, load_settings
 from faultline.single import split_words
 from faultline.table import natural
+from faultline.workloads import has_schedule
 
 DAG_ID = "nexmark"
 # Seconds that an experiment takes beside its warm-up and measured time.
@@ -120,35 +121,36 @@ def print_queries(records: Sequence[Record]) -> None:
     """One line a query: medians of its valid repetitions."""
     points = sorted(points_of([Entry.of(record) for record in records]), key=lambda one: natural(one.config["query"]))
     broken = not all(point.control for point in points)
-    columns = _columns(broken=broken)
+    own_pace = any(not has_schedule(point.config) for point in points)
+    columns = _columns(broken=broken, own_pace=own_pace)
     table = Table(title="Nexmark: medians of the valid repetitions")
     for column in columns:
         table.add_column(column.heading, justify="left" if column.heading == "query" else "right")
     for point in points:
         table.add_row(*(column.text(point) for column in columns))
     Console(width=None if Console().is_terminal else 120).print(table)
-    of_flink = (
-        "; of Flink: events/s/core as a share of Flink 2.2's on two cores, with preload_events of its steady state"
-    )
-    print(f"cores: executors and Python workers{'' if broken else of_flink}")
-    print("p50, p99: with source=engine how long a result's batch took (docs/matrices.md#nexmark)")
+    print("cores: executors and Python workers")
+    if own_pace:
+        print("of Flink: events/s/core as a share of Flink 2.2's on two cores, with preload_events of its steady state")
+        print("p50, p99: how long a result's batch took (docs/matrices.md#nexmark)")
 
 
-def _columns(*, broken: bool) -> list[Column]:
-    """What is told of a query; after a fault, which needs a schedule, recovery instead of what Flink's would be."""
+def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
+    """What is told of a query: beside Flink where it ran as fast as it can, its recovery where it was broken."""
     return [
         Column("query", lambda point: str(point.config["query"])),
         _median("events/s", "throughput_rps"),
         Column("cores", _cores),
         _median("events/s/core", "rps_per_core"),
-        *((_median("recovery s", MACRO, digits=1), total("audit.lost", "lost"), total("audit.wrong", "wrong"))
-          if broken else (Column("of Flink", _of_flink),)),
+        *([Column("of Flink", _of_flink)] if own_pace else []),
+        *([_median("recovery s", MACRO, digits=1)] if broken else []),
+        *([] if own_pace else [total("audit.lost", "lost"), total("audit.wrong", "wrong")]),
         _median("p50 ms", "latency_ms.p50"),
         _median("p99 ms", "latency_ms.p99"),
         _median("state MB", "state_bytes.checkpoint", scale=1e-6, digits=1),
         _median("GC s", "gc_s", digits=1),
         N,
-    ]  # fmt: skip
+    ]
 
 
 def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> Column:
@@ -170,8 +172,7 @@ def _cores(point: Point) -> str:
 def _of_flink(point: Point) -> str:
     published = STEADY if point.config.get("preload_events") else TWO_CORES
     flink, per_core = published.get(point.config["query"]), point.figure("rps_per_core").median
-    # With a schedule the query is as fast as that.
-    if flink is None or per_core is None or point.config["source"] != "engine":
+    if flink is None or per_core is None or has_schedule(point.config):
         return "—"
     return f"{per_core / flink / 1000:.2f}"
 

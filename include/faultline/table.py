@@ -24,7 +24,7 @@ from faultline.workloads import TRAITS, Traits, has_schedule
 NONE = "—"
 CONTROL = "control"
 WIDTH = 120
-# Of a workload that this version does not know, all is told.
+# A workload that this version does not know may have a preloaded state.
 _UNKNOWN = Traits(words=True)
 # Shown in columns of their own, or following from what is; other differences are named beside the row.
 FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
@@ -39,6 +39,11 @@ class Column:
     group: str
     name: str
     unit: str = ""
+
+    @property
+    def left(self) -> bool:
+        """Whether its texts begin at the left: words do, numbers end at the right."""
+        return self.key in ("query", "fault", "status")
 
     @property
     def heading(self) -> str:
@@ -75,7 +80,6 @@ GROUPS = (
     (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
-_LEFT = frozenset({"query", "fault", "status"})
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
 _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
@@ -211,7 +215,8 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     for number, record in enumerate(ordered(records), start=1):
         metrics, config = record.metrics, record.config
         traits = TRAITS.get(str(config.get("workload")), _UNKNOWN)
-        own_pace = traits.counts != "records" or not has_schedule(config)
+        # Where records keep a schedule and the engine keeps up, what it handled is what was offered.
+        tells = traits.counts != "records" or not has_schedule(config) or metrics.sustained is False
         varies = [f"{name} {plain(config.get(name))}" for name in others]
         varies += [f"build {record.build}"] if builds else []
         rows.append(
@@ -223,8 +228,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "interval_s": plain(config.get("checkpoint_interval_s", NONE)) if has_schedule(config) else NONE,
                 "fault": fault_of(config),
                 "repetition": str(record.repetition) if repeated else NONE,
-                # Of records with a schedule it says nothing new.
-                "throughput": count(metrics.throughput_rps) if own_pace else NONE,
+                "throughput": count(metrics.throughput_rps) if tells else NONE,
                 "p50_ms": milliseconds(metrics.latency_ms.p50),
                 "p99_ms": milliseconds(metrics.latency_ms.p99),
                 "cpu_driver": cores(metrics.cpu_cores.driver),
@@ -247,12 +251,9 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:
     """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
+    useless = {NONE, cores(0)}
     return [
-        column
-        for column in COLUMNS
-        if not rows
-        or column.key in _ALWAYS
-        or {row[column.key] for row in rows} - ({NONE, cores(0)} if column.group == "CPU" else {NONE})
+        column for column in COLUMNS if not rows or column.key in _ALWAYS or {row[column.key] for row in rows} - useless
     ]
 
 
@@ -288,8 +289,8 @@ class ResultTable(Table):
                 yield Text(f"{row['number']} {row['status']}: {row['reason']}", style="yellow")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        natural = self._width(console, options, self._part(self._columns))
-        return Measurement(min(natural, options.max_width), min(natural, options.max_width))
+        width = min(self._width(console, options, self._part(self._columns)), options.max_width)
+        return Measurement(width, width)
 
     def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
         """One table, with less space between its columns if need be; else as few as hold all columns."""
@@ -301,6 +302,8 @@ class ResultTable(Table):
         identity = [column for column in IDENTITY if column in self._columns]
         for every in GROUPS:
             group = [column for column in every if column in self._columns]
+            if not group:
+                continue
             fits = self._width(console, options, self._part([*identity, *group])) <= options.max_width
             for piece in [group] if fits else [[column] for column in group]:
                 together = self._part([*parts[-1], *piece]) if parts else None
@@ -322,7 +325,7 @@ class ResultTable(Table):
 
 def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, str]]) -> None:
     for column in columns:
-        justify: Literal["left", "right"] = "left" if column.key in _LEFT else "right"
+        justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(column.heading, justify=justify, no_wrap=True)
     for row in rows:
         # Text, because a plain string would be read as markup.

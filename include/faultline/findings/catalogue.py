@@ -14,7 +14,6 @@ from faultline.findings.shi import EXECUTOR_CORES, INPUT_RATE
 from faultline.record import Record
 
 FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Storm)"
-NEXMARK_ON_FLINK = "The Nexmark suite on Flink 2 (its guide, and a run on two cores)"
 DYNAMIC_TOPOLOGY = "Lu and others 2020 (dynamic topology in Storm)"
 STOCK_TRADING = "Shi and others 2020 (stock trading on Spark Streaming)"
 
@@ -30,9 +29,10 @@ CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
         "topology_optimisation": TOPOLOGY,
     }
 )
+# Those of `nexmark` are targets of Faultline's own.
 PAPERS: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(CLAIMS, FAULT_TOLERANCE)
-    | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING, "nexmark": NEXMARK_ON_FLINK}
+    dict.fromkeys(CLAIMS.keys() - {"nexmark"}, FAULT_TOLERANCE)
+    | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING}
     | {"topology_optimisation": DYNAMIC_TOPOLOGY}
 )
 

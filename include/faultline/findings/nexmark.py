@@ -1,4 +1,4 @@
-"""What Flink does with Nexmark, per core, and what of it holds for Spark here.
+"""What Flink does with Nexmark, per core, beside Spark here.
 
 Two lists, both in thousand events of the generator per second and core. `STEADY`: the suite's own guide
 (nexmark/nexmark, GUIDE_V2.md): Flink 2 with 8 slots, RocksDB, 30 s between checkpoints, its state filled before.
@@ -15,6 +15,8 @@ from faultline import nexmark
 from faultline.findings.finding import Claim, Outcome, Verdict
 from faultline.findings.measures import valid
 from faultline.record import Record
+from faultline.table import NONE
+from faultline.workloads import has_schedule
 
 STEADY: Mapping[str, float] = {
     "q0": 379, "q1": 395, "q2": 414, "q3": 219, "q4": 28, "q5": 75, "q7": 23, "q8": 162, "q9": 14, "q10": 133,
@@ -29,15 +31,17 @@ STATELESS = tuple(query for query in nexmark.STATELESS if query in TWO_CORES)
 STATELESS_RATIO, AHEAD = 1.5, 16
 
 
-def per_core(records: Sequence[Record], *, filled: bool = False) -> dict[str, list[float]]:
-    """Thousand events per second and core of each valid record, by query: from a cold start, or with `filled` state.
+def per_core(records: Sequence[Record], *, filled: bool = False, driver: bool = False) -> dict[str, list[float]]:
+    """Thousand events per second and core of each valid record, by query: from an empty state, or with `filled` state.
 
-    Only of queries that ran as fast as they can, and in one configuration: others cannot be told from each other here.
+    Cores are those of executors and Python workers, and of the `driver` if it is to count. Only of queries that ran as
+    fast as they can, and in one configuration: others cannot be told from each other here.
     """
     return {
-        query: [value for values in by_configuration.values() for value in values]
-        for query, by_configuration in _measured(records, filled).items()
-        if len(by_configuration) == 1
+        query: [value for record in measured if (value := _figure(record, driver)) is not None]
+        for query, configurations in _measured(records, filled).items()
+        if len(configurations) == 1
+        for measured in configurations.values()
     }
 
 
@@ -46,20 +50,31 @@ def ambiguous(records: Sequence[Record]) -> list[str]:
     several = {
         query
         for filled in (False, True)
-        for query, by_configuration in _measured(records, filled).items()
-        if len(by_configuration) > 1
+        for query, configurations in _measured(records, filled).items()
+        if len(configurations) > 1
     }
     return sorted(several, key=_number)
 
 
-def _measured(records: Sequence[Record], filled: bool) -> dict[str, dict[str, list[float]]]:
-    """Figures by query and configuration."""
-    found: dict[str, dict[str, list[float]]] = {}
+def _measured(records: Sequence[Record], filled: bool) -> dict[str, dict[str, list[Record]]]:
+    """Valid records by query and configuration."""
+    found: dict[str, dict[str, list[Record]]] = {}
     for record in valid(records):
-        config, figure = record.config, record.metrics.rps_per_core
-        if figure is not None and config.get("source") == "engine" and bool(config.get("preload_events")) == filled:
-            found.setdefault(str(config["query"]), {}).setdefault(record.config_id, []).append(figure / 1000)
+        config = record.config
+        known = record.metrics.rps_per_core is not None and not has_schedule(config)
+        if known and bool(config.get("preload_events")) == filled:
+            found.setdefault(str(config["query"]), {}).setdefault(record.config_id, []).append(record)
     return found
+
+
+def _figure(record: Record, driver: bool) -> float | None:
+    """Thousand events per second and core; None where the driver is to count and is not known."""
+    figure, rate, planning = record.metrics.rps_per_core, record.metrics.throughput_rps, record.metrics.cpu_cores.driver
+    if figure is None or not driver:
+        return None if figure is None else figure / 1000
+    if not rate or not figure or planning is None:
+        return None
+    return rate / (rate / figure + planning) / 1000
 
 
 def _number(query: str) -> int:
@@ -67,7 +82,7 @@ def _number(query: str) -> int:
 
 
 def ratios(records: Sequence[Record]) -> dict[str, list[float]]:
-    """How often Flink's figure on two cores each record from a cold start reaches, by query; only those of its list."""
+    """How often each record from an empty state reaches Flink's figure on two cores, by query of that list."""
     return {
         query: [one / TWO_CORES[query] for one in values]
         for query, values in per_core(records).items()
@@ -97,7 +112,7 @@ def ahead(records: Sequence[Record]) -> Outcome:
     return Verdict.CANNOT_TELL if len(sure) + missing >= AHEAD else Verdict.DISAGREES, said
 
 
-_WHERE = "design target, against Flink on two cores"
+_WHERE = "Faultline's design"
 NEXMARK = (
     Claim(f"Stateless queries handle at least {STATELESS_RATIO} times Flink's events per core", _WHERE, stateless),
     Claim(f"At least {AHEAD} of the {len(TWO_CORES)} queries handle more events per core than Flink", _WHERE, ahead),
@@ -105,33 +120,47 @@ NEXMARK = (
 
 
 def beside(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table: Spark here beside the list that was made alike, cold or in steady state.
+    """Lines of a Markdown table: Spark here beside the list that is nearest, from an empty state or with a filled one.
 
-    None when no query ran as fast as it can.
+    No lines when no query ran as fast as it can.
     """
-    cold, filled = per_core(records), per_core(records, filled=True)
+    sides = [
+        _Side("here, empty state", "Flink, two cores", TWO_CORES, records, filled=False),
+        _Side("here, state filled", "Flink, steady state, 8 slots", STEADY, records, filled=True),
+    ]
     left_out = ambiguous(records)
-    if not (cold or filled or left_out):
+    sides = [side for side in sides if side.found or (not side.filled and left_out)]
+    if not sides:
         return []
-    sides = [(cold, "here, from a cold start", TWO_CORES, "Flink, two cores")]
-    if filled:
-        sides.append((filled, "here, state filled", STEADY, "Flink, steady state, 8 slots"))
-    heads = ["query", *(head for _, here, _, flink in sides for head in (here, flink, "ratio"))]
+    heads = ["query", *(head for side in sides for head in (side.here, side.flink, "ratio", "with the driver"))]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for query in sorted(cold.keys() | filled.keys(), key=_number):
-        cells = [query]
-        for found, _, published, _ in sides:
-            cells += _beside(found.get(query), published.get(query))
-        lines.append(f"| {' | '.join(cells)} |")
+    for query in sorted({query for side in sides for query in side.found}, key=_number):
+        lines.append(f"| {' | '.join([query, *(cell for side in sides for cell in side.cells(query))])} |")
     if left_out:
         lines += ["", f"No figure where measured in more than one configuration: {', '.join(left_out)}."]
     return lines
 
 
-def _beside(values: Sequence[float] | None, flink: float | None) -> list[str]:
-    """Median with least and greatest, Flink's figure, and the ratio of the two."""
-    if not values:
-        return ["—", "—" if flink is None else f"{flink:,.0f}", "—"]
-    spread = f" ({min(values):,.0f}–{max(values):,.0f})" if len(values) > 1 else ""
-    ratio = ["—", "—"] if flink is None else [f"{flink:,.0f}", f"{statistics.median(values) / flink:.2f}"]
-    return [f"{statistics.median(values):,.0f}{spread}", *ratio]
+class _Side:
+    """Spark here and one of Flink's lists, by query."""
+
+    def __init__(
+        self, here: str, flink: str, published: Mapping[str, float], records: Sequence[Record], *, filled: bool
+    ) -> None:
+        self.here, self.flink, self.filled, self._published = here, flink, filled, published
+        self.found = per_core(records, filled=filled)
+        self._with_driver = per_core(records, filled=filled, driver=True)
+
+    def cells(self, query: str) -> list[str]:
+        """Median with least and greatest, Flink's figure, the ratio of the two, and that with the driver counted."""
+        values, flink = self.found.get(query), self._published.get(query)
+        said = NONE
+        if values:
+            spread = f" ({min(values):,.0f}–{max(values):,.0f})" if len(values) > 1 else ""
+            said = f"{statistics.median(values):,.0f}{spread}"
+        ratios = (_ratio(values, flink), _ratio(self._with_driver.get(query), flink))
+        return [said, NONE if flink is None else f"{flink:,.0f}", *ratios]
+
+
+def _ratio(values: Sequence[float] | None, flink: float | None) -> str:
+    return f"{statistics.median(values) / flink:.2f}" if values and flink is not None else NONE
