@@ -31,6 +31,7 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
     return {
         "host": socket.gethostname(),
         "cores": cores,
+        "processor": processor(Path("/proc/cpuinfo")),
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
         "versions": versions(settings, java),
@@ -84,6 +85,16 @@ def kafka_conf(settings: Settings) -> dict[str, str]:
     pairs = (line.partition("=") for line in file.read_text().splitlines() if line)
     local = ("listeners", "bootstrap.servers", "log.dirs")
     return {key: value for key, _, value in pairs if not key.endswith(local)}
+
+
+def processor(file: Path) -> str | None:
+    """What the first processor is called, from `/proc/cpuinfo`; None where that does not say."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None) or None
 
 
 @functools.cache

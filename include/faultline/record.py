@@ -229,6 +229,7 @@ class Environment(_Part):
     spark_conf: dict[str, Any] | None
     kafka_conf: dict[str, Any] | None
     clock_offsets: dict[str, ClockOffset] | None = None
+    processor: str | None = None
 
 
 class TimelineEvent(_Part):

@@ -118,7 +118,8 @@ def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
     for record in records:
         env = record.environment
         memory = "" if env.memory_mb is None else f", {env.memory_mb / 1024:.0f} GB of memory"
-        machines.append(f"{env.host or 'unknown host'}: {env.cores or 'unknown'} cores{memory}")
+        processor = f" of {env.processor}" if env.processor else ""
+        machines.append(f"{env.host or 'unknown host'}: {env.cores or 'unknown'} cores{processor}{memory}")
         warned = warned or bool(env.oversubscribed)
     engines = []
     for record in records:

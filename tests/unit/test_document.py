@@ -162,6 +162,13 @@ def test_controls_among_faults_are_told_apart_and_settings_are_those_that_all_sh
     assert "`window_s` 10" in text and "`late` 0.02" in text and "no fault." in text
 
 
+def test_the_machine_is_named_with_its_processor_where_that_is_known() -> None:
+    record = made("executor_cores", "smoke")[0]
+    assert "- Machine: 2 cores, 8 GiB (" in page([record], "executor_cores").text
+    known = record.model_copy(update={"environment": record.environment.model_copy(update={"processor": "Some CPU"})})
+    assert "- Machine: 2 cores of Some CPU, 8 GiB (" in page([known], "executor_cores").text
+
+
 def test_a_bound_is_shown_as_one() -> None:
     found = page(made("recovery", "default"), "recovery")
     macro = rows(found.text, "Recovery")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.environment import READERS, programs
+from faultline.environment import READERS, processor, programs
 from faultline.settings import ROOT
 
 
@@ -27,3 +27,12 @@ def test_readers_are_there_and_no_workload() -> None:
     assert {"word_count.py", "nexmark_query.py", "nexmark/events.py", "nexmark/queries/q5.sql", "topology.py"} <= set(
         found
     )
+
+
+def test_the_processor_is_named_where_the_machine_says_it(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    assert processor(file) is None
+    file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\n\nprocessor\t: 1\nmodel name\t: Some CPU\n")
+    assert processor(file) == "Some CPU @ 2.50GHz"
+    file.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # as on ARM
+    assert processor(file) is None

@@ -114,7 +114,8 @@ def test_a_record_of_before_later_keys_is_read_with_their_defaults(tmp_path: Pat
         old["metrics"].pop(name, None)
     for name in ("dip_depth", "silence_s", "lag_area_record_s"):
         old["metrics"]["recovery"].pop(name)
-    old["environment"].pop("clock_offsets")
+    for name in ("clock_offsets", "processor"):
+        old["environment"].pop(name)
     path = put(tmp_path, record("new"))
     path.with_name("old.json").write_text(json.dumps(old))
     index = fresh(tmp_path)

@@ -58,7 +58,7 @@ def test_the_documentation_names_every_metric_and_every_rule() -> None:
 def test_a_record_from_before_the_newer_figures_still_reads() -> None:
     whole = failed_record(AttemptFile.model_validate(Synthetic(Scenario())._attempt()), "failed", ["driver: gone"])
     stored = whole.as_dict()
-    del stored["metrics"]["recoveries"], stored["environment"]["clock_offsets"]
+    del stored["metrics"]["recoveries"], stored["environment"]["clock_offsets"], stored["environment"]["processor"]
     for name in ("dip_depth", "silence_s", "lag_area_record_s"):
         del stored["metrics"]["recovery"][name]
     assert Record.model_validate(stored) == whole

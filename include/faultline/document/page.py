@@ -139,7 +139,8 @@ def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
     for record in records:
         found = record.environment
         memory = NONE if found.memory_mb is None else f"{found.memory_mb / 1024:.0f} GiB"
-        machines[f"{found.cores or 'unknown'} cores, {memory}"] = True
+        processor = f" of {words(found.processor)}" if found.processor else ""
+        machines[f"{found.cores or 'unknown'} cores{processor}, {memory}"] = True
         software[", ".join(f"{name} {value}" for name, value in sorted((found.versions or {}).items()))] = True
         commits[str(found.git_commit)[:12]] = True
     over = sum(bool(record.environment.oversubscribed) for record in records)
