@@ -14,7 +14,16 @@ from typing import Any
 
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
-from faultline.nexmark import ENGINE_DEFAULTS, KAFKA_RATE, QUERIES, RATE, STATELESS, WATERMARK_S
+from faultline.nexmark import (
+    AWAITING_TIME,
+    DENSE_RATE,
+    ENGINE_DEFAULTS,
+    KAFKA_RATE,
+    QUERIES,
+    RATE,
+    STATELESS,
+    WATERMARK_S,
+)
 from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
@@ -369,6 +378,8 @@ MATRICES: dict[str, MatrixSpec] = {
                     "warmup_s": 30.0,
                     "duration_s": 60.0,
                 },
+                # As dense in event time as the events of Flink's list from two cores, where that matters.
+                "dense": {**_NEXMARK, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
                 # On a schedule, which a fault can delay, and with the usual executors.
                 "recovery": {
                     **{key: value for key, value in _NEXMARK.items() if key not in ENGINE_DEFAULTS},

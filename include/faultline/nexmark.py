@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 QUERIES = tuple(f"q{number}" for number in range(24))
 # Events per second of event time.
 RATE = 100_000.0
+# The same in the list of Flink's figures from two cores.
+DENSE_RATE = 1e7
 # The engine's own events have no generator that could be late: there a rate is how dense they lie in event time.
 MAX_EVENT_RATE = 1e9
 # Records per second through Kafka, where both are the same.
