@@ -46,7 +46,10 @@ NOTES: Mapping[str, str] = {
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
 IMAGES = "images"
-TARGETS = "What Faultline set out to reach, beside Flink's list from two cores. A target is met when every repetition meets it."
+TARGETS = (
+    "What Faultline set out to reach, beside Flink's list from two cores. Every repetition has to meet a target for it "
+    "to be met."
+)
 BESIDE_FLINK = (
     "Thousand events of the generator per second and core, events of all kinds made in both: here of executors and "
     "their Python workers, in the last column of the driver as well, there of the TaskManager. The ratios are of two "
