@@ -127,7 +127,7 @@ def run(
     from faultline.single import describe_faults, run_single
 
     given = {one.partition("=")[0] for one in parameters or []}
-    if workload == "nexmark" and ("query" not in given or given & {"preset", "repetitions", "build"}):
+    if workload == "nexmark" and ("query" not in given or given & {"preset", "repetitions"}):
         from faultline.nexmark_sweep import describe
         from faultline.nexmark_sweep import main as run_nexmark
 

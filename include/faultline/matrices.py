@@ -14,16 +14,7 @@ from typing import Any
 
 from faultline.config import Configuration, suggest
 from faultline.errors import ConfigError
-from faultline.nexmark import (
-    AWAITING_TIME,
-    DENSE_RATE,
-    ENGINE_DEFAULTS,
-    KAFKA_RATE,
-    QUERIES,
-    RATE,
-    STATELESS,
-    WATERMARK_S,
-)
+from faultline.nexmark_presets import NEXMARK_PRESETS
 from faultline.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.topology import DEFAULTS as TOPOLOGY_DEFAULTS
 
@@ -87,17 +78,6 @@ _SATURATED: dict[str, Any] = {
     "accept_overload": True,
     "warmup_s": 30.0,
     "duration_s": 30.0,
-}
-_NEXMARK: dict[str, Any] = {
-    "workload": "nexmark",
-    "rate": [RATE],
-    "source": ["engine"],
-    "state_store": ["rocksdb"],
-    "watermark_s": WATERMARK_S,
-    "disorder": 0.0,
-    "fault": "none",
-    "state_mb": 0.0,
-    **ENGINE_DEFAULTS,
 }
 _FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
 
@@ -355,51 +335,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "a second and core, latency and state; or through Kafka on a schedule, with latency and recovery. A query "
             "that was measured is not measured again.",
             ("query", "rate", "source", "state_store"),
-            {
-                "smoke": {
-                    **_NEXMARK,
-                    "query": ["q0"],
-                    "batch_events": 100_000,
-                    "warmup_s": 5.0,
-                    "duration_s": 10.0,
-                },
-                DEFAULT: {
-                    **_NEXMARK,
-                    "query": list(QUERIES),
-                    "warmup_s": 30.0,
-                    "duration_s": 60.0,
-                    "repetitions": 3,
-                },
-                # As much as fills the state of each; those without one have nothing to fill.
-                "steady": {
-                    **_NEXMARK,
-                    "query": [query for query in QUERIES if query not in STATELESS],
-                    "preload_events": 20_000_000,
-                    "warmup_s": 30.0,
-                    "duration_s": 60.0,
-                },
-                # As dense in event time as the events of Flink's list from two cores, where that matters.
-                "dense": {**_NEXMARK, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
-                # On a schedule, which a fault can delay, and with the usual executors.
-                "recovery": {
-                    **{key: value for key, value in _NEXMARK.items() if key not in ENGINE_DEFAULTS},
-                    **_WITH_FAULT,
-                    "query": list(QUERIES),
-                    "rate": [KAFKA_RATE],
-                    "source": ["kafka"],
-                    "commit_mode": "aligned-changelog",
-                    "checkpoint_interval_s": 5.0,
-                    "fault": "executor",
-                    "repetitions": 1,
-                },
-                "paper": {
-                    **_NEXMARK,
-                    "query": list(QUERIES),
-                    "warmup_s": 180.0,
-                    "duration_s": 180.0,
-                    "repetitions": 3,
-                },
-            },
+            NEXMARK_PRESETS,
         ),
     )
 }

@@ -50,12 +50,14 @@ def form_of(given: Sequence[str]) -> dict[str, Any]:
         if not form["repetitions"].isdigit() or not int(form["repetitions"]):
             raise ConfigError(f"repetitions: {form['repetitions']!r} is not a whole number; use 1 or more")
         form["repetitions"] = int(form["repetitions"])
-    config = parse_configuration({**values, "workload": DAG_ID}).model_dump(mode="json")
-    if "source" in values:
-        values.setdefault("rate", "")  # each source has a default of its own
-        if values["source"] == "kafka":  # where the schedule makes the batches
-            form |= {key: config[key] for key in ("batch_events", "preload_events") if preset.get(key)}
-    return form | {key: [config[key]] if key in spec.axes else config[key] for key in values}
+    base = {key: value[0] if key in spec.axes else value for key, value in preset.items()
+            if key in Configuration.model_fields}  # fmt: skip
+    filled = set(values)
+    if values.get("source", base["source"]) != base["source"]:
+        # Each source has a rate of its own, and through Kafka the schedule makes the batches.
+        filled |= {key for key in ("rate", "batch_events", "preload_events") if base.pop(key, None)}
+    config = parse_configuration({**base, **values}).model_dump(mode="json")
+    return form | {key: [config[key]] if key in spec.axes else config[key] for key in sorted(filled)}
 
 
 def complete(form: Mapping[str, Any]) -> dict[str, Any]:

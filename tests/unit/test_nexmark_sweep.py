@@ -12,10 +12,10 @@ from faultline.bench.nexmark_source import figures as source_figures
 from faultline.config import parse_configuration
 from faultline.errors import ConfigError
 from faultline.findings.finding import Verdict
-from faultline.findings.nexmark import STATELESS, TWO_CORES, ahead, beside, per_core, stateless
+from faultline.findings.nexmark import STATELESS, TWO_CORES, Kind, ahead, beside, per_core, ratios, stateless
 from faultline.matrices import MATRICES
 from faultline.matrix import Matrix
-from faultline.nexmark import QUERIES
+from faultline.nexmark import DENSE_RATE, QUERIES
 from faultline.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
 from faultline.record import Record
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
@@ -36,6 +36,9 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
     assert form == {"preset": "smoke", "rate": [50_000.0], "repetitions": 2, "warmup_s": 7.0}
     assert form_of(["source=kafka"]) == {"source": ["kafka"], "rate": [2000.0]}
     assert form_of(["source=kafka", "preset=smoke"])["batch_events"] is None, "the generator's schedule makes batches"
+    # What is given is held against the preset: this second is one that its windows have room for.
+    broken = form_of(["preset=recovery", "fault=driver", "fault_at_s=36"])
+    assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 36.0}
     spec = MATRICES["nexmark"]
     cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
@@ -75,6 +78,8 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
         (["repetitions=0"], "repetitions: '0' is not a whole number"),
         (["rate=1", "rate=2"], "rate: given twice"),
         (["state_store=redis"], "state_store: 'redis' is not known"),
+        (["preset=recovery", "fault_at_s=60"], "fault_at_s: 60 lies outside [35, 37]"),
+        (["preset=recovery", "source=engine"], "fault: events from the engine keep no schedule"),
     ],
 )
 def test_bad_words_are_refused_before_anything_starts(words: list[str], said: str) -> None:
@@ -114,7 +119,11 @@ def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> N
     lines = beside([*records, filled, record("q20", 2.0)])
     # The driver has 0.186 cores beside the one of the executor.
     assert lines[0].count("|") == 10 and lines[-1] == "| q20 | 106 | 53 | 2.00 | 1.69 | 53 | 18 | 2.94 | 2.48 |"
-    assert per_core([filled]) == {} and per_core([filled], filled=True) == {"q20": [53.0]}
+    assert per_core([filled]) == {} and per_core([filled], kind=Kind.FILLED) == {"q20": [53.0]}
+    # So do events as dense as in that list, which say nothing of the target.
+    dense = record("q5", 1.0).model_copy(update={"config_id": "dense"})
+    dense = dense.model_copy(update={"config": {**dense.config, "rate": DENSE_RATE}})
+    assert beside([dense])[2] == "| q5 | 114 | 114 | 1.00 | 0.84 |" and ratios([dense]) == {}
     other = record("q2", 2.0).model_copy(update={"config_id": "another"})
     assert beside([*records, other])[-1].endswith("measured in more than one configuration: q2.")
     print_queries(records)

@@ -52,7 +52,7 @@ TARGETS = (
 )
 BESIDE_FLINK = (
     "Thousand events of the generator per second and core, events of all kinds made in both: here of executors and "
-    "their Python workers, in the last column of the driver as well, there of the TaskManager. The ratios are of two "
+    "their Python workers, *with the driver* of that as well, there of the TaskManager. The ratios are of two "
     "systems, not of two engines on one footing: machines, generators, warm-up, checkpoints, how dense events lie in "
     "event time, and how some queries are written differ ([matrices.md](../matrices.md#beside-flink))."
 )

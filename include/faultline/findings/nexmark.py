@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
 
 from faultline import nexmark
 from faultline.findings.finding import Claim, Outcome, Verdict
@@ -31,38 +33,46 @@ STATELESS = tuple(query for query in nexmark.STATELESS if query in TWO_CORES)
 STATELESS_RATIO, AHEAD = 1.5, 16
 
 
-def per_core(records: Sequence[Record], *, filled: bool = False, driver: bool = False) -> dict[str, list[float]]:
-    """Thousand events per second and core of each valid record, by query: from an empty state, or with `filled` state.
+class Kind(StrEnum):
+    """What a query ran as fast as it can on: events that lie as dense as usual, or as in the list from two cores."""
+
+    EMPTY = "here, empty state"
+    DENSE = "here, empty state, dense events"
+    FILLED = "here, state filled"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Kind:
+        """By a record's configuration."""
+        if config.get("preload_events"):
+            return cls.FILLED
+        return cls.DENSE if config.get("rate") == nexmark.DENSE_RATE else cls.EMPTY
+
+
+def per_core(records: Sequence[Record], *, kind: Kind = Kind.EMPTY, driver: bool = False) -> dict[str, list[float]]:
+    """Thousand events per second and core of each valid record, by query.
 
     Cores are those of executors and Python workers, and of the `driver` if it is to count. Only of queries that ran as
     fast as they can, and in one configuration: others cannot be told from each other here.
     """
     return {
         query: [value for record in measured if (value := _figure(record, driver)) is not None]
-        for query, configurations in _measured(records, filled).items()
+        for query, configurations in _measured(records, kind).items()
         if len(configurations) == 1
         for measured in configurations.values()
     }
 
 
-def ambiguous(records: Sequence[Record]) -> list[str]:
+def ambiguous(records: Sequence[Record], kind: Kind = Kind.EMPTY) -> list[str]:
     """Queries that were measured in more than one configuration, and so have no figure here."""
-    several = {
-        query
-        for filled in (False, True)
-        for query, configurations in _measured(records, filled).items()
-        if len(configurations) > 1
-    }
-    return sorted(several, key=_number)
+    return sorted((query for query, found in _measured(records, kind).items() if len(found) > 1), key=_number)
 
 
-def _measured(records: Sequence[Record], filled: bool) -> dict[str, dict[str, list[Record]]]:
+def _measured(records: Sequence[Record], kind: Kind) -> dict[str, dict[str, list[Record]]]:
     """Valid records by query and configuration."""
     found: dict[str, dict[str, list[Record]]] = {}
     for record in valid(records):
         config = record.config
-        known = record.metrics.rps_per_core is not None and not has_schedule(config)
-        if known and bool(config.get("preload_events")) == filled:
+        if record.metrics.rps_per_core is not None and not has_schedule(config) and Kind.of(config) is kind:
             found.setdefault(str(config["query"]), {}).setdefault(record.config_id, []).append(record)
     return found
 
@@ -120,36 +130,39 @@ NEXMARK = (
 
 
 def beside(records: Sequence[Record]) -> list[str]:
-    """Lines of a Markdown table: Spark here beside the list that is nearest, from an empty state or with a filled one.
+    """Lines of a Markdown table: Spark here beside the list that is nearest.
 
     No lines when no query ran as fast as it can.
     """
     sides = [
-        _Side("here, empty state", "Flink, two cores", TWO_CORES, records, filled=False),
-        _Side("here, state filled", "Flink, steady state, 8 slots", STEADY, records, filled=True),
+        _Side(Kind.EMPTY, "Flink, two cores", TWO_CORES, records),
+        _Side(Kind.DENSE, "Flink, two cores", TWO_CORES, records),
+        _Side(Kind.FILLED, "Flink, steady state, 8 slots", STEADY, records),
     ]
-    left_out = ambiguous(records)
-    sides = [side for side in sides if side.found or (not side.filled and left_out)]
-    if not sides:
-        return []
-    heads = ["query", *(head for side in sides for head in (side.here, side.flink, "ratio", "with the driver"))]
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for query in sorted({query for side in sides for query in side.found}, key=_number):
-        lines.append(f"| {' | '.join([query, *(cell for side in sides for cell in side.cells(query))])} |")
-    if left_out:
-        lines += ["", f"No figure where measured in more than one configuration: {', '.join(left_out)}."]
+    told = [side for side in sides if side.found]
+    lines = []
+    if told:
+        heads = ["query", *(head for side in told for head in (side.kind, side.flink, "ratio", "with the driver"))]
+        lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for query in sorted({query for side in told for query in side.found}, key=_number):
+        lines.append(f"| {' | '.join([query, *(cell for side in told for cell in side.cells(query))])} |")
+    for side in sides:
+        if left_out := ambiguous(records, side.kind):
+            listed = ", ".join(left_out)
+            lines += [
+                "",
+                f"No figure under *{side.kind}* where it was measured in more than one configuration: {listed}.",
+            ]
     return lines
 
 
 class _Side:
     """Spark here and one of Flink's lists, by query."""
 
-    def __init__(
-        self, here: str, flink: str, published: Mapping[str, float], records: Sequence[Record], *, filled: bool
-    ) -> None:
-        self.here, self.flink, self.filled, self._published = here, flink, filled, published
-        self.found = per_core(records, filled=filled)
-        self._with_driver = per_core(records, filled=filled, driver=True)
+    def __init__(self, kind: Kind, flink: str, published: Mapping[str, float], records: Sequence[Record]) -> None:
+        self.kind, self.flink, self._published = kind, flink, published
+        self.found = per_core(records, kind=kind)
+        self._with_driver = per_core(records, kind=kind, driver=True)
 
     def cells(self, query: str) -> list[str]:
         """Median with least and greatest, Flink's figure, the ratio of the two, and that with the driver counted."""
