@@ -37,8 +37,8 @@ def test_words_become_the_form_and_axes_become_lists() -> None:
     assert form_of(["source=kafka"]) == {"source": ["kafka"], "rate": [2000.0]}
     assert form_of(["source=kafka", "preset=smoke"])["batch_events"] is None, "the generator's schedule makes batches"
     # What is given is held against the preset: this second is one that its windows have room for.
-    broken = form_of(["preset=recovery", "fault=driver", "fault_at_s=36"])
-    assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 36.0}
+    broken = form_of(["preset=recovery", "fault=driver", "fault_at_s=60"])
+    assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 60.0}
     spec = MATRICES["nexmark"]
     cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
         (["repetitions=0"], "repetitions: '0' is not a whole number"),
         (["rate=1", "rate=2"], "rate: given twice"),
         (["state_store=redis"], "state_store: 'redis' is not known"),
-        (["preset=recovery", "fault_at_s=60"], "fault_at_s: 60 lies outside [35, 37]"),
+        (["preset=recovery", "fault_at_s=36"], "fault_at_s: 36 lies outside [50, 100]"),
         (["preset=recovery", "source=engine"], "fault: events from the engine keep no schedule"),
     ],
 )
