@@ -37,8 +37,8 @@ NEXMARK_PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # As dense in event time as the events of Flink's list from two cores, where that matters.
     "dense": {**_ENGINE, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
-    # On a schedule, which a fault can delay, and with the usual executors. Windows bring results out every ten seconds, so
-    # it takes some of these until latency can be said to be as before.
+    # On a schedule, which a fault can delay, and with the usual executors. On two cores some queries took most of a
+    # minute to work off what had gathered.
     "recovery": {
         **_ALL,
         "rate": [KAFKA_RATE],

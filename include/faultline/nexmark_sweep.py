@@ -132,6 +132,10 @@ def print_queries(records: Sequence[Record]) -> None:
         table.add_row(*(column.text(point) for column in columns))
     Console(width=None if Console().is_terminal else 120).print(table)
     print("cores: executors and Python workers")
+    if broken:
+        print(
+            "> n: not recovered within the n s watched, which is never seen where results are rare (docs/matrices.md)"
+        )
     if own_pace:
         print("of Flink: events/s/core as a share of Flink 2.2's on two cores, with preload_events of its steady state")
         print("p50, p99: how long a result's batch took (docs/matrices.md#nexmark)")
@@ -187,5 +191,9 @@ def main(given: Sequence[str], say: Say) -> int:
         why = next((one.reasons[0] for one in reversed(records) if one.config_id == cell.config.config_id
                     and one.reasons), "it was not measured")  # fmt: skip
         say(f"no valid record for {cell.config.query} ({why}); the same command measures it again")
+    measured = [record for record in records if record.status == "valid" and record.sweep_id]
+    if measured:
+        sweeps = " ".join(f"--sweep {sweep}" for sweep in sorted({str(record.sweep_id) for record in measured}))
+        say(f"as a page: ./faultline results {sweeps} --page FILE; what happened in one: ./faultline explain ATTEMPT")
     say(f"the page: {load_settings().airflow_url}/faultline/")
     return 1 if missing else 0

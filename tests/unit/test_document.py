@@ -96,7 +96,9 @@ def test_every_preset_of_every_matrix_has_its_page(matrix: str, preset: str) -> 
     assert ("Recovery" in headings(found.text)) == any(record.config["fault"] != "none" for record in records)
     assert ("Keys" in headings(found.text)) == (matrix == "skew_x_alignment_mode")
     for claim in CLAIMS[matrix]:
-        assert f"| {claim.text} | {claim.source} | **" in found.text
+        # What a query can at most, runs through Kafka do not say.
+        told = f"| {claim.text} | {claim.source} | **" in found.text
+        assert told == ((matrix, preset) != ("nexmark", "recovery"))
     assert 1 <= len(found.images) <= 2
     for path, svg in found.images.items():
         assert path.startswith(f"{IMAGES}/{matrix}-") and f"]({path})" in found.text

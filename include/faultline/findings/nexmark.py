@@ -34,7 +34,7 @@ STATELESS_RATIO, AHEAD = 1.5, 16
 
 
 class Kind(StrEnum):
-    """What a query began with, and how dense its events lie in event time: as usual, or as in the list from two cores."""
+    """What a query began with, and whether its events lie as dense in event time as in the list from two cores."""
 
     EMPTY = "here, empty state"
     DENSE = "here, empty state, dense events"
