@@ -33,12 +33,12 @@ SHARED = ("shared_installation", "spark", "bag")
 # Before pytest-xdist reads the groups.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests, and groups them for `--dist=loadgroup`, with which several processes run them.
+    """What looks at Airflow comes last: other users of the shared installation begin while Airflow is down.
 
-    The shared installation has most of the work, so it begins; what looks at Airflow comes last of it: the others
-    begin while Airflow is down. All tests of a costly fixture are one group, and so are the others of a module.
+    For `--dist=loadgroup`, with which several processes run them, all tests of a costly fixture are one group, and so
+    are the others of a module.
     """
-    items.sort(key=lambda item: ("shared_installation" not in _fixtures(item), "airflow" in _fixtures(item)))
+    items.sort(key=lambda item: "airflow" in _fixtures(item))
     for item in items:
         group = next((name for name in SHARED if name in _fixtures(item)), item.path.stem)
         item.add_marker(pytest.mark.xdist_group(group))
