@@ -3,7 +3,7 @@
 from airflow.plugins_manager import AirflowPlugin
 
 from faultline.orchestration.results_page import VIEWS, ResultsApp, ResultsLink
-from faultline.pages import PREFIX
+from faultline.reports.pages import PREFIX
 
 
 class FaultlineResults(AirflowPlugin):

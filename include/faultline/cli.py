@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from faultline.errors import ConfigError, FaultlineError
+from faultline.base.errors import ConfigError, FaultlineError
 
 app = typer.Typer(
     add_completion=False,
@@ -65,7 +65,7 @@ def demo(
     Brings the services up, triggers the matrix, shows progress, and ends with the table, an HTML report and the
     address of the UI. A second call resumes: what has a valid record is not measured again.
     """
-    from faultline.demo import run_demo
+    from faultline.client.demo import run_demo
 
     raise typer.Exit(run_demo(say, again=again, output=output))
 
@@ -73,7 +73,7 @@ def demo(
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
     """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
-    from faultline.settings import ROOT
+    from faultline.base.settings import ROOT
 
     os.chdir(ROOT)
     command = [sys.executable, "-m", "pytest", *context.args]
@@ -88,12 +88,12 @@ def up(
     airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.operations import bring_up
+    from faultline.client.operations import bring_up
 
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
     say(f"Kafka {settings.kafka_bootstrap}, Spark {settings.spark_master_ui}")
     if airflow:
-        from faultline.airflow_home import USER, password
+        from faultline.cluster.airflow_home import USER, password
 
         say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
 
@@ -101,8 +101,8 @@ def up(
 @app.command()
 def down() -> None:
     """End every process of this installation, also after a crash. Data, logs and results stay."""
-    from faultline.settings import load_settings
-    from faultline.supervision import down as stop
+    from faultline.base.settings import load_settings
+    from faultline.cluster.supervision import down as stop
 
     ended = stop(load_settings(), say)
     say(f"down{f', {len(ended)} leftover processes ended' if ended else ''}")
@@ -124,12 +124,12 @@ def run(
     `run nexmark` without a query=, or with preset= or repetitions=, goes through the matrix and prints a line for each
     query; a second call resumes.
     """
-    from faultline.single import describe_faults, run_single
+    from faultline.client.run_one import describe_faults, run_single
 
     given = {one.partition("=")[0] for one in parameters or []}
     if workload == "nexmark" and ("query" not in given or given & {"preset", "repetitions"}):
-        from faultline.nexmark_sweep import describe
-        from faultline.nexmark_sweep import main as run_nexmark
+        from faultline.client.nexmark_sweep import describe
+        from faultline.client.nexmark_sweep import main as run_nexmark
 
         if keep_topics:
             raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5, and no preset")
@@ -164,25 +164,25 @@ def results(
     ] = None,
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
-    from faultline.operations import select_records
+    from faultline.client.operations import select_records
 
     records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
         say(problem)
     if report:
-        from faultline.report import write_report
-        from faultline.settings import load_settings
+        from faultline.base.settings import load_settings
+        from faultline.reports.report import write_report
 
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
-        from faultline.document.page import write_page
+        from faultline.reports.document.page import write_page
 
         write_page(records, page, matrix=matrix)
         say(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
         return
-    from faultline.table import print_table
+    from faultline.reports.table import print_table
 
     if not records:
         found = "no record matches; what a sweep did not measure again, since it was there, is under the sweep that did"
@@ -211,9 +211,9 @@ def compare(
 
     Needs five repetitions a side. What the verdicts rest on stands in docs/metrics.md.
     """
-    from faultline.comparing import as_json as rows_of
-    from faultline.comparing import compare_named, print_comparison
-    from faultline.statistics.comparison import Verdict
+    from faultline.comparison.compare import as_json as rows_of
+    from faultline.comparison.compare import compare_named, print_comparison
+    from faultline.comparison.statistics.comparison import Verdict
 
     compared = compare_named(before, after, metric or [], matrix=matrix)
     if as_json:
@@ -236,9 +236,9 @@ def missing(
     To measure them, trigger the same form again: with only_missing it leaves out what is there. Nights that were
     missed as a whole are made up for by Airflow's own backfill.
     """
-    from faultline import missing as missing_cells
-    from faultline.manifest import Manifests
-    from faultline.settings import load_settings
+    from faultline.base.settings import load_settings
+    from faultline.comparison import coverage as missing_cells
+    from faultline.records.manifest import Manifests
 
     if series is not None and preset is None:
         raise ConfigError("--series: says where a preset's cells are looked for; give --preset, too")
@@ -259,8 +259,8 @@ def explain(
     plot: Annotated[Path | None, typer.Option(help="Where the HTML page goes (default: results/reports/).")] = None,
 ) -> None:
     """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
-    from faultline import explain as explaining
-    from faultline.settings import load_settings
+    from faultline.base.settings import load_settings
+    from faultline.reports import explain as explaining
 
     settings = load_settings()
     if as_json:
@@ -291,7 +291,7 @@ def bench(
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
     """Say what is installed, reachable and missing. Exit code 1 when something is missing."""
-    from faultline.doctor import examine, print_examination
+    from faultline.cluster.doctor import examine, print_examination
 
     findings = examine()
     if as_json:

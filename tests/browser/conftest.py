@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from faultline.airflow_api import AirflowApi
-from faultline.demo import await_dags
-from faultline.matrices import MATRICES
+from faultline.client.airflow_api import AirflowApi
+from faultline.client.demo import await_dags
+from faultline.experiment.matrices import MATRICES
 from tests.browser.airflow_ui import Ui, window
 from tests.integration.installation import Installation
 

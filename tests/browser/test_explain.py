@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from faultline.explain import explain
-from faultline.judge import judge
-from faultline.settings import load_settings
-from faultline.store import Store
+from faultline.analysis.judge import judge
+from faultline.base.settings import load_settings
+from faultline.records.store import Store
+from faultline.reports.explain import explain
 from tests.browser.test_report import FAULT_RGB, opened
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.config import Configuration, parse_configuration
-from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
-from faultline.matrix import Matrix
-from faultline.schedule import NIGHTLY
-from faultline.store import Store
-from faultline.waiting import wait_until
-from faultline.workloads import TRAITS
+from faultline.base.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.workloads.base import TRAITS
+from faultline.records.store import Store
 from tests.browser.airflow_ui import Form, Ui, call
 from tests.integration.installation import Installation
 

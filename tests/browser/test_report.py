@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from faultline.judge import judge
-from faultline.plots import FAULT_COLOUR
-from faultline.record import Record
-from faultline.report import write_report
+from faultline.analysis.judge import judge
+from faultline.records.record import Record
+from faultline.reports.report import write_report
+from faultline.reports.time_series import FAULT_COLOUR
 from tests.unit.sample_records import CENSORED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -15,12 +15,12 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
-from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.matrices import MATRICES
-from faultline.matrix import sweep_id_of
-from faultline.record import Record
-from faultline.store import Store
-from faultline.waiting import wait_until
+from faultline.base.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import sweep_id_of
+from faultline.records.record import Record
+from faultline.records.store import Store
 from tests.browser.airflow_ui import PLUGIN, Form, Ui, call, window
 from tests.browser.conftest import artefact_folder
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation

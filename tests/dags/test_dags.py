@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
+from faultline.base.settings import ROOT
 from faultline.bench.kills import STEPS
-from faultline.config import Configuration, parse_configuration
-from faultline.matrices import MATRICES
-from faultline.matrix import Matrix, plan
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix, plan
+from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy, state_of
-from faultline.schedule import NIGHTLY
-from faultline.settings import ROOT
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
@@ -147,7 +147,7 @@ def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any)
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:
     from airflow.sdk import RetryAction
 
-    from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
+    from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
 
     policy = retry_policy()
     actions = {

@@ -11,15 +11,15 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
-from faultline import headline
-from faultline.comparing import metrics_named
-from faultline.config import parse_configuration
-from faultline.errors import ConfigError
-from faultline.matrix import control_of
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.comparison.compare import metrics_named
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import control_of
+from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration import nightly, sweep
 from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
-from faultline.schedule import NIGHTLY
-from faultline.settings import Settings
+from faultline.reports import headline
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import put
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline.settings import ROOT
+from faultline.base.settings import ROOT
 from tests.unit.pages_store import ask
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from faultline.config import parse_configuration
-from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.matrix import PlannedCell
+from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.base.settings import Settings
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
 from faultline.orchestration import run_experiment
 from faultline.orchestration.experiment import parent_stopped
 from faultline.orchestration.run_experiment import CHILD, RunExperiment
 from faultline.orchestration.sweep import child_run_id
-from faultline.record import Record
-from faultline.settings import Settings
-from faultline.store import Store
+from faultline.records.record import Record
+from faultline.records.store import Store
 from tests.unit.sample_records import sample
 
 CELL = PlannedCell(parse_configuration({}), 0, "b1")

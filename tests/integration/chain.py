@@ -15,16 +15,16 @@ import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from faultline import topology
-from faultline.attempt import Attempt, write_json
-from faultline.checkpoint import latest_offsets
-from faultline.config import parse_configuration
-from faultline.java import find_java
-from faultline.journal import read_journal
-from faultline.services import spark_home
-from faultline.settings import ROOT
-from faultline.spark_conf import kafka_jars
-from faultline.waiting import wait_until
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.journal import read_journal
+from faultline.base.settings import ROOT
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_home
+from faultline.engines.spark.checkpoint import latest_offsets
+from faultline.engines.spark.settings import kafka_jars
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads import topology
 from tests.integration.installation import Installation
 from tests.integration.spark_session import local_settings
 

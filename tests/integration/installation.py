@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
+from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = ("schedule-lag", "not-steady", "interval-not-held", "baseline-too-short", "backlog-at-t0")

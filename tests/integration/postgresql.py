@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.settings import HOST
+from faultline.base.settings import HOST
 from tests.integration.installation import free_ports
 
 SECRET = "pass%40word"  # a sign that a configuration file could interpolate

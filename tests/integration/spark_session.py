@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faultline.java import find_java
-from faultline.settings import ROOT
-from faultline.spark_conf import engine_settings
+from faultline.base.settings import ROOT
+from faultline.cluster.java import find_java
+from faultline.engines.spark.settings import engine_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

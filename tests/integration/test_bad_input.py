@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.settings import load_settings
-from faultline.supervision import Supervisor
+from faultline.base.settings import load_settings
+from faultline.cluster.supervision import Supervisor
 from tests.integration.installation import Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -72,8 +72,8 @@ def test_a_full_disk_is_named(installation: Installation) -> None:
     small = installation.home.parent / "small"
     small.mkdir()
     if os.system(f"mount -t tmpfs -o size=1m tmpfs {small} 2>/dev/null"):
-        from faultline.errors import ConfigError
-        from faultline.settings import check_folders
+        from faultline.base.errors import ConfigError
+        from faultline.base.settings import check_folders
 
         with pytest.raises(ConfigError, match="MB left"):
             check_folders(installation.settings, need_mb=2**40)
@@ -89,8 +89,8 @@ def test_a_wrong_java_is_named(installation: Installation, tmp_path: Path) -> No
     fake.parent.mkdir(parents=True)
     fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     fake.chmod(0o755)
-    from faultline.errors import ConfigError
-    from faultline.java import find_java
+    from faultline.base.errors import ConfigError
+    from faultline.cluster.java import find_java
 
     with pytest.raises(ConfigError, match=r"Java 17 or 21.*11\.0\.2.*Install it with"):
         find_java(environ={"JAVA_HOME": str(fake.parent.parent), "PATH": ""}, places=())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 
-from faultline.class_data import archive_path
-from faultline.java import find_java
-from faultline.rehearsal import make_archive
-from faultline.services import prepare_spark, spark_home
-from faultline.settings import load_settings
-from faultline.spark_conf import spark_environment
+from faultline.base.settings import load_settings
+from faultline.cluster.class_data import archive_path
+from faultline.cluster.java import find_java
+from faultline.cluster.rehearsal import make_archive
+from faultline.cluster.services import prepare_spark, spark_home
+from faultline.engines.spark.settings import spark_environment
 
 
 def test_sparks_programs_start_from_the_archive() -> None:

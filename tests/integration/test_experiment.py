@@ -11,9 +11,9 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from faultline.journal import read_journal
-from faultline.processes import process_of, processes_with_token, read_ledger
-from faultline.record import committed_schema
+from faultline.base.journal import read_journal
+from faultline.base.processes import process_of, processes_with_token, read_ledger
+from faultline.records.record import committed_schema
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation
 from tests.integration.topics import read_topic
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from faultline.journal import read_journal
-from faultline.known_truth.scenarios import SCENARIOS
-from faultline.processes import process_of, read_ledger
-from faultline.record import Record
-from faultline.settings import HOST
-from faultline.waiting import wait_until
+from faultline.base.journal import read_journal
+from faultline.base.processes import process_of, read_ledger
+from faultline.base.settings import HOST
+from faultline.base.waiting import wait_until
+from faultline.bench.truth.scenarios import SCENARIOS
+from faultline.records.record import Record
 from tests.integration.installation import Installation
 
 PLAIN = next(one for one in SCENARIOS if one.name == "batch_plain")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from faultline.known_truth.harvest import tables
+from faultline.engines.known_truth.harvest import tables
 from tests.integration.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS, TIMES, Planted, leibniz
 
 from batches import batch_ranges, with_batches  # isort: skip  # a program's neighbour, like the next ones

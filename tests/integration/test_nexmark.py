@@ -13,12 +13,12 @@ import duckdb
 import pandas as pd
 import pytest
 
-from faultline.java import find_java
-from faultline.nexmark import QUERIES
-from faultline.services import spark_home
-from faultline.settings import ROOT
-from faultline.spark_conf import NEXMARK_SETTINGS
-from faultline.waiting import wait_until
+from faultline.base.settings import ROOT
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_home
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
+from faultline.experiment.workloads.nexmark import QUERIES
 from tests.integration.nexmark_oracle import answer, streamed
 from tests.integration.spark_session import PROGRAMS, local_settings
 

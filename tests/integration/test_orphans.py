@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from faultline.attempt import Attempt, write_json
-from faultline.config import parse_configuration
-from faultline.errors import InfrastructureError
-from faultline.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
-from faultline.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
-from faultline.settings import Settings
-from faultline.steps import start_generator
-from faultline.store import Store
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.base.settings import Settings
+from faultline.experiment.config import parse_configuration
+from faultline.records.store import Store
+from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
+from faultline.runner.steps import start_generator
 
 pytestmark = pytest.mark.integration
 

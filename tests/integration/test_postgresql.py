@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.airflow_home import DATABASE, PASSWORD, password, present_database
+from faultline.base.processes import end_processes
+from faultline.base.settings import instance
+from faultline.base.waiting import wait_until
 from faultline.bench.installation import EXPERIMENT, form
-from faultline.demo import await_dags
-from faultline.java import find_java
-from faultline.processes import end_processes
-from faultline.serve import services
-from faultline.settings import instance
-from faultline.store import Store
-from faultline.supervision import Supervisor, marked_processes
-from faultline.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.demo import await_dags
+from faultline.cluster.airflow_home import DATABASE, PASSWORD, password, present_database
+from faultline.cluster.java import find_java
+from faultline.cluster.serve import services
+from faultline.cluster.supervision import Supervisor, marked_processes
+from faultline.records.store import Store
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation
 from tests.integration.postgresql import Cluster
 
@@ -48,7 +48,7 @@ def serve(installation: Installation) -> Iterator[Callable[[str], subprocess.Pop
     started: list[subprocess.Popen[str]] = []
 
     def begin(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "faultline.serve", name]
+        command = [sys.executable, "-P", "-m", "faultline.cluster.serve", name]
         with (installation.home / f"{name}.log").open("w") as log:
             started.append(
                 subprocess.Popen(

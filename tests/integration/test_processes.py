@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.errors import InfrastructureError
-from faultline.processes import (
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import (
     PUNCTUAL_NICENESS,
     append_entry,
     end_ledger,
@@ -23,7 +23,7 @@ from faultline.processes import (
     run_token,
     spawn_detached,
 )
-from faultline.waiting import wait_until
+from faultline.base.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep
 STARTER = """
 import sys
 from pathlib import Path
-from faultline.processes import spawn_detached
+from faultline.base.processes import spawn_detached
 folder = Path(sys.argv[1])
 spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt="a" * 12,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)

@@ -8,10 +8,10 @@ import signal
 import psutil
 import pytest
 
-from faultline.services import kafka_ready, master_state, worker_registered
-from faultline.settings import port_is_free
-from faultline.supervision import Supervisor, marked_processes
-from faultline.waiting import wait_until
+from faultline.base.settings import port_is_free
+from faultline.base.waiting import wait_until
+from faultline.cluster.services import kafka_ready, master_state, worker_registered
+from faultline.cluster.supervision import Supervisor, marked_processes
 from tests.integration.installation import Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -59,8 +59,8 @@ def test_services_restart_when_killed_and_down_leaves_nothing_even_after_a_crash
 def test_a_busy_port_is_replaced_unless_it_was_asked_for(installation: Installation) -> None:
     import socket
 
-    from faultline.errors import ConfigError
-    from faultline.settings import choose_ports
+    from faultline.base.errors import ConfigError
+    from faultline.base.settings import choose_ports
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.settings import Settings
-from faultline.stranded import TITLE, stranded
-from faultline.supervision import MARK
-from faultline.waiting import wait_until
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.scheduler_start import TITLE, stranded
+from faultline.cluster.supervision import MARK
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
     """The next scheduler runs under the pid that supervisord knows, when the workers of the last one are gone."""
     worker = start(f"{TITLE}LocalExecutor: <idle>")
     environment = {**os.environ, "FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    command = [sys.executable, "-P", "-m", "faultline.stranded", "sh", "-c", "echo $$"]
+    command = [sys.executable, "-P", "-m", "faultline.cluster.scheduler_start", "sh", "-c", "echo $$"]
     done = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     said, _ = done.communicate(timeout=60)
     *words, pid = said.splitlines()

@@ -13,19 +13,19 @@ from itertools import pairwise
 import pandas as pd
 import pytest
 
-from faultline.airflow_api import AirflowApi
-from faultline.attempt import Attempt
+from faultline.base.attempt import Attempt
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form
-from faultline.bench.known_truth import judge_scenario
 from faultline.bench.leftovers import attempts_of, stray_processes, stray_topics
-from faultline.demo import await_dags
-from faultline.known_truth.scenarios import SCENARIOS
-from faultline.progress import current_attempt
-from faultline.record import Record
-from faultline.settings import Settings
-from faultline.store import Cell, Store
-from faultline.supervision import Supervisor
-from faultline.waiting import wait_until
+from faultline.bench.truth.known_truth import judge_scenario
+from faultline.bench.truth.scenarios import SCENARIOS
+from faultline.client.airflow_api import AirflowApi
+from faultline.client.demo import await_dags
+from faultline.cluster.supervision import Supervisor
+from faultline.records.record import Record
+from faultline.records.store import Cell, Store
+from faultline.runner.progress import current_attempt
 from tests.integration.installation import Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]

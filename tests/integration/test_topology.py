@@ -14,9 +14,9 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from faultline.settings import port_is_free
-from faultline.topology import MEMCACHED, memcached_program
-from faultline.waiting import wait_until
+from faultline.base.settings import port_is_free
+from faultline.base.waiting import wait_until
+from faultline.experiment.workloads.topology import MEMCACHED, memcached_program
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.integration.chain import ChainRun
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from faultline.record import Record
-from faultline.schedule import NIGHTLY
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.record import Record
 from tests.unit.pages_store import record
 
 RNG_SEED = 3

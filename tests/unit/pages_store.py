@@ -14,10 +14,10 @@ from urllib.parse import unquote
 import plotly.graph_objects as go
 from fastapi import FastAPI, HTTPException, Request
 
-from faultline.index import Index
-from faultline.pages.app import build_app
-from faultline.pages.site import Site
-from faultline.record import Record
+from faultline.records.index import Index
+from faultline.records.record import Record
+from faultline.reports.pages.app import build_app
+from faultline.reports.pages.site import Site
 from tests.unit.sample_records import RECOVERED, sample
 
 LOGIN = {"authorization": "Bearer known"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.config import parse_configuration
-from faultline.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart
+from faultline.experiment.config import parse_configuration
+from faultline.records.record import AuditPart, ByRole, LatencyMs, Metrics, Record, RecoveryPart
 
 NS = 1_000_000_000
 GATE_NS = 1_795_241_700 * NS

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from faultline.config import Configuration
-from faultline.window import NS
+from faultline.base.window import NS
+from faultline.experiment.config import Configuration
 
 T0_NS = 1_795_241_700_250_000_000
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from faultline.bands import band
-from faultline.bins import Schedule, between, bins_of_batches
-from faultline.driver_log import parse_driver_log
-from faultline.evidence import Evidence
-from faultline.executor_log import ExecutorEvents, parse_executor_log
-from faultline.latency import TUPLE_COLUMNS, fold
-from faultline.raw import Commit, _recorder
-from faultline.window import NS, Window
+from faultline.analysis.bins import Schedule, between, bins_of_batches
+from faultline.analysis.evidence import Evidence
+from faultline.analysis.latency import TUPLE_COLUMNS, fold
+from faultline.analysis.raw_files import Commit, _recorder
+from faultline.analysis.steady_state import band
+from faultline.base.window import NS, Window
+from faultline.engines.spark.driver_log import parse_driver_log
+from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
 from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
 from tests.unit.synthetic_traces import CORES, Traces
 

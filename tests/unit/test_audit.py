@@ -9,7 +9,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.audit import OFFENDERS_PER_KIND, audit
+from faultline.analysis.audit import OFFENDERS_PER_KIND, audit
 
 counts = st.none() | st.integers(1, 50)
 rows = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.bands import HELD_BINS, HELD_S, band, first_held, mann_kendall, slope_interval, sustained
+from faultline.analysis.steady_state import HELD_BINS, HELD_S, band, first_held, mann_kendall, slope_interval, sustained
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 

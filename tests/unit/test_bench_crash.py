@@ -13,8 +13,8 @@ from faultline.bench.crash import Diary, figures
 from faultline.bench.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
 from faultline.bench.leftovers import tally
 from faultline.bench.long_sweep import LOCKED, fixed_cost, growth, lines_with
-from faultline.manifest import ManifestCell
-from faultline.record import Record
+from faultline.records.manifest import ManifestCell
+from faultline.records.record import Record
 from tests.unit.sample_records import sample
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 
 from fault.identity import Tokens
 from fault.victims import find_victims
-from faultline.assignment import read_assignment
+from faultline.base.errors import InfrastructureError
 from faultline.bench import fault_timing
 from faultline.bench.fault_timing import EVERY_S, FIRST_S, FULL, QUICK, description, errors_ms, figures, percentile
-from faultline.errors import InfrastructureError
+from faultline.runner.assignment import read_assignment
 
 ATTEMPT = "20261121T061500Z-3fa9c1"
 

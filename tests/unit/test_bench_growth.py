@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from faultline.analysis.latency import nearest_rank
+from faultline.base.settings import Settings
 from faultline.bench import aggregate
 from faultline.bench.growth import Size, exponent, growth_figures, power
 from faultline.bench.harvest import SUBJECTS, wrong
 from faultline.bench.spark_job import Cost, submit_command
 from faultline.bench.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
-from faultline.config import parse_configuration
-from faultline.latency import nearest_rank
-from faultline.settings import Settings
-from faultline.spark_conf import LOCAL_MASTER
+from faultline.engines.spark.settings import LOCAL_MASTER
+from faultline.experiment.config import parse_configuration
 from generators.stock import OPEN
 
 

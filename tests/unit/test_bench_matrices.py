@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faultline.bench.matrices import PRESET, QUICK, Outcome, figures, form, troubles
-from faultline.matrices import MATRICES
+from faultline.experiment.matrices import MATRICES
 from tests.unit.sample_records import sample
 
 REASON = "schedule-lag: p99 is 30 ms"

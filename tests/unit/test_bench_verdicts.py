@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from faultline.bench.shapes import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
 from faultline.bench.verdicts import run, wilson
-from faultline.entry import Entry
+from faultline.records.summary import Entry
 from tests.unit.sample_records import sample
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.bins import (
+from faultline.analysis.bins import (
     Schedule,
     between,
     bins_of_batches,
@@ -17,9 +17,9 @@ from faultline.bins import (
     median_span_s,
     throughput_rps,
 )
-from faultline.latency import TUPLE_COLUMNS, fold
-from faultline.raw import Commit
-from faultline.window import NS, Window
+from faultline.analysis.latency import TUPLE_COLUMNS, fold
+from faultline.analysis.raw_files import Commit
+from faultline.base.window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 NO_TUPLES = fold([], WINDOW)

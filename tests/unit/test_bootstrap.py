@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline import bootstrap, jars
-from faultline.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline import bootstrap
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.cluster import jars
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_TEXT = (ROOT / "requirements.lock").read_text()

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.canonical import MAX_RATE
-from faultline.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
-from faultline.config import Configuration, parse_configuration
-from faultline.errors import InfrastructureError
-from faultline.record import CpuBesides, Record
+from faultline.base.errors import InfrastructureError
+from faultline.comparison.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
+from faultline.experiment.canonical import MAX_RATE
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.records.record import CpuBesides, Record
 from tests.unit.sample_records import sample
 
 RATES = st.floats(min_value=0.5, max_value=1e6)

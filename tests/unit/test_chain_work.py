@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from faultline.chain_work import acknowledging, chain_work, store_was_not_read, unstored
-from faultline.errors import InfrastructureError
-from faultline.record import StagesPart
-from faultline.window import Window
+from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read, unstored
+from faultline.base.errors import InfrastructureError
+from faultline.base.window import Window
+from faultline.records.record import StagesPart
 
 WINDOW = Window.of(1_000, 0.0, 10.0, 1.0)
 

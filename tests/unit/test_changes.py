@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.statistics.changes import LEAST, change_points
+from faultline.comparison.statistics.changes import LEAST, change_points
 
 
 def nights(seed: int, *levels: tuple[int, float]) -> list[float]:

@@ -6,7 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from faultline.checkpoint import state_document
+from faultline.engines.spark.checkpoint import state_document
 
 
 def snapshot(folder: Path, version: int, table_bytes: int) -> int:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from faultline import class_data
-from faultline.attempt import Attempt
-from faultline.class_data import archive_option, archive_path
-from faultline.config import parse_configuration
-from faultline.java import Java
-from faultline.settings import Settings
-from faultline.spark_conf import batch_settings, workload_settings
+from faultline.base.attempt import Attempt
+from faultline.base.settings import Settings
+from faultline.cluster import class_data
+from faultline.cluster.class_data import archive_option, archive_path
+from faultline.cluster.java import Java
+from faultline.engines.spark.settings import batch_settings, workload_settings
+from faultline.experiment.config import parse_configuration
 
 JAVA = Java(Path("/opt/java 17"), Path("/opt/java 17/bin/java"), "17.0.15", has_module=True)
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from faultline import cli
-from faultline.errors import ConfigError
+from faultline.base.errors import ConfigError
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """

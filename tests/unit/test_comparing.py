@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 
-from faultline import comparing
-from faultline.comparing import as_json, compare_named, compare_sides, metrics_named, print_comparison, sample_of
-from faultline.entry import Entry
-from faultline.errors import ConfigError
-from faultline.index import Index
-from faultline.record import Record
-from faultline.settings import Settings
-from faultline.sides import side_of
-from faultline.statistics.comparison import Verdict
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.comparison import compare as comparing
+from faultline.comparison.compare import (
+    as_json,
+    compare_named,
+    compare_sides,
+    metrics_named,
+    print_comparison,
+    sample_of,
+)
+from faultline.comparison.selection import side_of
+from faultline.comparison.statistics.comparison import Verdict
+from faultline.records.index import Index
+from faultline.records.record import Record
+from faultline.records.summary import Entry
 from tests.unit.pages_store import put, record
 
 NUMBERS = iter(range(10_000))

@@ -23,11 +23,11 @@ import pytest
 import yaml
 
 from faultline import __version__
-from faultline.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
+from faultline.cluster.airflow_home import DATABASE, PASSWORD, wanted_database
+from faultline.cluster.serve import PREPARE
+from faultline.cluster.services import WORKER_MEMORY, airflow_services, data_services
 from faultline.orchestration.provision import connections
-from faultline.serve import PREPARE
-from faultline.services import WORKER_MEMORY, airflow_services, data_services
-from faultline.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
 
 FILE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "docker"
@@ -54,7 +54,7 @@ def test_there_is_a_container_for_each_service_of_the_embedded_system() -> None:
 
 
 def test_each_container_becomes_the_service_of_its_name() -> None:
-    serve = ["python", "-P", "-m", "faultline.serve"]
+    serve = ["python", "-P", "-m", "faultline.cluster.serve"]
     for name in EMBEDDED:
         program, *arguments = SERVICES[name]["command"]
         if name in WORKERS:
@@ -223,7 +223,7 @@ def test_a_killed_scheduler_is_started_again_and_a_stopped_one_is_not(tmp_path: 
 
     try:
         pid, *arguments = started(1)[0].split()
-        assert arguments[-2:] == ["faultline.serve", "airflow-scheduler"]
+        assert arguments[-2:] == ["faultline.cluster.serve", "airflow-scheduler"]
         os.kill(int(pid), signal.SIGKILL)
         second = int(started(2)[1].split()[0])
         script.terminate()

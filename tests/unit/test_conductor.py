@@ -22,15 +22,15 @@ from fault.injector import Delivery, Presence
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
 from fault.victims import find_victims, read_process
-from faultline.assignment import Assignment, read_assignment
-from faultline.attempt import Attempt
-from faultline.children import seen
-from faultline.conductor import Conductor, main
-from faultline.config import Configuration
-from faultline.errors import ConfigError, InfrastructureError
-from faultline.healing import heal, unhealed
-from faultline.journal import Journal, read_journal
-from faultline.waiting import wait_until
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.journal import Journal, read_journal
+from faultline.base.waiting import wait_until
+from faultline.experiment.config import Configuration
+from faultline.runner.assignment import Assignment, read_assignment
+from faultline.runner.conductor import Conductor, main
+from faultline.runner.daemons import seen
+from faultline.runner.healing import heal, unhealed
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
 AT_S = 0.4
@@ -320,7 +320,7 @@ def test_a_refused_signal_fails_the_attempt_with_its_reason(stage: Stage, execut
 def test_an_act_far_behind_its_instant_missed_its_window(
     stage: Stage, executors: Executors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("faultline.conductor.MISSED_WINDOW_S", 0.0)
+    monkeypatch.setattr("faultline.runner.conductor.MISSED_WINDOW_S", 0.0)
     process = executors.start(0)
     assert stage.run(kill()) == 0
     assert stage.line("settled")["outcome"] == "missed-window"
@@ -414,7 +414,7 @@ def attempt_json(directory: Path, attempt: str, **config: Any) -> None:
 
 def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: str) -> None:
     attempt_json(tmp_path, attempt)
-    command = [sys.executable, "-m", "faultline.conductor", "--attempt-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "faultline.runner.conductor", "--attempt-dir", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([*command, f"faultline-run={attempt}"], env=environment, stderr=subprocess.PIPE)
     await_event(tmp_path / "conductor.jsonl", "gate")
@@ -427,7 +427,7 @@ def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: st
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assignment = Assignment(attempt, (), end_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
-    monkeypatch.setattr("faultline.conductor.read_assignment", lambda directory: assignment)
+    monkeypatch.setattr("faultline.runner.conductor.read_assignment", lambda directory: assignment)
     assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
     assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "done"
 
@@ -590,7 +590,7 @@ def test_a_worker_is_named_with_the_executors_that_it_hosts_now(stage: Stage) ->
 
 def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("faultline.acts.choose", lambda candidates, count, **how: asked.append(how) or ())
+    monkeypatch.setattr("faultline.runner.acts.choose", lambda candidates, count, **how: asked.append(how) or ())
     stage.tokens = Tokens(stage.attempt, "0" * 16)
     stage.injector.resolve = lambda: ()
     for victim in ("any", "executor"):
@@ -604,9 +604,9 @@ import sys
 from pathlib import Path
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
-from faultline.assignment import Assignment
-from faultline.conductor import Conductor
-from faultline.journal import Journal
+from faultline.runner.assignment import Assignment
+from faultline.runner.conductor import Conductor
+from faultline.base.journal import Journal
 
 class Offsets:
     def read(self, timeout_s):

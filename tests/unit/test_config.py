@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.config import LATER_FIELDS, Configuration, baseline_bins, parse_configuration
-from faultline.errors import ConfigError
-from faultline.matrix import control_of
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import LATER_FIELDS, Configuration, baseline_bins, parse_configuration
+from faultline.experiment.matrix import control_of
 
 configurations = st.fixed_dictionaries(
     {},

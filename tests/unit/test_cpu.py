@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.cpu import ROLES, besides, cores, cores_by_second, gc_s, rss_mb
-from faultline.raw import EXECUTOR_COLUMNS, MACHINE_COLUMNS, PROCESS_COLUMNS
-from faultline.window import NS
+from faultline.analysis.cpu import ROLES, besides, cores, cores_by_second, gc_s, rss_mb
+from faultline.analysis.raw_files import EXECUTOR_COLUMNS, MACHINE_COLUMNS, PROCESS_COLUMNS
+from faultline.base.window import NS
 
 START, END = 1_000 * NS, 1_020 * NS
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from faultline import demo
-from faultline.errors import InfrastructureError
-from faultline.matrix import PlannedCell
-from faultline.record import Record
-from faultline.settings import ROOT, Settings
-from faultline.store import Store
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import ROOT, Settings
+from faultline.client import demo
+from faultline.experiment.matrix import PlannedCell
+from faultline.records.record import Record
+from faultline.records.store import Store
 from tests.unit.sample_records import sample
 
 BUILD = "b1"

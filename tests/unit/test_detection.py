@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from faultline.detection import detect, without_effect
-from faultline.driver_log import DriverEvents, LogLine
-from faultline.evidence import Evidence
-from faultline.raw import EXECUTOR_COLUMNS
-from faultline.window import NS
+from faultline.analysis.detection import detect, without_effect
+from faultline.analysis.evidence import Evidence
+from faultline.analysis.raw_files import EXECUTOR_COLUMNS
+from faultline.base.window import NS
+from faultline.engines.spark.driver_log import DriverEvents, LogLine
 from tests.unit.synthetic import Scenario, Synthetic
 
 MADE = Synthetic(Scenario())

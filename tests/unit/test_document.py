@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from faultline import cli
-from faultline.document.grid import grid
-from faultline.document.page import IMAGES, Page, matrix_of, results_page, write_page
-from faultline.document.svg import Line, Mark, Panel, draw
-from faultline.document.tables import figures, words
-from faultline.errors import ConfigError
-from faultline.findings.catalogue import CLAIMS
-from faultline.lookup import read_saved
-from faultline.matrices import MATRICES
-from faultline.matrix import Matrix
-from faultline.record import KeysPart, Record, WorkPart
+from faultline.base.errors import ConfigError
+from faultline.comparison.findings.catalogue import CLAIMS
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.records.find import read_saved
+from faultline.records.record import KeysPart, Record, WorkPart
+from faultline.reports.document.grid import grid
+from faultline.reports.document.page import IMAGES, Page, matrix_of, results_page, write_page
+from faultline.reports.document.svg import Line, Mark, Panel, draw
+from faultline.reports.document.tables import figures, words
 from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
@@ -304,7 +304,7 @@ def test_saved_records_make_the_page_of_the_store(tmp_path: Path, monkeypatch: p
         (b"", "file: Invalid JSON"),
         (b"{}", "file: Input should be a valid array"),
         (b'[{"schema": 1}]', "0.matrix: Field required"),
-        (gzip.compress(b"[]")[:-4], "cannot be read"),
+        (gzip.compress(b"[]", mtime=0)[:-4], "cannot be read"),
         (None, "cannot be read"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.driver_log import parse_driver_log, read_driver_logs
+from faultline.engines.spark.driver_log import parse_driver_log, read_driver_logs
 
 LOST = (
     "2026-11-21T06:16:29.150Z WARN [task-result-getter-2] TaskSetManager: [queryId = aee4d] "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.environment import READERS, processor, programs
-from faultline.settings import ROOT
+from faultline.base.settings import ROOT
+from faultline.runner.environment import READERS, processor, programs
 
 
 def test_a_workloads_program_is_part_of_the_build_and_a_reader_is_not(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.executor_log import parse_executor_log, read_executor_logs
+from faultline.engines.spark.executor_log import parse_executor_log, read_executor_logs
 
 TASK = "Executor task launch worker for task 0.0 in stage 31.0 (TID 61)"
 STORE = "StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=0, storeName=default ], queryRunId=d ]"

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from faultline.config import parse_configuration
-from faultline.errors import ConfigError
-from faultline.event_names import LABELS, WORDS, label, split_name
-from faultline.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
-from faultline.lookup import find_record
-from faultline.plots import MARKS
-from faultline.record import Record
-from faultline.settings import Settings, load_settings
-from faultline.story import Span, tell
-from faultline.timeline import CHAIN
+from faultline.analysis.timeline import CHAIN
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings, load_settings
+from faultline.experiment.config import parse_configuration
+from faultline.records.event_names import LABELS, WORDS, label, split_name
+from faultline.records.find import find_record
+from faultline.records.record import Record
+from faultline.reports.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
+from faultline.reports.narrative import Span, tell
+from faultline.reports.time_series import MARKS
 from tests.unit.sample_records import CENSORED, GATE_NS, NS, RECOVERED, sample
 from tests.unit.synthetic import write_lines
 

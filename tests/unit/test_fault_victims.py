@@ -250,7 +250,7 @@ def test_a_worker_that_hosts_another_runs_executor_is_no_candidate() -> None:
 
 
 def test_known_truth_is_a_driver() -> None:
-    seen = snapshot((30, 1, ("python3", "-m", "faultline.known_truth", f"faultline-run={RUN}")))
+    seen = snapshot((30, 1, ("python3", "-m", "faultline.engines.known_truth", f"faultline-run={RUN}")))
     assert pids("driver", seen) == [30]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from faultline.findings.catalogue import CLAIMS, PAPERS, findings
-from faultline.findings.finding import Finding, Verdict
-from faultline.matrices import MATRICES
-from faultline.record import ByRole, Record, WorkPart
+from faultline.comparison.findings.catalogue import CLAIMS, PAPERS, findings
+from faultline.comparison.findings.finding import Finding, Verdict
+from faultline.experiment.matrices import MATRICES
+from faultline.records.record import ByRole, Record, WorkPart
 from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL

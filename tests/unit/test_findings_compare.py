@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.findings.compare import (
+from faultline.comparison.findings.compare import (
     ALPHA,
     Level,
     Series,
@@ -25,9 +25,9 @@ from faultline.findings.compare import (
     series_of,
     trend,
 )
-from faultline.findings.finding import Verdict
-from faultline.findings.measures import LATENCY, REPLAY
-from faultline.record import Record
+from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.measures import LATENCY, REPLAY
+from faultline.records.record import Record
 from tests.unit.sample_records import sample
 
 FIGURES = st.floats(0.1, 1e5).map(lambda value: round(value, 3))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from faultline.findings.catalogue import findings
-from faultline.findings.finding import Verdict
-from faultline.record import LatencyMs, Record, StagesPart
+from faultline.comparison.findings.catalogue import findings
+from faultline.comparison.findings.finding import Verdict
+from faultline.records.record import LatencyMs, Record, StagesPart
 from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from faultline.config import parse_configuration
-from faultline.following import Course, follow
-from faultline.matrix import PlannedCell
-from faultline.settings import ROOT, Settings
-from faultline.store import Store
+from faultline.base.settings import ROOT, Settings
+from faultline.client.following import Course, follow
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
+from faultline.records.store import Store
 from tests.unit.sample_records import sample
 
 BUDGET_S = 60.0
@@ -163,7 +163,7 @@ def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.
         for second, end in offsets
     ]
     (folder / "recorder.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr("faultline.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    monkeypatch.setattr("faultline.runner.progress.time.time_ns", lambda: gate + 2 * 10**9)
     assert "T0 + 2 s; 200 records in" in sweep.told()[0]
 
 
@@ -178,7 +178,7 @@ def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, mon
         for second, end in ((-1, 500), (1, 1000), (2, 1500))
     ]
     (folder / "listener.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr("faultline.progress.time.time_ns", lambda: gate + 2 * 10**9)
+    monkeypatch.setattr("faultline.runner.progress.time.time_ns", lambda: gate + 2 * 10**9)
     assert "(query q8, no fault): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
 
 

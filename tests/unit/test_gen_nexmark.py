@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from faultline.config import parse_configuration
-from faultline.nexmark import rules
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.nexmark import rules
 from generators.errors import InputError
 from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of, xxhash64
 from generators.spec import GeneratorSpec

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from faultline.airflow_api import AirflowApi
-from faultline.errors import ConfigError, InfrastructureError
-from faultline.headline import MAX_NOTE, headline, refusal_headline, sweep_headline, write_note
-from faultline.record import AuditPart
-from faultline.settings import Settings
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import Settings
+from faultline.client.airflow_api import AirflowApi
+from faultline.records.record import AuditPart
+from faultline.reports.headline import MAX_NOTE, headline, refusal_headline, sweep_headline, write_note
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 

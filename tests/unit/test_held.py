@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from faultline.held import lay_hold, wait_out
-from faultline.journal import read_journal
+from faultline.base.journal import read_journal
+from faultline.cluster.restart_hold import lay_hold, wait_out
 
 
 def test_without_a_hold_nothing_waits(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tm
         "journal": str(tmp_path / "services.jsonl"),
     }
     (tmp_path / "kafka.json").write_text(json.dumps(specification))
-    command = [sys.executable, "-P", "-m", "faultline.held", str(tmp_path / "kafka.json")]
+    command = [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(tmp_path / "kafka.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=30)
     assert int(output) == process.pid, "supervisord watches the service itself"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.config import Configuration
-from faultline.settings import ROOT
+from faultline.base.settings import ROOT
+from faultline.experiment.config import Configuration
 
 CODE = ("dags", "plugins", "spark_jobs", "generators", "fault", "include")
 NAMED_PACKAGES = {
@@ -91,7 +91,7 @@ def test_every_parameter_is_documented(name: str) -> None:
 
 
 def test_the_tables_of_parameters_are_those_that_the_code_generates() -> None:
-    from faultline.reference import replace_tables
+    from faultline.experiment.reference import replace_tables
 
     text = (ROOT / "docs" / "matrices.md").read_text()
-    assert text == replace_tables(text), "run python -m faultline.reference docs/matrices.md"
+    assert text == replace_tables(text), "run python -m faultline.experiment.reference docs/matrices.md"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.bins import Schedule
-from faultline.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
-from faultline.raw import Commit
-from faultline.window import NS
+from faultline.analysis.bins import Schedule
+from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.raw_files import Commit
+from faultline.base.window import NS
 
 MS = 1_000_000
 

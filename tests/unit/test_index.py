@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline import index as module
-from faultline.index import FILE, Index, Tally
-from faultline.record import Record
+from faultline.records import index as module
+from faultline.records.index import FILE, Index, Tally
+from faultline.records.record import Record
 from tests.unit.pages_store import put, record
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline import jars
-from faultline.errors import ConfigError, InfrastructureError
-from faultline.java import Java
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.cluster import jars
+from faultline.cluster.java import Java
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline import java
-from faultline.errors import ConfigError
-from faultline.java import Java, find_java
+from faultline.base.errors import ConfigError
+from faultline.cluster import java
+from faultline.cluster.java import Java, find_java
 
 MODULES = "java.base@17\njdk.incubator.vector@17\n"
 
@@ -18,7 +18,7 @@ MODULES = "java.base@17\njdk.incubator.vector@17\n"
 def _no_package_lists(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The real package lists take a second to ask; only the tests of the command itself look at them."""
     if not request.node.name.startswith("test_install_command"):
-        monkeypatch.setattr("faultline.java._debian_major", lambda: 17)
+        monkeypatch.setattr("faultline.cluster.java._debian_major", lambda: 17)
 
 
 def fake_java(home: Path, version: str, modules: str = MODULES, *, exit_code: int = 0) -> Path:
@@ -137,13 +137,13 @@ def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_install_command_fits_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.java.sys.platform", "darwin")
+    monkeypatch.setattr("faultline.cluster.java.sys.platform", "darwin")
     assert java.install_command() == "brew install openjdk@17"
-    monkeypatch.setattr("faultline.java.sys.platform", "linux")
-    monkeypatch.setattr("faultline.java.shutil.which", {"apt-get": "/usr/bin/apt-get"}.get)
-    monkeypatch.setattr("faultline.java.os.geteuid", lambda: 0)
+    monkeypatch.setattr("faultline.cluster.java.sys.platform", "linux")
+    monkeypatch.setattr("faultline.cluster.java.shutil.which", {"apt-get": "/usr/bin/apt-get"}.get)
+    monkeypatch.setattr("faultline.cluster.java.os.geteuid", lambda: 0)
     assert java.install_command() == "apt-get install openjdk-17-jre-headless"
-    monkeypatch.setattr("faultline.java.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("faultline.cluster.java.os.geteuid", lambda: 1000)
     assert java.install_command() == "sudo apt-get install openjdk-17-jre-headless"
 
 
@@ -156,5 +156,5 @@ def test_install_command_names_what_the_package_lists_have(
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("faultline.java.sys.platform", "linux")
+    monkeypatch.setattr("faultline.cluster.java.sys.platform", "linux")
     assert java.install_command().endswith(f"apt-get install openjdk-{major}-jre-headless")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.errors import InfrastructureError
-from faultline.journal import Instant, Journal, JournalReader, read_journal
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Instant, Journal, JournalReader, read_journal
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

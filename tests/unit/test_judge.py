@@ -11,10 +11,10 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
-from faultline.errors import InfrastructureError
-from faultline.judge import failed_record, judge
-from faultline.raw import read_attempt, read_lines
-from faultline.record import Record, committed_schema
+from faultline.analysis.judge import failed_record, judge
+from faultline.analysis.raw_files import read_attempt, read_lines
+from faultline.base.errors import InfrastructureError
+from faultline.records.record import Record, committed_schema
 from tests.unit.synthetic import CORES, Scenario, Synthetic, write_lines
 
 

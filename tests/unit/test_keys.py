@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from faultline.config import parse_configuration
-from faultline.keys import keys_of
+from faultline.analysis.key_skew import keys_of
+from faultline.experiment.config import parse_configuration
 from generators.state import Fillers
 from generators.zipf import ZipfLines
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faultline import checkpoint
-from faultline.errors import InfrastructureError
-from faultline.executor_log import read_executor_logs
-from faultline.journal import read_journal
-from faultline.known_truth.course import MS, NS, Course, Run, lay_out
-from faultline.known_truth.engine import Arrival, Ends, Engine, Restored
-from faultline.known_truth.script import Script
-from faultline.known_truth.traces import FileTraces, restore
-from faultline.timeline import reloads
+from faultline.analysis.timeline import reloads
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
+from faultline.engines.known_truth.engine import Arrival, Ends, Engine, Restored
+from faultline.engines.known_truth.traces import FileTraces, restore
+from faultline.engines.spark import checkpoint
+from faultline.engines.spark.executor_log import read_executor_logs
+from faultline.experiment.workloads.known_truth_script import Script
 
 T0 = 7 * NS
 PRIMER = 3

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.bench.known_truth import figures
-from faultline.config import parse_configuration
-from faultline.errors import ConfigError
-from faultline.known_truth.course import GUARD_NS, NS, Outage, lay_out
-from faultline.known_truth.scenarios import QUICK, SCENARIOS, Scenario
-from faultline.known_truth.script import Script, parse_script, require_fit
-from faultline.known_truth.truth import planted
-from faultline.settings import ROOT
-from faultline.single import parse_parameters
+from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT
+from faultline.bench.truth.known_truth import figures
+from faultline.bench.truth.scenarios import QUICK, SCENARIOS, Scenario
+from faultline.bench.truth.truth import planted
+from faultline.client.run_one import parse_parameters
+from faultline.engines.known_truth.course import GUARD_NS, NS, Outage, lay_out
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.known_truth_script import Script, parse_script, require_fit
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,10 @@ def test_a_configuration_writes_its_script_out() -> None:
 
 def test_scripts_stay_light() -> None:
     """The configuration imports them, and is itself imported where start-up time counts."""
-    code = "import sys, faultline.known_truth.script; print([m for m in ('numpy', 'pandas') if m in sys.modules])"
+    code = (
+        "import sys, faultline.experiment.workloads.known_truth_script;"
+        "print([m for m in ('numpy', 'pandas') if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"},

@@ -15,16 +15,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from faultline import audit as auditing
-from faultline.bands import STEADY_P, mann_kendall
-from faultline.bins import Schedule, bins_of_batches, bins_of_seconds
-from faultline.known_truth.course import Run
-from faultline.known_truth.script import IDLE_S, Script, require_fit
-from faultline.known_truth.simulation import PRIMER, Simulated, simulate
-from faultline.known_truth.truth import Truth, read_off
-from faultline.latency import fold, summarise
-from faultline.recovery import PARTS, measure
-from faultline.timeline import read_timeline
+from faultline.analysis import audit as auditing
+from faultline.analysis.bins import Schedule, bins_of_batches, bins_of_seconds
+from faultline.analysis.latency import fold, summarise
+from faultline.analysis.recovery import PARTS, measure
+from faultline.analysis.steady_state import STEADY_P, mann_kendall
+from faultline.analysis.timeline import read_timeline
+from faultline.bench.truth.simulation import PRIMER, Simulated, simulate
+from faultline.bench.truth.truth import Truth, read_off
+from faultline.engines.known_truth.course import Run
+from faultline.experiment.workloads.known_truth_script import IDLE_S, Script, require_fit
 
 SEEDS = 10_000
 PROCESSES = 2

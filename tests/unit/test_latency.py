@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.errors import InfrastructureError
-from faultline.latency import PERMILLES, TUPLE_COLUMNS, fold, fold_tuples, grouped_rank, nearest_rank, summarise
-from faultline.window import NS, Window
+from faultline.analysis.latency import (
+    PERMILLES,
+    TUPLE_COLUMNS,
+    fold,
+    fold_tuples,
+    grouped_rank,
+    nearest_rank,
+    summarise,
+)
+from faultline.base.errors import InfrastructureError
+from faultline.base.window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 GROUPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 50)), min_size=1, max_size=40)

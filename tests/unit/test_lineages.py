@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from faultline import checkpoint, lineages
-from faultline.attempt import Attempt
-from faultline.journal import Journal, read_journal
-from faultline.lineages import LineageKeeper, lineage_files
+from faultline.base.attempt import Attempt
+from faultline.base.journal import Journal, read_journal
+from faultline.engines.spark import checkpoint, lineages
+from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 
 
 def write_batch(folder: Path, number: int, end: int, wall_s: int) -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline import missing as missing_cells
-from faultline.errors import ConfigError
-from faultline.manifest import Manifest, Manifests, cells_of, missing_of
-from faultline.matrices import MATRICES
-from faultline.matrix import Matrix
-from faultline.missing import as_json, gaps_of, print_gaps
-from faultline.settings import Settings
-from faultline.store import Cell
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.comparison import coverage as missing_cells
+from faultline.comparison.coverage import as_json, gaps_of, print_gaps
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.records.manifest import Manifest, Manifests, cells_of, missing_of
+from faultline.records.store import Cell
 from tests.unit.pages_store import put, record
 
 SPEC = MATRICES["recovery"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.config import Configuration
-from faultline.errors import ConfigError
-from faultline.matrices import DEFAULT, MATRICES, MatrixSpec
-from faultline.matrix import Matrix
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import Configuration
+from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
+from faultline.experiment.matrix import Matrix
 
 BOTH = [(spec, preset) for spec in MATRICES.values() for preset in spec.presets]
 

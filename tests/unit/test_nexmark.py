@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.config import Configuration, Query, parse_configuration
-from faultline.errors import ConfigError
-from faultline.nexmark import BATCH_EVENTS, QUERIES, batch_events, pieces, query_file, rules
-from faultline.preparing import check_source
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import Configuration, Query, parse_configuration
+from faultline.experiment.workloads.nexmark import BATCH_EVENTS, QUERIES, batch_events, pieces, query_file, rules
+from faultline.runner.prepare import check_source
 
 
 def nexmark(**values: Any) -> Configuration:
@@ -53,7 +53,7 @@ def test_bad_input_is_refused_by_name(values: dict[str, Any], said: str) -> None
 
 
 def test_a_query_without_a_file_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.preparing.query_file", lambda name: False)
+    monkeypatch.setattr("faultline.runner.prepare.query_file", lambda name: False)
     with pytest.raises(ConfigError, match="query: q3 has no file in spark_jobs/nexmark/queries; restore it"):
         check_source(nexmark(query="q3"))
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from faultline.base.errors import ConfigError
 from faultline.bench.nexmark import figures
 from faultline.bench.nexmark_source import figures as source_figures
-from faultline.config import parse_configuration
-from faultline.errors import ConfigError
-from faultline.findings.finding import Verdict
-from faultline.findings.nexmark import STATELESS, TWO_CORES, Kind, ahead, beside, per_core, ratios, stateless
-from faultline.matrices import MATRICES
-from faultline.matrix import Matrix
-from faultline.nexmark import DENSE_RATE, QUERIES
-from faultline.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
-from faultline.record import Record
+from faultline.client.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
+from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.nexmark import STATELESS, TWO_CORES, Kind, ahead, beside, per_core, ratios, stateless
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.workloads.nexmark import DENSE_RATE, QUERIES
+from faultline.records.record import Record
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 NUMBERS = count()

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from faultline.comparing import metrics_named
-from faultline.entry import Entry
-from faultline.errors import ConfigError
-from faultline.headline import MAX_NOTE, night_headline
-from faultline.nights import (
+from faultline.base.errors import ConfigError
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.nights import (
     Night,
     as_json,
     baseline_of,
@@ -21,8 +19,10 @@ from faultline.nights import (
     nights_of,
     summary,
 )
-from faultline.schedule import due_nights, schedule
-from faultline.statistics.comparison import Verdict
+from faultline.comparison.statistics.comparison import Verdict
+from faultline.experiment.nightly_schedule import due_nights, schedule
+from faultline.records.summary import Entry
+from faultline.reports.headline import MAX_NOTE, night_headline
 from tests.unit.night_records import night_records
 from tests.unit.pages_store import record
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.bins import bins_of_batches, throughput_rps
-from faultline.checkpoint import committed_batches
-from faultline.errors import InfrastructureError
-from faultline.latency import fold, fold_tuples
-from faultline.own_events import MS, Numbering, harvest, tuples
-from faultline.raw import Commit
-from faultline.window import NS, Window
+from faultline.analysis.bins import bins_of_batches, throughput_rps
+from faultline.analysis.latency import fold, fold_tuples
+from faultline.analysis.raw_files import Commit
+from faultline.analysis.unpaced import MS, Numbering, harvest, tuples
+from faultline.base.errors import InfrastructureError
+from faultline.base.window import NS, Window
+from faultline.engines.spark.checkpoint import committed_batches
 
 T0 = 1_000 * NS
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from faultline.index import Index
-from faultline.pages.compare import Pair, compare_page
-from faultline.pages.experiment import experiment_page
-from faultline.pages.overview import SWEEPS_A_PAGE, overview_page
-from faultline.pages.site import Site, Unknown
-from faultline.pages.sweep import Choice, matrix_page, sweep_page
+from faultline.records.index import Index
+from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
+from faultline.reports.pages.site import Site, Unknown
+from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
 from tests.unit.pages_store import figure, figures, grid, put, record, rows, site
 from tests.unit.sample_records import CENSORED, RECOVERED
 from tests.unit.test_report import EVIL, Page

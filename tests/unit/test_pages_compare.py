@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from faultline.pages.compare import Pair, compare_page
-from faultline.pages.site import Unknown
+from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.site import Unknown
 from tests.unit.pages_store import grid, put, record, rows, site
 from tests.unit.sample_records import CENSORED, RECOVERED
 from tests.unit.test_report import Page

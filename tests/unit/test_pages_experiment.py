@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from faultline.judge import judge
-from faultline.pages.download import as_parquet
-from faultline.pages.experiment import experiment_page
-from faultline.pages.overview import overview_page
-from faultline.pages.site import Unknown
-from faultline.pages.sweep import sweep_page
-from faultline.plots import FAULT_COLOUR
-from faultline.record import Record
+from faultline.analysis.judge import judge
+from faultline.records.record import Record
+from faultline.reports.pages.download import as_parquet
+from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.site import Unknown
+from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.time_series import FAULT_COLOUR
 from tests.unit.pages_store import figures, put, record, rows, site
 from tests.unit.sample_records import RECOVERED
 from tests.unit.synthetic import Scenario, Synthetic

@@ -8,13 +8,13 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from faultline.manifest import Manifest, Manifests, cells_of
-from faultline.matrices import MATRICES
-from faultline.matrix import Matrix
-from faultline.pages.nights import Chosen, nights_page
-from faultline.pages.site import Unknown
-from faultline.pages.sweep import sweep_page
-from faultline.schedule import NIGHTLY
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.reports.pages.nights import Chosen, nights_page
+from faultline.reports.pages.site import Unknown
+from faultline.reports.pages.sweep import sweep_page
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from faultline.pages.experiment import experiment_page
-from faultline.pages.runs import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
-from faultline.pages.site import Run, Unknown
-from faultline.pages.sweep import sweep_page
+from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.runs import address_of_dag, address_of_run, runs_of_entry, runs_of_sweep
+from faultline.reports.pages.site import Run, Unknown
+from faultline.reports.pages.sweep import sweep_page
 from tests.unit.pages_store import put, record, site
 
 

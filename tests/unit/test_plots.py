@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from faultline.judge import judge
-from faultline.overview import overview_figures, parts_figure
-from faultline.plots import FAULT_COLOUR, ROLE_COLOURS, time_figure
-from faultline.window import NS
+from faultline.analysis.judge import judge
+from faultline.base.window import NS
+from faultline.reports.sweep_figures import overview_figures, parts_figure
+from faultline.reports.time_series import FAULT_COLOUR, ROLE_COLOURS, time_figure
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import T0_NS, Scenario, Synthetic
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.errors import Cancelled, ConfigError
-from faultline.quiet import QUIET, SAMPLE_S, SAMPLES, STOLEN_CORES, await_quiet, longest_wait_s, stolen_by_host_s
+from faultline.base.errors import Cancelled, ConfigError
+from faultline.cluster.steal_time import (
+    QUIET,
+    SAMPLE_S,
+    SAMPLES,
+    STOLEN_CORES,
+    await_quiet,
+    longest_wait_s,
+    stolen_by_host_s,
+)
 
 
 class Host:

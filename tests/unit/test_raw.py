@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.errors import InfrastructureError
-from faultline.raw import Commit, Gate, read_attempt, read_lines, read_raw, spark_instant_ns
+from faultline.analysis.raw_files import Commit, Gate, read_attempt, read_lines, read_raw, spark_instant_ns
+from faultline.base.errors import InfrastructureError
 from tests.unit.synthetic import Scenario, Synthetic
 
 

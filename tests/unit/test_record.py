@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from faultline.judge import failed_record
-from faultline.raw import AttemptFile
-from faultline.record import Metrics, Record, committed_schema, generate_schema
-from faultline.validity import RULES
+from faultline.analysis.judge import failed_record
+from faultline.analysis.raw_files import AttemptFile
+from faultline.analysis.validity import RULES
+from faultline.records.record import Metrics, Record, committed_schema, generate_schema
 from tests.unit.synthetic import Scenario, Synthetic
 
 METRICS_MD = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from faultline.attempt import Attempt
-from faultline.recorder import SETTLED_S, RoleTable
-from faultline.waiting import wait_until
+from faultline.base.attempt import Attempt
+from faultline.base.waiting import wait_until
+from faultline.runner.recorder import SETTLED_S, RoleTable
 
 # Waits, then becomes another program under the same pid, as a held service does.
 HELD = """

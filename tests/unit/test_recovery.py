@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.evidence import Event
-from faultline.recovery import PARTS, measure
-from faultline.timeline import CHAIN, companions, read_timeline, reloads
-from faultline.window import CLOCK_RESOLUTION_NS, NS
+from faultline.analysis.evidence import Event
+from faultline.analysis.recovery import PARTS, measure
+from faultline.analysis.timeline import CHAIN, companions, read_timeline, reloads
+from faultline.base.window import CLOCK_RESOLUTION_NS, NS
 from tests.unit.synthetic import Scenario, Synthetic
 
 SEEDS = 320

@@ -15,11 +15,11 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
-from faultline.judge import judge
-from faultline.markup import figures_json
-from faultline.record import Record
-from faultline.report import render, write_report
-from faultline.table import columns_of, plain_rows
+from faultline.analysis.judge import judge
+from faultline.records.record import Record
+from faultline.reports.html import figures_json
+from faultline.reports.report import render, write_report
+from faultline.reports.table import columns_of, plain_rows
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 from tests.unit.synthetic import Scenario, Synthetic
 

@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 
-from faultline.config import Configuration, Workload, parse_configuration
-from faultline.harvesting import latency_method, tuples
-from faultline.settings import ROOT
-from faultline.sources import PRIMER_TERMS, WARM_UP_BATCHES, primer_lines, primer_records, source
-from faultline.spark_conf import JOBS, configured_settings
+from faultline.base.settings import ROOT
+from faultline.engines.spark.settings import JOBS, configured_settings
+from faultline.experiment.config import Configuration, Workload, parse_configuration
+from faultline.experiment.sources import PRIMER_TERMS, WARM_UP_BATCHES, primer_lines, primer_records, source
+from faultline.runner.collect import latency_method, tuples
 from generators.spec import GeneratorSpec
 
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.settings import ROOT
+from faultline.base.settings import ROOT
 
 
 @pytest.mark.timeout(300)

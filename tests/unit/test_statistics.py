@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from faultline.statistics import LEAST
-from faultline.statistics.comparison import Verdict, between, compare, detectable
-from faultline.statistics.intervals import change_interval, median_interval
-from faultline.statistics.ranks import MOST_PAIRS, holm, needed_shift, orders, p_value, scores
-from faultline.statistics.sample import Sample
+from faultline.comparison.statistics import LEAST
+from faultline.comparison.statistics.comparison import Verdict, between, compare, detectable
+from faultline.comparison.statistics.intervals import change_interval, median_interval
+from faultline.comparison.statistics.ranks import MOST_PAIRS, holm, needed_shift, orders, p_value, scores
+from faultline.comparison.statistics.sample import Sample
 
 FIGURES = st.floats(0.1, 1000, allow_nan=False)
 SAMPLES = st.lists(FIGURES, min_size=2, max_size=6).map(Sample.of)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from faultline.errors import ConfigError, InfrastructureError
-from faultline.judge import failed_record
-from faultline.raw import AttemptFile
-from faultline.record import Record, Status, generate_schema
-from faultline.store import Cell, Store
+from faultline.analysis.judge import failed_record
+from faultline.analysis.raw_files import AttemptFile
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.records.record import Record, Status, generate_schema
+from faultline.records.store import Cell, Store
 from tests.unit.synthetic import Scenario
 
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from faultline.record import Record
-from faultline.table import COLUMNS, columns_of, fault_of, milliseconds, name_of, plain_rows, result_table, signed
+from faultline.records.record import Record
+from faultline.reports.table import (
+    COLUMNS,
+    columns_of,
+    fault_of,
+    milliseconds,
+    name_of,
+    plain_rows,
+    result_table,
+    signed,
+)
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 
 

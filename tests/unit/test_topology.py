@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline import topology
-from faultline.attempt import Attempt, write_json
-from faultline.config import Configuration, parse_configuration
-from faultline.errors import ConfigError
-from faultline.single import describe_faults
-from faultline.spark_conf import configured_settings
-from faultline.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import ConfigError
+from faultline.client.run_one import describe_faults
+from faultline.engines.spark.settings import configured_settings
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.workloads import topology
+from faultline.experiment.workloads.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
 
 
 def configuration(**values: Any) -> Configuration:

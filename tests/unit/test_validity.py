@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.validity import RULES, Findings, Settled, reasons
+from faultline.analysis.validity import RULES, Findings, Settled, reasons
 from tests.unit.synthetic import Scenario
 
 GOOD = Findings(

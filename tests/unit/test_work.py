@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from faultline.bins import Schedule
-from faultline.latency import fold
-from faultline.raw import EXECUTOR_COLUMNS
-from faultline.window import NS, Window
-from faultline.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.analysis.bins import Schedule
+from faultline.analysis.latency import fold
+from faultline.analysis.raw_files import EXECUTOR_COLUMNS
+from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.base.window import NS, Window
 
 T0 = 1_000 * NS
 WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)

@@ -18,17 +18,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faultline.attempt import write_json
+from faultline.analysis.latency import PERMILLES, nearest_rank
+from faultline.base.attempt import write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings, load_settings
+from faultline.base.window import NS
 from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
 from faultline.bench.records import made_record, write_record
 from faultline.bench.spark_job import Cost, run_job, submit_command
-from faultline.errors import InfrastructureError
-from faultline.latency import PERMILLES, nearest_rank
-from faultline.operations import require
-from faultline.record import Record, TimelineEvent
-from faultline.services import prepare_spark
-from faultline.settings import Settings, load_settings
-from faultline.window import NS
+from faultline.client.operations import require
+from faultline.cluster.services import prepare_spark
+from faultline.records.record import Record, TimelineEvent
 
 # Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
 ATTEMPT_TUPLES = 10**5

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from faultline.config import suggest
-from faultline.errors import ConfigError
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import suggest
 
 Say = Callable[[str], None]
 Figures = Mapping[str, Mapping[str, Any]]
@@ -64,10 +64,10 @@ def _module(name: str) -> Callable[[Say, bool], Figures]:
 
 
 def _generator(say: Say, quick: bool) -> Figures:
+    from faultline.base.settings import load_settings
     from faultline.bench.generator import run
-    from faultline.jars import classpath
-    from faultline.operations import bring_up, require
-    from faultline.settings import load_settings
+    from faultline.client.operations import bring_up, require
+    from faultline.cluster.jars import classpath
 
     java = require(load_settings())
     settings = bring_up(say, airflow=False)
@@ -77,14 +77,14 @@ def _generator(say: Say, quick: bool) -> Figures:
 
 def _fault_timing(say: Say, quick: bool) -> Figures:
     from faultline.bench.fault_timing import run
-    from faultline.operations import bring_up
+    from faultline.client.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
 
 
 def _harvest(say: Say, quick: bool) -> Figures:
     from faultline.bench.harvest import run
-    from faultline.operations import bring_up
+    from faultline.client.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
 

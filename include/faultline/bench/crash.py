@@ -17,7 +17,10 @@ from typing import Any
 
 import psutil
 
-from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Journal, read_journal
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form, own_services
 from faultline.bench.kills import SERVICES, Kill, find_victim, is_due, plan_kills
@@ -29,15 +32,12 @@ from faultline.bench.leftovers import (
     stray_topics,
     unclosed,
 )
-from faultline.errors import InfrastructureError
-from faultline.journal import Journal, read_journal
-from faultline.matrix import sweep_id_of
-from faultline.progress import current_attempt
-from faultline.services import airflow_health, kafka_ready
-from faultline.settings import Settings
-from faultline.store import Store
-from faultline.supervision import Supervisor
-from faultline.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.cluster.services import airflow_health, kafka_ready
+from faultline.cluster.supervision import Supervisor
+from faultline.experiment.matrix import sweep_id_of
+from faultline.records.store import Store
+from faultline.runner.progress import current_attempt
 
 RATES = [100.0, 150.0]
 REPETITIONS = 2

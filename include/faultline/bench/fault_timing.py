@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fault.identity import EXECUTOR
-from faultline.attempt import Attempt, new_attempt_id, write_json
+from faultline.base.attempt import Attempt, new_attempt_id, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import JournalReader
+from faultline.base.processes import Entry, process_of, spawn_detached
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure
-from faultline.config import SECONDS_AFTER_FAULT, parse_configuration
-from faultline.errors import InfrastructureError
-from faultline.journal import JournalReader
-from faultline.processes import Entry, process_of, spawn_detached
-from faultline.settings import Settings
-from faultline.waiting import wait_until
+from faultline.experiment.config import SECONDS_AFTER_FAULT, parse_configuration
 
 EVERY_S = 1.5
 FIRST_S = 7.0
@@ -147,7 +147,7 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
 def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: int) -> list[dict[str, Any]]:
     """Runs a conductor until the last fault is settled; returns its journal. It is ended also when that fails."""
     entry = spawn_detached(
-        [sys.executable, "-m", "faultline.conductor", "--attempt-dir", str(attempt.folder)],
+        [sys.executable, "-m", "faultline.runner.conductor", "--attempt-dir", str(attempt.folder)],
         role="conductor",
         attempt=attempt.id,
         ledger=attempt.ledger,

@@ -31,8 +31,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import generators
+from faultline.base.errors import InfrastructureError
 from faultline.bench.figure import Figure, summarise
-from faultline.errors import InfrastructureError
 from generators.producer import BATCH_BYTES, LINGER_MS
 from generators.spec import GeneratorSpec
 from generators.stream import make_source

@@ -17,16 +17,16 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from faultline.attempt import write_json
-from faultline.audit import audit
+from faultline.analysis.audit import audit
+from faultline.base.attempt import write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
 from faultline.bench.figure import Figure
 from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
 from faultline.bench.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
-from faultline.config import Configuration, parse_configuration
-from faultline.errors import InfrastructureError
-from faultline.harvesting import is_large, latency_method, tuples
-from faultline.settings import Settings
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.runner.collect import is_large, latency_method, tuples
 
 Say = Callable[[str], None]
 

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from faultline.airflow_api import FINISHED, AirflowApi
-from faultline.airflow_home import DATABASE
-from faultline.demo import await_dags
-from faultline.operations import bring_up
-from faultline.settings import Settings, load_settings
-from faultline.supervision import down
-from faultline.waiting import wait_until
+from faultline.base.settings import Settings, load_settings
+from faultline.base.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.demo import await_dags
+from faultline.client.operations import bring_up
+from faultline.cluster.airflow_home import DATABASE
+from faultline.cluster.supervision import down
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
 MATRIX = "input_rate"

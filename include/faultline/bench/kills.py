@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 
-from faultline.attempt import Attempt
-from faultline.processes import process_of, read_ledger
-from faultline.settings import Settings
-from faultline.stranded import TITLE
-from faultline.supervision import Supervisor, marked_processes
+from faultline.base.attempt import Attempt
+from faultline.base.processes import process_of, read_ledger
+from faultline.base.settings import Settings
+from faultline.cluster.scheduler_start import TITLE
+from faultline.cluster.supervision import Supervisor, marked_processes
 
 # The tasks of an experiment, in order.
 STEPS = (

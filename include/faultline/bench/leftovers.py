@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import psutil
 
-from faultline.attempt import Attempt
-from faultline.errors import FaultlineError, InfrastructureError
-from faultline.manifest import ManifestCell, Manifests
-from faultline.processes import processes_with_token
-from faultline.record import Record
-from faultline.settings import Settings, port_is_free
-from faultline.store import Cell, Store
-from faultline.supervision import Supervisor, marked_processes
+from faultline.base.attempt import Attempt
+from faultline.base.errors import FaultlineError, InfrastructureError
+from faultline.base.processes import processes_with_token
+from faultline.base.settings import Settings, port_is_free
+from faultline.cluster.supervision import Supervisor, marked_processes
+from faultline.records.manifest import ManifestCell, Manifests
+from faultline.records.record import Record
+from faultline.records.store import Cell, Store
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from typing import Any
 
 import psutil
 
-from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import MATRIX, form, own_services
 from faultline.bench.leftovers import attempts_of, series_tally, sweep_of
-from faultline.errors import InfrastructureError
-from faultline.matrix import sweep_id_of
-from faultline.settings import Settings
-from faultline.supervision import Supervisor
-from faultline.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.cluster.supervision import Supervisor
+from faultline.experiment.matrix import sweep_id_of
 
 RATES = [100.0, 150.0]
 REPETITIONS, QUICK_REPETITIONS = 100, 5

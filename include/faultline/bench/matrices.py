@@ -11,19 +11,19 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from faultline.airflow_api import FINISHED, AirflowApi
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
-from faultline.demo import await_dags
-from faultline.errors import InfrastructureError
-from faultline.matrices import MATRICES
-from faultline.matrix import sweep_id_of
-from faultline.operations import bring_up
-from faultline.pages import PREFIX
-from faultline.progress import current_attempt, phase_of
-from faultline.record import Record
-from faultline.settings import Settings
-from faultline.store import Store
-from faultline.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.demo import await_dags
+from faultline.client.operations import bring_up
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import sweep_id_of
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.reports.pages import PREFIX
+from faultline.runner.progress import current_attempt, phase_of
 
 PRESET = "smoke"
 # One with words and a state, and one with event time and a search behind it.

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import load_settings
 from faultline.bench import nexmark_source
 from faultline.bench.figure import Figure, summarise
-from faultline.errors import InfrastructureError
-from faultline.findings.nexmark import per_core, ratios
-from faultline.nexmark_sweep import run_all
-from faultline.record import Record
-from faultline.settings import load_settings
+from faultline.client.nexmark_sweep import run_all
+from faultline.comparison.findings.nexmark import per_core, ratios
+from faultline.records.record import Record
 
 Say = Callable[[str], None]
 

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from faultline.base.settings import Settings
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.spark_job import run_job, submit_command
-from faultline.config import parse_configuration
-from faultline.nexmark import QUERIES, reads, rules
-from faultline.settings import Settings
-from faultline.spark_conf import NEXMARK_SETTINGS
+from faultline.engines.spark.settings import NEXMARK_SETTINGS
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.nexmark import QUERIES, reads, rules
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of kinds that some query makes.

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from faultline.bench.figure import summarise
-from faultline.operations import bring_up
-from faultline.single import run_single
+from faultline.client.operations import bring_up
+from faultline.client.run_one import run_single
 
 WARMUP_S, DURATION_S = 5.0, 5.0
 PARAMETERS = ("fault=none", f"warmup_s={WARMUP_S:g}", f"duration_s={DURATION_S:g}", "checkpoint_interval_s=1")

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 
 from faultline.bench.figure import summarise
 from faultline.bench.records import MATRIX, made_record, write_record
-from faultline.index import Index
-from faultline.pages.app import build_app
-from faultline.pages.site import Site
+from faultline.records.index import Index
+from faultline.reports.pages.app import build_app
+from faultline.reports.pages.site import Site
 
 RECORDS = 10_000
 

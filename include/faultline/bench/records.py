@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faultline.config import parse_configuration
-from faultline.record import AuditPart, ByRole, Environment, LatencyMs, Metrics, Record, RecoveryPart, TimelineEvent
+from faultline.experiment.config import parse_configuration
+from faultline.records.record import (
+    AuditPart,
+    ByRole,
+    Environment,
+    LatencyMs,
+    Metrics,
+    Record,
+    RecoveryPart,
+    TimelineEvent,
+)
 
 MATRIX = "state_size_x_checkpoint_interval"
 # Cells of a sweep, and repetitions of a cell.

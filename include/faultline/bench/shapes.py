@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from faultline.entry import Entry
-from faultline.metrics import CPU_TOTAL, MACRO, value_of
-from faultline.statistics.sample import Floats, Sample
-from faultline.store import Store
+from faultline.comparison.statistics.sample import Floats, Sample
+from faultline.records.metrics import CPU_TOTAL, MACRO, value_of
+from faultline.records.store import Store
+from faultline.records.summary import Entry
 
 FILE = Path(__file__).with_name("shapes.json")
 # The figures that a night is judged by, and a recovery.

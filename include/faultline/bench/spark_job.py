@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from faultline.errors import InfrastructureError
-from faultline.processes import clean_environment
-from faultline.settings import Settings
-from faultline.spark_conf import LOCAL_MASTER, batch_settings, kafka_jars, program, spark_environment
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import clean_environment
+from faultline.base.settings import Settings
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, kafka_jars, program, spark_environment
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5

@@ -21,9 +21,9 @@ import numpy as np
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from faultline.config import Configuration
-from faultline.errors import InfrastructureError
-from faultline.sources import source
+from faultline.base.errors import InfrastructureError
+from faultline.experiment.config import Configuration
+from faultline.experiment.sources import source
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN

@@ -14,10 +14,10 @@ import numpy as np
 
 from faultline.bench.figure import Figure
 from faultline.bench.shapes import draw, load_shapes, variation
-from faultline.statistics.changes import change_points
-from faultline.statistics.comparison import Verdict, between, compare
-from faultline.statistics.intervals import Interval
-from faultline.statistics.sample import Sample
+from faultline.comparison.statistics.changes import change_points
+from faultline.comparison.statistics.comparison import Verdict, between, compare
+from faultline.comparison.statistics.intervals import Interval
+from faultline.comparison.statistics.sample import Sample
 
 COMPARISONS, QUICK_COMPARISONS = 1000, 100
 SLOWDOWN = 1.1

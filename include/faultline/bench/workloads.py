@@ -7,15 +7,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from faultline.base.settings import Settings
 from faultline.bench.figure import Figure
-from faultline.capacity import highest_near, search_capacity
-from faultline.config import Configuration, parse_configuration
-from faultline.environment import default_build
-from faultline.operations import bring_up, require
-from faultline.record import Record
-from faultline.settings import Settings
-from faultline.single import run_single
-from faultline.store import Store
+from faultline.client.operations import bring_up, require
+from faultline.client.run_one import run_single
+from faultline.comparison.capacity import highest_near, search_capacity
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.runner.environment import default_build
 
 Say = Callable[[str], None]
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, chain, get_current_context, task
 
-from faultline.config import Configuration
-from faultline.errors import ConfigError, FaultlineError, InvalidMeasurement
+from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasurement
+from faultline.base.settings import load_settings
+from faultline.base.waiting import seldom
+from faultline.experiment.config import Configuration
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, UNFINISHED, state_of
-from faultline.settings import load_settings
-from faultline.waiting import seldom
 
 if TYPE_CHECKING:
-    from faultline.attempt import Attempt
-    from faultline.preparing import Order
-    from faultline.record import Record
+    from faultline.base.attempt import Attempt
+    from faultline.records.record import Record
+    from faultline.runner.prepare import Order
 
 DAG_ID = "experiment"
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
@@ -113,8 +113,8 @@ def experiment_params() -> dict[str, Param]:
 
 def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
     """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
-    from faultline.config import parse_configuration
-    from faultline.preparing import Order
+    from faultline.experiment.config import parse_configuration
+    from faultline.runner.prepare import Order
 
     known = Configuration.model_fields
     refuse_unknown(params, [*known, *BOOKKEEPING, *SWITCHES])
@@ -125,7 +125,7 @@ def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
-    from faultline.config import suggest
+    from faultline.experiment.config import suggest
 
     for key in given:
         if key not in known:
@@ -139,7 +139,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
     def body(attempt_id: str) -> Any:
         from airflow.sdk.exceptions import AirflowFailException
 
-        from faultline.closing import note_failure, refuse_closed
+        from faultline.runner.teardown import note_failure, refuse_closed
 
         attempt = attempt_of(attempt_id)
         try:
@@ -159,7 +159,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
 
 
 def attempt_of(attempt_id: str) -> Attempt:
-    from faultline.attempt import Attempt
+    from faultline.base.attempt import Attempt
 
     return Attempt(load_settings().attempts / attempt_id)
 
@@ -186,7 +186,7 @@ def run_at_work(run_id: str) -> bool:
 
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
-    from faultline.headline import experiment_page, headline, write_note
+    from faultline.reports.headline import experiment_page, headline, write_note
 
     settings, context = load_settings(), get_current_context()
     print(f"results: {settings.airflow_url}{experiment_page(record)}")
@@ -195,14 +195,14 @@ def tell(record: Record) -> None:
 
 
 def java_version() -> str:
-    from faultline.java import find_java
+    from faultline.cluster.java import find_java
 
     return find_java(load_settings().home / "java.json").version
 
 
 def is_measured(order: Order) -> bool:
     """Whether the order's cell has a valid record; one without a series is of no cell yet."""
-    from faultline.store import Cell, Store
+    from faultline.records.store import Cell, Store
 
     if order.series is None:
         return False
@@ -215,10 +215,10 @@ def prepare() -> str:
     """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    from faultline.matrix import sweep_id_of
+    from faultline.experiment.matrix import sweep_id_of
     from faultline.orchestration.kafka import delete_topics
-    from faultline.orphans import sweep_orphans
-    from faultline.preparing import prepare as make
+    from faultline.runner.orphans import sweep_orphans
+    from faultline.runner.prepare import prepare as make
 
     context = get_current_context()
     settings, params = load_settings(), dict(context["params"])
@@ -256,7 +256,7 @@ def provision_topics(attempt: Attempt) -> None:
 @task
 @step
 def start_recorder(attempt: Attempt) -> int:
-    from faultline import steps
+    from faultline.runner import steps
 
     return steps.start_recorder(attempt, load_settings()).pid
 
@@ -264,7 +264,7 @@ def start_recorder(attempt: Attempt) -> int:
 @task
 @step
 def start_generator(attempt: Attempt) -> int | None:
-    from faultline import steps
+    from faultline.runner import steps
 
     entry = steps.start_generator(attempt, load_settings())
     return None if entry is None else entry.pid
@@ -273,8 +273,8 @@ def start_generator(attempt: Attempt) -> int | None:
 @task
 @step
 def submit_workload(attempt: Attempt) -> int:
-    from faultline import steps
     from faultline.orchestration.spark import workload_command
+    from faultline.runner import steps
 
     settings = load_settings()
     return steps.submit_workload(attempt, settings, workload_command(attempt, settings)).pid
@@ -283,7 +283,7 @@ def submit_workload(attempt: Attempt) -> int:
 @task
 @step
 def inject_fault(attempt: Attempt) -> dict[str, Any]:
-    from faultline import steps
+    from faultline.runner import steps
 
     return steps.inject_fault(attempt, load_settings())
 
@@ -291,7 +291,7 @@ def inject_fault(attempt: Attempt) -> dict[str, Any]:
 @task
 @step
 def await_end(attempt: Attempt) -> dict[str, Any]:
-    from faultline import steps
+    from faultline.runner import steps
 
     return steps.await_end(attempt, load_settings(), cancelled=seldom(parent_stopped, PARENT_CHECK_S))
 
@@ -302,30 +302,30 @@ class HarvestOperator(LocalSparkJob):
     template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
-        from faultline.spark_conf import kafka_jars
+        from faultline.engines.spark.settings import kafka_jars
 
         super().__init__(program="harvest", jars=kafka_jars(load_settings()), **arguments)
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.closing import note_failure
-        from faultline.harvesting import gather, is_large
-        from faultline.processes import end_processes, processes_with_token
-        from faultline.spark_conf import JOBS
-        from faultline.steps import scheduled_records
-        from faultline.workloads import is_paced
+        from faultline.base.processes import end_processes, processes_with_token
+        from faultline.engines.spark.settings import JOBS
+        from faultline.experiment.workloads.base import is_paced
+        from faultline.runner.collect import gather, is_large
+        from faultline.runner.steps import scheduled_records
+        from faultline.runner.teardown import note_failure
 
         attempt = attempt_of(self.attempt_id)
         try:
             configuration = gather(attempt, load_settings())
             config = attempt.configuration()
             if not is_paced(config):
-                from faultline.own_events import harvest as harvest_batches
+                from faultline.analysis.unpaced import harvest as harvest_batches
 
                 harvest_batches(configuration)
                 return
             if JOBS[config.workload].program is None:
-                from faultline.known_truth.harvest import harvest
+                from faultline.engines.known_truth.harvest import harvest
 
                 harvest(configuration)
                 return
@@ -345,8 +345,8 @@ def judge(attempt_id: str) -> str:
     """Writes the record, then fails the run unless it is valid. Returns the record's path."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.closing import note_failure
-    from faultline.verdict import judge_attempt, require_valid
+    from faultline.analysis.verdict import judge_attempt, require_valid
+    from faultline.runner.teardown import note_failure
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
     try:
@@ -364,7 +364,7 @@ def judge(attempt_id: str) -> str:
 @task
 def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
-    from faultline.closing import close
     from faultline.orchestration.kafka import delete_topics
+    from faultline.runner.teardown import close
 
     return close(attempt_of(attempt_id), load_settings(), delete_topics)

@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from faultline.config import Configuration
-from faultline.reference import limits
+from faultline.experiment.config import Configuration
+from faultline.experiment.reference import limits
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (

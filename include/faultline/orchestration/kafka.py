@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
-from faultline.errors import InfrastructureError
-from faultline.topology import chain_topics
+from faultline.base.errors import InfrastructureError
+from faultline.experiment.workloads.topology import chain_topics
 
 if TYPE_CHECKING:
-    from faultline.attempt import Attempt
+    from faultline.base.attempt import Attempt
 
 # The client itself gives up in time, and says why.
 TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from faultline.airflow_home import write_airflow_home
-from faultline.orphans import LOCAL_RUN
-from faultline.settings import Settings, load_settings
+from faultline.base.settings import Settings, load_settings
+from faultline.cluster.airflow_home import write_airflow_home
+from faultline.runner.orphans import LOCAL_RUN
 
 
 def run(settings: Settings, conf: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from faultline.settings import load_settings
+from faultline.base.settings import load_settings
 
 
 class LocalSparkJob(SparkSubmitOperator):
@@ -21,14 +21,14 @@ class LocalSparkJob(SparkSubmitOperator):
     for_attempt: str | None = None
 
     def __init__(self, *, program: str, **arguments: Any) -> None:
-        from faultline.spark_conf import program as path_of
+        from faultline.engines.spark.settings import program as path_of
 
         super().__init__(
             application=str(path_of(load_settings(), program)), conn_id="spark_local", durable=False, **arguments
         )
 
     def execute(self, context: Any) -> None:
-        from faultline.spark_conf import batch_settings, spark_environment
+        from faultline.engines.spark.settings import batch_settings, spark_environment
 
         settings = load_settings()
         self.conf = batch_settings(settings, large=self.large, attempt=self.for_attempt)

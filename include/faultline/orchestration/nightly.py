@@ -16,15 +16,15 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.errors import ConfigError
-from faultline.matrices import MOST_MEASUREMENTS
-from faultline.metrics import USUAL
+from faultline.base.errors import ConfigError
+from faultline.base.settings import load_settings
+from faultline.comparison.statistics import LEAST
+from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.experiment.nightly_schedule import NIGHTLY, schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
-from faultline.schedule import NIGHTLY, schedule
-from faultline.settings import load_settings
-from faultline.statistics import LEAST
+from faultline.records.metrics import USUAL
 
 NOTIFIERS = "FAULTLINE_NOTIFIERS"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
@@ -128,9 +128,9 @@ def nightly_params() -> dict[str, Param]:
 @task(**AGAIN)
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
-    from faultline.comparing import metrics_named
-    from faultline.environment import installed_build
+    from faultline.comparison.compare import metrics_named
     from faultline.orchestration.experiment import refuse_unknown
+    from faultline.runner.environment import installed_build
 
     params = get_current_context()["params"]
     try:
@@ -150,8 +150,8 @@ def night_cells(params: Mapping[str, Any], night: str) -> list[Any]:
 
     Raises ConfigError naming the place in the set and the key that is wrong.
     """
-    from faultline.config import parse_configuration
-    from faultline.matrix import PlannedCell, control_of
+    from faultline.experiment.config import parse_configuration
+    from faultline.experiment.matrix import PlannedCell, control_of
 
     planned: list[PlannedCell] = []
     for number, given in enumerate(params["set"]):
@@ -185,13 +185,13 @@ def past(night: str) -> str:
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
-    from faultline.attempt import write_json
-    from faultline.comparing import metrics_named
-    from faultline.headline import night_headline, write_note
-    from faultline.index import Index
-    from faultline.manifest import Manifests
-    from faultline.matrix import sweep_id_of
-    from faultline.nights import Night, as_json, judge_night, nights_of
+    from faultline.base.attempt import write_json
+    from faultline.comparison.compare import metrics_named
+    from faultline.comparison.nights import Night, as_json, judge_night, nights_of
+    from faultline.experiment.matrix import sweep_id_of
+    from faultline.records.index import Index
+    from faultline.records.manifest import Manifests
+    from faultline.reports.headline import night_headline, write_note
 
     context, settings = get_current_context(), load_settings()
     params, night, run_id = context["params"], night_of_run(), context["run_id"]

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from faultline.airflow_home import present_database
-from faultline.errors import ConfigError
-from faultline.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
-from faultline.spark_conf import LOCAL_MASTER
+from faultline.base.errors import ConfigError
+from faultline.base.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
+from faultline.cluster.airflow_home import present_database
+from faultline.engines.spark.settings import LOCAL_MASTER
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
-from faultline.pages import PREFIX, UI_PAGE, UI_ROUTE
+from faultline.reports.pages import PREFIX, UI_PAGE, UI_ROUTE
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-    from faultline.index import Index
-    from faultline.pages.site import Site
+    from faultline.records.index import Index
+    from faultline.reports.pages.site import Site
 
 _OF_RUN = f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}"
 # What the UI shows in a frame: the entry of the navigation, and a tab of each DAG, of each run and of its tasks.
@@ -60,14 +60,14 @@ def results_app() -> FastAPI:
     """The app. Airflow does not authenticate sub-applications, so it does so itself."""
     from airflow.api_fastapi.core_api.security import requires_authenticated
 
-    from faultline.pages.app import build_app
+    from faultline.reports.pages.app import build_app
 
     return build_app(_site, requires_authenticated())
 
 
 def _site(request: Request) -> Site:
-    from faultline.pages.site import Site
-    from faultline.settings import load_settings
+    from faultline.base.settings import load_settings
+    from faultline.reports.pages.site import Site
 
     # Where the app is mounted, which is below Airflow's own path when its base URL has one.
     prefix = str(request.scope.get("root_path", "")).rstrip("/")
@@ -76,8 +76,8 @@ def _site(request: Request) -> Site:
 
 @cache
 def _index() -> Index:
-    from faultline.index import Index
-    from faultline.settings import load_settings
+    from faultline.base.settings import load_settings
+    from faultline.records.index import Index
 
     return Index(load_settings().results)
 

@@ -9,13 +9,13 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRule
 
-from faultline.errors import ConfigError, InfrastructureError, InvalidMeasurement
-from faultline.matrices import MOST_MEASUREMENTS
-from faultline.settings import load_settings
+from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
+from faultline.base.settings import load_settings
+from faultline.experiment.matrices import MOST_MEASUREMENTS
 
 if TYPE_CHECKING:
-    from faultline.record import Record
-    from faultline.store import Cell
+    from faultline.records.record import Record
+    from faultline.records.store import Cell
 
 CHILD = "experiment"
 POLL_S = 2
@@ -87,7 +87,7 @@ class RunExperiment(TriggerDagRunOperator):
         """Reads the record of the run that has ended. Raises the kind of error that its outcome means."""
         from airflow.sdk.exceptions import AirflowFailException
 
-        from faultline.verdict import error_of
+        from faultline.analysis.verdict import error_of
 
         if self._done(context):
             return
@@ -112,7 +112,7 @@ class RunExperiment(TriggerDagRunOperator):
 
         The latter is for retries: the first try may have ended well unseen.
         """
-        from faultline.store import Store
+        from faultline.records.store import Store
 
         if any(record.status == "valid" for record in self._own()):
             return True
@@ -120,8 +120,8 @@ class RunExperiment(TriggerDagRunOperator):
         return only_missing and Store(load_settings().results).valid(self._cell()) is not None
 
     def _cell(self) -> Cell:
-        from faultline.config import Configuration, parse_configuration
-        from faultline.store import Cell
+        from faultline.experiment.config import Configuration, parse_configuration
+        from faultline.records.store import Cell
 
         conf = dict(self.conf or {})
         config = parse_configuration({key: conf[key] for key in Configuration.model_fields if key in conf})
@@ -129,7 +129,7 @@ class RunExperiment(TriggerDagRunOperator):
 
     def _own(self) -> list[Record]:
         """Records of the cell that this sweep has measured."""
-        from faultline.store import Store
+        from faultline.records.store import Store
 
         cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
         return [record for record in Store(load_settings().results).of(cell) if record.sweep_id == sweep]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, TriggerRule, get_current_context, task
 
-from faultline.errors import ConfigError
+from faultline.base.errors import ConfigError
+from faultline.base.settings import load_settings
 from faultline.orchestration.run_experiment import CHILD, POLL_S
-from faultline.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.config import Configuration
-    from faultline.record import Record
+    from faultline.experiment.config import Configuration
+    from faultline.records.record import Record
 
 SEARCH_PARAMS = ("search", "search_low", "search_high")
 
@@ -52,10 +52,10 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Measures one rate after another, each as a run of `experiment`; a retry begins with the records that exist."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-    from faultline.capacity import highest_sustained, search_capacity
-    from faultline.environment import installed_build
-    from faultline.matrices import MATRICES
-    from faultline.matrix import Matrix, sweep_id_of
+    from faultline.comparison.capacity import highest_sustained, search_capacity
+    from faultline.experiment.matrices import MATRICES
+    from faultline.experiment.matrix import Matrix, sweep_id_of
+    from faultline.runner.environment import installed_build
 
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
@@ -83,7 +83,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 def _known(config: Configuration, series: str) -> Record | None:
     """The newest record of this configuration in the series."""
-    from faultline.store import Cell, Store
+    from faultline.records.store import Cell, Store
 
     return Store(load_settings().results).newest(Cell(config.config_id, 0, series))
 
@@ -95,8 +95,8 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
     """
     from datetime import UTC, datetime
 
-    from faultline.airflow_api import FINISHED, AirflowApi
-    from faultline.errors import InfrastructureError
+    from faultline.base.errors import InfrastructureError
+    from faultline.client.airflow_api import FINISHED, AirflowApi
 
     api = AirflowApi(load_settings())
     prefix = f"{labels['sweep_id']}__{config.config_id}-search-"

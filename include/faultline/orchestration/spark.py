@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from faultline.errors import InfrastructureError
+from faultline.base.errors import InfrastructureError
 
 if TYPE_CHECKING:
-    from faultline.attempt import Attempt
-    from faultline.settings import Settings
+    from faultline.base.attempt import Attempt
+    from faultline.base.settings import Settings
 
 
 def workload_command(attempt: Attempt, settings: Settings) -> list[str]:
     """What the workload supervisor runs: spark-submit, but for the one workload that is no Spark program."""
-    from faultline.processes import run_token
-    from faultline.program_config import workload_configuration
+    from faultline.base.processes import run_token
+    from faultline.engines.spark.programs import workload_configuration
 
     if attempt.configuration().workload == "known_truth":
-        program = [sys.executable, "-P", "-m", "faultline.known_truth"]
+        program = [sys.executable, "-P", "-m", "faultline.engines.known_truth"]
         return [*program, "--config", str(workload_configuration(attempt)), run_token(attempt.id)]
     return submit_command(attempt, settings)
 
@@ -35,9 +35,9 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     Raises InfrastructureError when the Connection `spark_default` is missing: the hook would fall
     back to YARN without a word.
     """
-    from faultline.processes import run_token
-    from faultline.program_config import workload_configuration
-    from faultline.spark_conf import kafka_jars, workload_program, workload_settings
+    from faultline.base.processes import run_token
+    from faultline.engines.spark.programs import workload_configuration
+    from faultline.engines.spark.settings import kafka_jars, workload_program, workload_settings
 
     description = attempt.read()
     config = attempt.configuration()

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.config import Configuration
-from faultline.errors import ConfigError
-from faultline.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
+from faultline.base.errors import ConfigError
+from faultline.base.settings import load_settings
+from faultline.experiment.config import Configuration
+from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
-from faultline.settings import load_settings
 
 if TYPE_CHECKING:
-    from faultline.matrix import PlannedCell
+    from faultline.experiment.matrix import PlannedCell
 
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
@@ -114,9 +114,9 @@ def _presets_text(spec: MatrixSpec) -> str:
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
 
-    from faultline.environment import installed_build
-    from faultline.matrix import Matrix
+    from faultline.experiment.matrix import Matrix
     from faultline.orchestration.experiment import refuse_unknown
+    from faultline.runner.environment import installed_build
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
@@ -135,7 +135,7 @@ def refused(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.headline import refusal_headline, write_note
+    from faultline.reports.headline import refusal_headline, write_note
 
     context = get_current_context()
     write_note(load_settings(), context["dag"].dag_id, context["run_id"], refusal_headline(error))
@@ -158,10 +158,10 @@ def begin_sweep(
     """
     from datetime import UTC, datetime
 
-    from faultline.manifest import Manifest, Manifests, cells_of
-    from faultline.matrix import plan as plan_cells
-    from faultline.matrix import sweep_id_of
-    from faultline.store import Cell, Store
+    from faultline.experiment.matrix import plan as plan_cells
+    from faultline.experiment.matrix import sweep_id_of
+    from faultline.records.manifest import Manifest, Manifests, cells_of
+    from faultline.records.store import Cell, Store
 
     context, settings = get_current_context(), load_settings()
     matrix, run_id = context["dag"].dag_id, context["run_id"]
@@ -212,12 +212,12 @@ class Aggregate(LocalSparkJob):
         )
 
     def execute(self, context: Any) -> None:
-        from faultline.headline import sweep_headline, write_note
-        from faultline.index import Index
-        from faultline.manifest import Manifests
-        from faultline.matrix import sweep_id_of
-        from faultline.missing import gap_of, recorded
-        from faultline.store import Store
+        from faultline.comparison.coverage import gap_of, recorded
+        from faultline.experiment.matrix import sweep_id_of
+        from faultline.records.index import Index
+        from faultline.records.manifest import Manifests
+        from faultline.records.store import Store
+        from faultline.reports.headline import sweep_headline, write_note
 
         super().execute(context)
         settings, run_id = load_settings(), context["run_id"]

@@ -1,0 +1,1 @@
+"""From the raw files of one attempt to its record."""

@@ -1,0 +1,129 @@
+"""CPU and memory by role, from cumulative counters of single processes.
+
+A process is its pid *and* creation time, so a reused pid never continues a stranger's counter. Between
+samples a counter is taken as linear, from 0 at the creation of the process; after the last sample it
+keeps its value, so what a dead process used stays counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.base.window import NS
+
+ROLES = ("driver", "executors", "python_workers", "kafka", "generator")
+# A process is taken as alive this long after a sample: samples come each second, and may be late.
+ALIVE_NS = 1_500_000_000
+MEGABYTE = 1e6
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def cores(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Mean cores used by each role in [start, end]: CPU seconds / seconds.
+
+    0 for a role without a process; None for all roles when nothing was sampled.
+    """
+    used = cpu_seconds(processes, np.array([start_ns, end_ns], dtype=np.int64))
+    seconds = (end_ns - start_ns) / NS
+    return {role: float(used[role][1] - used[role][0]) / seconds if len(processes) else None for role in ROLES}
+
+
+def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> float | None:
+    """Throughput over the cores that executors and their Python workers used; None where they used none.
+
+    The driver is left out: it plans, whatever the number of records.
+    """
+    engine = sum(used.get(role) or 0.0 for role in ("executors", "python_workers"))
+    return throughput_rps / engine if engine else None
+
+
+def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
+
+    `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
+    among them. None where it was not sampled, or the system does not count it.
+    """
+    window, seconds = np.array([start_ns, end_ns], dtype=np.int64), (end_ns - start_ns) / NS
+    own = cpu_seconds(processes, window, tuple(processes["role"].unique()))
+    total = {name: _used(machine, name, window) for name in ("busy_s", "stolen_s")}
+    ours = sum(float(used[1] - used[0]) for used in own.values())
+    return {
+        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - ours) / seconds),
+        "stolen": None if total["stolen_s"] is None else total["stolen_s"] / seconds,
+    }
+
+
+def _used(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
+    """By how much a counter of the machine grew, linear between samples; None when it was not sampled on both sides."""
+    samples = machine.dropna(subset=[name]).sort_values("wall_ns")
+    times = samples["wall_ns"].to_numpy(dtype=np.int64)
+    if not len(times) or times[0] > window[0] or times[-1] < window[1]:
+        return None
+    first, last = np.interp(
+        (window - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name]
+    )
+    return float(last - first)
+
+
+def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:
+    """Cumulated CPU seconds of each role at the given instants (ns, ascending)."""
+    total = {role: np.zeros(len(instants)) for role in roles}
+    for role, samples in _by_process(processes, roles):
+        times = samples["wall_ns"].to_numpy(dtype=np.int64)
+        counters = np.maximum.accumulate(samples["cpu_s"].to_numpy(dtype=np.float64))
+        born = min(round(float(samples["create_time"].iloc[0]) * NS), int(times[0]) - 1)
+        # relative to birth, so that float64 keeps nanoseconds apart
+        total[role] += np.interp(
+            (instants - born).astype(np.float64),
+            np.concatenate([[0.0], (times - born).astype(np.float64)]),
+            np.concatenate([[0.0], counters]),
+        )
+    return total
+
+
+def rss_mb(processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Peak over the window's seconds of the resident memory summed over each role's processes, in MB."""
+    seconds = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    total = {role: np.zeros(len(seconds)) for role in ROLES}
+    for role, samples in _by_process(processes, ROLES):
+        times = samples["wall_ns"].to_numpy(dtype=np.int64)
+        index = np.searchsorted(times, seconds, side="right") - 1
+        alive = (index >= 0) & (seconds - times[index] <= ALIVE_NS) & ~samples["final"].to_numpy(dtype=np.bool_)[index]
+        total[role] += np.where(alive, samples["rss_bytes"].to_numpy(dtype=np.float64)[index], 0.0)
+    return {role: float(total[role].max()) / MEGABYTE if len(processes) else None for role in ROLES}
+
+
+def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[dict[str, float]]:
+    """Cores by role in each whole second after T0, for plots; `t_s` is the second's end."""
+    instants = np.arange(t0_ns, until_ns + 1, NS, dtype=np.int64)
+    used = {role: np.diff(values) for role, values in cpu_seconds(processes, instants).items()}
+    return [
+        {"t_s": float(second + 1), **{role: round(float(used[role][second]), 4) for role in ROLES}}
+        for second in range(len(instants) - 1)
+    ]
+
+
+def gc_s(executors: pd.DataFrame, start_ns: int) -> float | None:
+    """Garbage collection of all executors since `start_ns`, in seconds; None without samples.
+
+    Last seen totalGCTime of each executor, dead ones included, minus its value at `start_ns`. Spark
+    updates it when a task ends; the driver's own entry is left out.
+    """
+    samples = executors[executors["id"] != "driver"].sort_values("wall_ns")
+    if samples.empty:
+        return None
+    last = samples.groupby(["app_id", "id"])["gc_ms"].last()
+    first = samples[samples["wall_ns"] <= start_ns].groupby(["app_id", "id"])["gc_ms"].last()
+    return float(last.sum() - first.sum()) / 1000
+
+
+def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    known = processes[processes["role"].isin(roles)].sort_values("wall_ns", kind="stable")
+    for (role, _, _), samples in known.groupby(["role", "pid", "create_time"]):
+        yield str(role), samples

@@ -1,0 +1,79 @@
+"""How hard a fault hit: the deepest dip of throughput, the longest silence, the area under the lag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.analysis.bins import Schedule
+from faultline.analysis.raw_files import Commit
+from faultline.analysis.steady_state import HELD_BINS, HELD_S
+from faultline.base.window import NS
+
+
+def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns: int, until_ns: int) -> float | None:
+    """1 − lowest throughput of the bins that end in (t0, until] ÷ the baseline's median, within [0, 1].
+
+    A bin ends with a commit, so an engine that stays silent makes none: time without a commit up to `until`
+    counts as a bin without records once it is as long as `held` (10 s and three bins). None when the
+    baseline has no throughput, or when nothing can be said yet.
+    """
+    if not median_rps > 0:
+        return None
+    ends = bins["end_ns"].to_numpy(dtype=np.int64)
+    inside = (ends > t0_ns) & (ends <= until_ns)
+    rates = bins["throughput_rps"].to_numpy(dtype=np.float64)[inside].tolist()
+    earlier = ends[ends <= until_ns]
+    silent_s = (until_ns - (int(earlier.max()) if len(earlier) else t0_ns)) / NS
+    if silent_s >= max(HELD_S, HELD_BINS * resolution_s):
+        rates.append(0.0)
+    return min(1.0, max(0.0, 1 - min(rates) / median_rps)) if rates else None
+
+
+def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: int) -> tuple[int, int] | None:
+    """(begin, end) in ns of the longest gap between outputs that overlaps [t0, until]; None without any output.
+
+    A gap that is still open at `until` ends there.
+    """
+    outputs = emissions_ms * 1_000_000
+    if len(outputs) and outputs[-1] < until_ns:
+        outputs = np.append(outputs, until_ns)
+    begins, ends = outputs[:-1], outputs[1:]
+    overlapping = (ends > t0_ns) & (begins < until_ns)
+    if not overlapping.any():
+        return None
+    index = int(np.argmax(np.where(overlapping, ends - begins, -1)))
+    return int(begins[index]), int(ends[index])
+
+
+def lag_area(schedule: Schedule, commits: Sequence[Commit], start_ns: int, end_ns: int) -> float:
+    """∫ (records due − records committed) dt over [start, end] in record·seconds.
+
+    Both are step functions that are known exactly, so nothing is interpolated.
+    """
+    ordered = sorted(commits, key=lambda item: (item.committed_wall_ns, item.lineage, item.batch))
+    committed = 0.0
+    position, since = 0, start_ns
+    for commit in ordered:
+        if commit.committed_wall_ns >= end_ns:
+            break
+        at = max(since, commit.committed_wall_ns)
+        committed += position * (at - since) / NS
+        position, since = schedule.position(commit), at
+    committed += position * (end_ns - since) / NS
+    return schedule.due_seconds(start_ns, end_ns) - committed
+
+
+def lag_area_of_bins(bins: pd.DataFrame, start_ns: int, end_ns: int) -> float | None:
+    """The same for engines without commits: lag is linear between the ends of the bins. None without bins."""
+    if bins.empty:
+        return None
+    times = (bins["end_ns"].to_numpy(dtype=np.int64) - start_ns) / NS
+    lag = bins["lag"].to_numpy(dtype=np.float64)
+    last = (end_ns - start_ns) / NS
+    inner = times[(times > 0) & (times < last)]
+    grid = np.concatenate([[0.0], inner, [last]])
+    return float(np.trapezoid(np.interp(grid, times, lag), grid))

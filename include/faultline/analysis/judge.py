@@ -1,0 +1,300 @@
+"""From the raw files of one attempt to its record. Reads only the attempt; running it again gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from faultline.analysis import cpu
+from faultline.analysis.audit import checkpoint_bytes, logical_state_bytes
+from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
+from faultline.analysis.evidence import Event
+from faultline.analysis.latency import summarise, write_histogram
+from faultline.analysis.observations import Measured, measured_of
+from faultline.analysis.raw_files import AttemptFile, Line, events, offsets_by_partition, read_raw
+from faultline.analysis.recoveries import Recovered, recoveries_of
+from faultline.analysis.series import series, write_series
+from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
+from faultline.analysis.steady_state import sustained
+from faultline.analysis.validity import Findings, reasons
+from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
+from faultline.base.attempt import write_json
+from faultline.base.window import NS
+from faultline.experiment.workloads.base import TRAITS, is_paced
+from faultline.records.record import (
+    AuditPart,
+    ByRole,
+    ClockOffset,
+    CpuBesides,
+    Environment,
+    KeysPart,
+    LatencyMs,
+    LatePart,
+    Metrics,
+    Record,
+    RecoveryPart,
+    ScheduleLagMs,
+    StateBytes,
+    TimelineEvent,
+    WorkPart,
+)
+
+ARTIFACTS = {
+    "attempt": "attempt.json",
+    "ledger": "ledger.jsonl",
+    "generator": "generator.jsonl",
+    "schedule_lag": "schedule_lag.hlog",
+    "recorder": "recorder.jsonl",
+    "conductor": "conductor.jsonl",
+    "supervisor": "supervisor.jsonl",
+    "services": "services.jsonl",
+    "listener": "listener.jsonl",
+    "topology": "topology.jsonl",
+    "stored": "stored.json",
+    "batches": "batches.json",
+    "records": "harvest/records.parquet",
+    "tuples": "harvest/tuples.parquet",
+    "counts": "harvest/counts.parquet",
+    "audit": "audit.json",
+    "spark_logs": "spark-logs",
+    "series": "series.json",
+    "latency": "latency.hlog",
+}
+
+
+def judge(directory: Path) -> Record:
+    """Judges the attempt in `directory`; writes `series.json`, `audit.json` and `latency.hlog` there.
+
+    The record is returned, not stored. Raises InfrastructureError when raw files are missing or broken.
+    """
+    measured = measured_of(read_raw(directory))
+    recovered = recoveries_of(measured)
+    named = _timeline(measured, recovered)
+    window, raw = measured.window, measured.raw
+    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
+    why = reasons(_findings(measured, recovered, besides))
+    write_json(directory / "audit.json", {**asdict(measured.audit), "offenders": measured.offenders})
+    write_histogram(directory / "latency.hlog", measured.tuples, window)
+    write_series(directory / "series.json", series(window, measured.bins, measured.tuples, raw.processes, named))
+    return _record(
+        raw.attempt,
+        measured_at_ns=window.t0_ns,
+        status="invalid" if why else "valid",
+        reasons=why,
+        timeline=[
+            TimelineEvent(
+                name=event.name, wall_ns=event.wall_ns, mono_ns=raw.gate.mono_ns(event.wall_ns), source=event.source
+            )
+            for event in named
+        ],
+        metrics=_metrics(measured, recovered, besides),
+        artifacts=artifacts(directory),
+        clock_offsets=_clock_offsets(raw.conductor),
+    )
+
+
+def failed_record(
+    attempt: AttemptFile,
+    status: Literal["failed", "cancelled"],
+    reasons: Sequence[str],
+    directory: Path | None = None,
+) -> Record:
+    """The record of an attempt that was not measured: every figure null, artifacts as far as they exist."""
+    return _record(
+        attempt,
+        measured_at_ns=attempt.prepared_wall_ns,
+        status=status,
+        reasons=list(reasons),
+        timeline=[],
+        metrics=Metrics.unknown(),
+        artifacts={} if directory is None else artifacts(directory),
+    )
+
+
+def artifacts(directory: Path) -> dict[str, str]:
+    """Name → path under the results folder, for each known file that the attempt has."""
+    return {
+        name: f"attempts/{directory.name}/{path}" for name, path in ARTIFACTS.items() if (directory / path).exists()
+    }
+
+
+def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Metrics:
+    raw, window, reference = measured.raw, measured.window, measured.reference
+    config = raw.attempt.config
+    paced = is_paced(config)
+    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
+    done = events(raw.generator, "done")
+    recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
+    times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
+    # Stages have batches, too: what one emits as it ends was not all done in that second.
+    batches = acknowledging(raw.stages)
+    done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
+    throughput = throughput_rps(done_by_batches, window)
+    return Metrics(
+        latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
+        throughput_rps=throughput,
+        rps_per_core=cpu.rps_per_core(throughput, used),
+        sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if paced else None,
+        effective_interval_s=median_span_s(reference),
+        cpu_cores=_by_role(used),
+        rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
+        gc_s=cpu.gc_s(raw.executors, window.start_ns),
+        state_bytes=StateBytes(
+            # Only rows of words are known to the byte.
+            logical=logical_state_bytes(raw.listener, raw.counts_path) if TRAITS[config.workload].words else None,
+            checkpoint=checkpoint_bytes(raw.checkpoint),
+        ),
+        schedule_lag_ms=_schedule_lag(done),
+        recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
+        audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
+        recoveries=recoveries,
+        source_rps=source_rps(measured.schedule, window),
+        non_compute_ms=non_compute_ms(
+            measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
+        ),
+        cpu_nodes=_cpu_nodes(raw.attempt, used),
+        cpu_besides=CpuBesides.model_validate(besides),
+        work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
+        keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
+        late=_late(raw.listener, raw.records),
+        stages=chain_work(raw.stages, raw.directory, window),
+        realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
+    )
+
+
+def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host, from those `used` by role; the embedded system has one."""
+    parts = [value for role, value in used.items() if role != "generator" and value is not None]
+    return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+
+
+def _late(listener: Sequence[Line], records: pd.DataFrame) -> LatePart | None:
+    """Late records, when the workload has event time: none otherwise."""
+    dropped = [line["state"].get("rows_dropped") for line in events(listener, "progress") if line.get("state")]
+    sent = int(records["late"].sum())
+    if not sent and not any(dropped):
+        return None
+    return LatePart(sent=sent, dropped_rows=sum(number or 0 for number in dropped))
+
+
+def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]:
+    """The gate, the window, and the events of each fault, in order of time."""
+    window = measured.window
+    frame = [
+        Event("gate", window.t0_ns, "gate.json: T0"),
+        Event("measured_from", window.start_ns, "T0 + warmup_s"),
+        Event("measured_until", window.end_ns, "T0 + warmup_s + duration_s"),
+    ]
+    return sorted([*frame, *(event for one in recovered for event in one.events)], key=lambda event: event.wall_ns)
+
+
+def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Findings:
+    raw, window, schedule = measured.raw, measured.window, measured.schedule
+    done = events(raw.generator, "done")
+    at_t0 = [commit for commit in raw.commits if commit.committed_wall_ns <= window.t0_ns]
+    ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
+    several = len(recovered) > 1
+    return Findings(
+        configuration=raw.attempt.config,
+        schedule_lag_p99_ms=_schedule_lag(done).p99,
+        generator_died=measured.deaths["generator"],
+        recorder_died=measured.deaths["recorder"],
+        conductor_died=measured.deaths["conductor"],
+        baseline_lag=measured.reference["lag"].to_numpy(dtype=np.float64),
+        baseline_throughput=measured.reference["throughput_rps"].to_numpy(dtype=np.float64),
+        t0_backlog=schedule.primer_backlog(at_t0[-1] if at_t0 else None),
+        effective_interval_s=median_span_s(measured.reference),
+        outcomes=[one.settled for one in recovered],
+        losses=_losses(measured),
+        undrained=_undrained(raw.reached, ends),
+        chain_problems=[
+            f"fault {number}: {problem}" if several else problem
+            for number, one in enumerate(recovered, start=1)
+            for problem in one.problems
+        ],
+        clock_jump_ms=raw.clock_jump_ms,
+        store_not_read=store_was_not_read(raw.stages, raw.directory),
+        last_batch_lost=not is_paced(raw.attempt.config)
+        and all(commit.committed_wall_ns < window.end_ns for commit in raw.commits),
+        besides=besides,
+    )
+
+
+def _losses(measured: Measured) -> list[str]:
+    """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
+    window, raw = measured.window, measured.raw
+    lost = raw.executors.dropna(subset=["removed_ns"])
+    lost = lost[(lost["removed_ns"] >= window.t0_ns) & (lost["removed_ns"] <= window.end_ns)]
+    signals = events(raw.conductor, "delivered")
+    exits = [line for line in events(raw.supervisor, "exit") if window.t0_ns <= int(line["wall_ns"]) <= window.end_ns]
+    return [
+        *(f"a signal was delivered to {line.get('victim')}" for line in signals),
+        *(f"executor {identity} was lost" for identity in sorted(set(lost["id"]))),
+        *(f"the driver exited (incarnation {line.get('incarnation')})" for line in exits),
+    ]
+
+
+def _undrained(committed: Mapping[str, int], ends: Mapping[str, int]) -> int:
+    return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
+
+
+def _clock_offsets(conductor: Sequence[Line]) -> dict[str, ClockOffset] | None:
+    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
+    found: dict[str, ClockOffset] = {}
+    for line in events(conductor, "clock"):
+        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
+        before = found.get(str(line["host"]))
+        if before is None or reading.round_trip_s < before.round_trip_s:
+            found[str(line["host"])] = reading
+    return found or None
+
+
+def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
+    if not done:
+        return ScheduleLagMs(p50=None, p99=None, max=None)
+    lag = done[-1]["schedule_lag_ms"]
+    return ScheduleLagMs(p50=lag["p50"], p99=lag["p99"], max=lag["max"])
+
+
+def _by_role(values: Mapping[str, float | None]) -> ByRole:
+    return ByRole(**{role: None if value is None else round(value, 6) for role, value in values.items()})
+
+
+def _record(
+    attempt: AttemptFile,
+    *,
+    measured_at_ns: int,
+    status: Literal["valid", "invalid", "failed", "cancelled"],
+    reasons: list[str],
+    timeline: list[TimelineEvent],
+    metrics: Metrics,
+    artifacts: dict[str, str],
+    clock_offsets: dict[str, ClockOffset] | None = None,
+) -> Record:
+    environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
+    environment["clock_offsets"] = clock_offsets
+    return Record(
+        schema=1,
+        matrix=attempt.matrix,
+        sweep_id=attempt.sweep_id,
+        config=attempt.config.model_dump(mode="json"),
+        config_id=attempt.config_id,
+        repetition=attempt.repetition,
+        series=attempt.series,
+        build=attempt.build,
+        logical_date=attempt.logical_date,
+        measured_at=datetime.fromtimestamp(measured_at_ns / NS, UTC).isoformat(timespec="milliseconds"),
+        attempt=attempt.attempt,
+        status=status,
+        reasons=reasons,
+        environment=Environment.model_validate(environment),
+        timeline=timeline,
+        metrics=metrics,
+        artifacts=artifacts,
+    )

@@ -1,0 +1,81 @@
+"""What the raw files of one attempt say together: bins, baseline, faults and counts. The grounds of every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from faultline.analysis.audit import Audit, audit
+from faultline.analysis.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
+from faultline.analysis.injected import Injected, read_injected
+from faultline.analysis.key_skew import Keys, keys_of
+from faultline.analysis.latency import Tuples, fold_tuples
+from faultline.analysis.raw_files import Line, Raw, events
+from faultline.analysis.unpaced import Numbering
+from faultline.base.window import Window
+from faultline.experiment.workloads.base import is_paced
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the metrics, the recoveries and the rules have in common.
+
+    `reference`: the bins of the baseline, from the warm-up to the first fault. `deaths`: by process, why it
+    did not reach its end; None when it did.
+    """
+
+    raw: Raw
+    window: Window
+    schedule: Schedule
+    tuples: Tuples
+    bins: pd.DataFrame
+    reference: pd.DataFrame
+    injected: tuple[Injected, ...]
+    deaths: Mapping[str, str | None]
+    audit: Audit
+    offenders: list[Line]
+    keys: Keys | None
+
+    @property
+    def resolution_s(self) -> float:
+        """The grain of the bins in seconds; 0 without any bin before the fault."""
+        return 1.0 if self.raw.method == "rank" else median_span_s(self.reference) or 0.0
+
+
+def measured_of(raw: Raw) -> Measured:
+    """Puts the raw files together. Raises InfrastructureError when a table cannot be read."""
+    configuration = raw.attempt.config
+    window = Window.of(
+        raw.gate.t0_wall_ns,
+        configuration.warmup_s,
+        configuration.duration_s,
+        configuration.checkpoint_interval_s,
+    )
+    paced = is_paced(configuration)
+    schedule = Schedule(raw.records) if paced else Numbering(raw.commits)
+    tuples = fold_tuples(raw.tuples_path, window)
+    bins = (
+        bins_of_seconds(tuples, window)
+        if raw.method == "rank"
+        else bins_of_batches(raw.commits, schedule, tuples, window)
+    )
+    injected = read_injected(raw.conductor, len(configuration.planned_faults()))
+    until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])
+    reference = between(bins, window.start_ns, until)
+    totals, offenders = audit(raw.counts_path, raw.generator)
+    keys = keys_of(raw.counts_path, configuration)
+    deaths = {
+        "generator": _died(raw.generator) if paced else None,
+        "recorder": None if raw.recorder_ended else "its last line is not `stop`",
+        "conductor": _died(raw.conductor),
+    }
+    return Measured(raw, window, schedule, tuples, bins, reference, injected, deaths, totals, offenders, keys)
+
+
+def _died(lines: Sequence[Line]) -> str | None:
+    """Why a process that should have ended with `done` did not."""
+    if failed := events(lines, "failed"):
+        return str(failed[-1].get("message", "failed"))
+    return None if events(lines, "done") else "it never reported `done`"

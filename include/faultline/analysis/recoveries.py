@@ -1,0 +1,118 @@
+"""The recovery from each planned fault of an attempt, with its timeline and its impact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from faultline.analysis.detection import without_effect
+from faultline.analysis.evidence import Event, Evidence
+from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.injected import Injected
+from faultline.analysis.observations import Measured
+from faultline.analysis.recovery import Recovery, measure
+from faultline.analysis.steady_state import band
+from faultline.analysis.timeline import companions, read_timeline
+from faultline.analysis.validity import Settled
+from faultline.base.window import NS
+from faultline.engines.spark.driver_log import read_driver_logs
+from faultline.engines.spark.executor_log import read_executor_logs
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What became of one planned fault; without a timeline when it had no effect."""
+
+    settled: Settled
+    events: tuple[Event, ...] = ()
+    recovery: Recovery = Recovery()
+    problems: tuple[str, ...] = ()
+
+
+def recoveries_of(measured: Measured) -> list[Recovered]:
+    """One for each planned fault; a fault is watched until the next one that was delivered."""
+    raw, injected = measured.raw, measured.injected
+    if not injected:
+        return []
+    if any(measured.deaths.values()):  # what was cut short or not watched is no recovery
+        return [Recovered(fault.settled) for fault in injected]
+    log, driver = read_executor_logs(raw.directory / "spark-logs"), read_driver_logs(raw.directory / "spark-logs")
+    reference = measured.reference
+    bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
+    found = []
+    for fault, planned in zip(injected, raw.attempt.config.planned_faults(), strict=True):
+        if fault.settled.outcome != "effective":
+            found.append(Recovered(fault.settled))
+            continue
+        if fault.t0_ns is None:
+            found.append(Recovered(fault.settled, problems=("missing: t0, no delivery was journalled",)))
+            continue
+        later = [one.t0_ns for one in injected[fault.index + 1 :] if one.t0_ns is not None]
+        evidence = Evidence(
+            t0_ns=fault.t0_ns,
+            victim=planned.fault.victim,
+            victims=fault.victims,
+            end_offsets=fault.end_offsets or {},
+            commits=raw.commits,
+            bins=measured.bins,
+            lag=bands[0],
+            throughput=bands[1],
+            latency=bands[2],
+            executors=raw.executors,
+            log=log,
+            emissions_ms=measured.tuples.emissions_ms,
+            window=measured.window,
+            driver=driver,
+            supervisor=raw.supervisor,
+            services=raw.services,
+            undone=fault.undone,
+            until_ns=min(later, default=None),
+        )
+        found.append(_recovered(measured, fault, evidence))
+    return found
+
+
+def _recovered(measured: Measured, fault: Injected, evidence: Evidence) -> Recovered:
+    """The recovery from a fault that took effect on its victims, unless it changed nothing for the run."""
+    if why := without_effect(evidence):
+        return Recovered(Settled("no-effect", why))
+    if measured.reference.empty:  # invalid for its baseline
+        return Recovered(fault.settled)
+    timeline = read_timeline(evidence)
+    ended_ns = measured.window.end_ns
+    if evidence.until_ns is not None:
+        ended_ns = min(ended_ns, evidence.until_ns)
+    recovery, problems = measure(timeline, ended_ns, measured.resolution_s)
+    if fault.end_offsets is None:
+        problems = (*problems, "missing: the broker's end offsets before the signal")
+    if None in (evidence.lag, evidence.throughput, evidence.latency):
+        # without this the unfound t7 would pass for censoring
+        problems = (*problems, "missing: a band, no tuple was emitted before the fault")
+    return Recovered(
+        fault.settled,
+        tuple(replace(one, name=fault.name(one.name)) for one in (*timeline.values(), *companions(evidence))),
+        _with_impact(measured, evidence, timeline, recovery, ended_ns),
+        problems,
+    )
+
+
+def _with_impact(
+    measured: Measured, evidence: Evidence, timeline: Mapping[str, Event], recovery: Recovery, ended_ns: int
+) -> Recovery:
+    t0_ns, bins, raw = evidence.t0_ns, measured.bins, measured.raw
+    t6_ns, t7_ns = (timeline[name].wall_ns if name in timeline else ended_ns for name in ("t6", "t7"))
+    median = evidence.throughput.median if evidence.throughput else 0.0
+    silence = longest_silence(evidence.emissions_ms, t0_ns, t6_ns)
+    area = (
+        lag_area_of_bins(bins, t0_ns, t7_ns)
+        if raw.method == "rank"
+        else lag_area(measured.schedule, raw.commits, t0_ns, t7_ns)
+    )
+    return replace(
+        recovery,
+        dip_depth=dip_depth(bins, median, measured.resolution_s, t0_ns, t7_ns),
+        silence_s=None if silence is None else (silence[1] - silence[0]) / NS,
+        lag_area_record_s=area,
+    )

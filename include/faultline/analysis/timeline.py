@@ -1,0 +1,212 @@
+"""The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
+
+Only t2 depends on what was broken (see `detection`); everything else reads the engine's own traces
+(commits, executor logs, bins), within the time that belongs to the fault: from t0 to the next fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.analysis.detection import detect, undo_of
+from faultline.analysis.evidence import Event, Evidence
+from faultline.analysis.impact import longest_silence
+from faultline.analysis.steady_state import first_held
+from faultline.base.window import CLOCK_RESOLUTION_NS
+from faultline.engines.spark.executor_log import StateLoad
+
+__all__ = ["CHAIN", "Event", "Evidence", "Timeline", "companions", "read_timeline", "reloads"]
+
+CHAIN = ("t0", "t2", "t3", "t4", "t5", "t6", "t7")
+
+Timeline = Mapping[str, Event]
+
+
+def read_timeline(evidence: Evidence) -> dict[str, Event]:
+    """The events that can be found, by name; a name that is missing was not seen."""
+    found: dict[str, Event] = {"t0": Event("t0", evidence.t0_ns, "conductor.jsonl: signal delivered")}
+    t2 = detect(evidence)
+    _add(found, t2)
+    # An act that lasts may leave the engine committing all the while; what was not yet over is not caught up.
+    lasted = undo_of(evidence) is not None and t2 is not None
+    _add(found, _caught_up(evidence, t2.wall_ns if lasted and t2 is not None else evidence.t0_ns))
+    if t2 is not None:
+        for event in _redeployed(evidence, t2, found.get("t5")):
+            _add(found, event)
+    if "t5" in found:
+        _add(found, _lag_normal(evidence, found["t5"].wall_ns))
+    if "t6" in found:
+        _add(found, _all_normal(evidence, found["t6"].wall_ns))
+    _add(found, _silence(evidence, found.get("t6")))
+    _add(found, _replacement(evidence))
+    _add(found, _snapshot(evidence))
+    return found
+
+
+def companions(evidence: Evidence) -> list[Event]:
+    """What else happened while this fault was watched, in order of time; a name may come more than once.
+
+    `driver_restarted`, `lineage`, `service_up` and `undone`.
+    """
+    found = [
+        Event("driver_restarted", int(line["wall_ns"]), f"supervisor.jsonl: start of incarnation {line['incarnation']}")
+        for line in evidence.journalled(evidence.supervisor, "start")
+    ]
+    found += [
+        Event("lineage", int(line["wall_ns"]), f"supervisor.jsonl: lineage {line['lineage']}: {line.get('reason')}")
+        for line in evidence.new_lineages()
+    ]
+    found += [
+        Event("service_up", int(line["wall_ns"]), f"services.jsonl: {line['service']} started (pid {line.get('pid')})")
+        for line in evidence.journalled(evidence.services, "started")
+    ]
+    found = [event for event in found if event.wall_ns <= evidence.watched_until_ns]
+    found += [
+        Event("undone", int(line["wall_ns"]), f"conductor.jsonl: {line.get('undo')} undone") for line in evidence.undone
+    ]
+    return sorted(found, key=lambda event: event.wall_ns)
+
+
+def reloads(loads: Sequence[StateLoad], after_ns: int, until_ns: int | None) -> list[StateLoad]:
+    """The first real load of each store in [after, until]: the partitions reopened by the fault.
+
+    Later loads of the same store are moves between executors, not recovery.
+    """
+    first: dict[str, StateLoad] = {}
+    for load in loads:
+        if load.real and load.wall_ns >= after_ns and (until_ns is None or load.wall_ns <= until_ns):
+            first.setdefault(load.store, load)
+    return list(first.values())
+
+
+def _add(found: dict[str, Event], event: Event | None) -> None:
+    if event is not None:
+        found[event.name] = event
+
+
+def _caught_up(evidence: Evidence, from_ns: int) -> Event | None:
+    """t5: first commit from then on that covers what the broker held when the signal was sent.
+
+    A new state lineage begins behind those records, so its first commit is the one.
+    """
+    lineages = evidence.new_lineages()
+    first = int(lineages[0]["lineage"]) if lineages else 0
+    for commit in evidence.ordered_commits():
+        if commit.committed_wall_ns < from_ns or commit.lineage < first:
+            continue
+        if lineages or commit.covers(evidence.end_offsets):
+            where = f" of lineage {commit.lineage}" if lineages else ""
+            return Event("t5", commit.committed_wall_ns, f"batches.json: commit of batch {commit.batch}{where}")
+    return None
+
+
+def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
+    """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
+
+    Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
+    lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load.
+    """
+    latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
+    lineage = bool(evidence.new_lineages())
+    begun_ns = _begun(evidence, t2.wall_ns, latest)
+    loads = [] if lineage else reloads(evidence.log.loads, begun_ns - CLOCK_RESOLUTION_NS, latest)
+    if not loads:
+        if not lineage and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
+            source = f"{t2.source}; no state was loaded again"
+            return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
+        launched = next((task for task in evidence.log.launches if task.wall_ns >= begun_ns), None)
+        if launched is None or not evidence.watches(launched.wall_ns):
+            return []
+        after = "t2" if begun_ns == t2.wall_ns else "the new start"
+        source = f"log of executor {launched.executor}: first task after {after} (TID {launched.tid}), no state to load"
+        return [Event("t3", launched.wall_ns, source), Event("t4", launched.wall_ns, source)]
+    last = max(loads, key=lambda load: load.wall_ns)
+    source = f"log of executor {last.executor}: Loaded {last.version}, partition {last.partition}, TID {last.tid}"
+    found = [Event("t4", last.wall_ns, source)]
+    for task in evidence.log.launches:
+        if task.tid == last.tid and task.executor == last.executor:
+            source = f"log of executor {task.executor}: Running task {task.index} in stage {task.stage}, TID {task.tid}"
+            found.append(Event("t3", task.wall_ns, source))
+    return found
+
+
+def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:
+    """The last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
+    lines = [*evidence.journalled(evidence.supervisor, "start"), *evidence.new_lineages()]
+    instants = [int(line["wall_ns"]) for line in lines]
+    return max([t2_ns, *(at for at in instants if latest_ns is None or at <= latest_ns)])
+
+
+def _is_undo(evidence: Evidence, t2: Event) -> bool:
+    undone = undo_of(evidence)
+    return undone is not None and undone.wall_ns == t2.wall_ns
+
+
+def _watched(evidence: Evidence, from_ns: int) -> pd.DataFrame:
+    """Bins from the one that ends at `from_ns` on, as long as the generator still sent and no other fault came."""
+    ends = evidence.bins["end_ns"]
+    return evidence.bins[(ends >= from_ns) & (ends <= evidence.watched_until_ns)]
+
+
+def _lag_normal(evidence: Evidence, t5_ns: int) -> Event | None:
+    """t6: end of the first bin from t5 on from which lag holds below its band's upper bound."""
+    if evidence.lag is None:
+        return None
+    bins = _watched(evidence, t5_ns)
+    return _held_event("t6", bins, (bins["lag"] <= evidence.lag.upper).to_numpy(dtype=np.bool_), "lag")
+
+
+def _all_normal(evidence: Evidence, t6_ns: int) -> Event | None:
+    """t7: the same for throughput and latency; throughput is two-sided until t6, a lower bound after."""
+    if evidence.throughput is None or evidence.latency is None:
+        return None
+    bins = _watched(evidence, t6_ns)
+    rate = bins["throughput_rps"]
+    normal = (bins["latency_ms"] <= evidence.latency.upper) & (rate >= evidence.throughput.lower)
+    normal &= (bins["end_ns"] > t6_ns) | (rate <= evidence.throughput.upper)
+    return _held_event("t7", bins, normal.to_numpy(dtype=np.bool_), "throughput and latency")
+
+
+def _held_event(name: str, bins: pd.DataFrame, inside: npt.NDArray[np.bool_], what: str) -> Event | None:
+    index = first_held(bins["span_s"].to_numpy(dtype=np.float64), inside)
+    if index is None:
+        return None
+    row = bins.iloc[index]
+    return Event(name, int(row["end_ns"]), f"batches.json: {what} back in band and held from batch {int(row['batch'])}")
+
+
+def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
+    """t1: last output before the longest silence that overlaps [t0, t6]; informative only."""
+    silence = longest_silence(
+        evidence.emissions_ms, evidence.t0_ns, evidence.watched_until_ns if t6 is None else t6.wall_ns
+    )
+    return (
+        None if silence is None else Event("t1", silence[0], "harvest/tuples.parquet: last output before the silence")
+    )
+
+
+def _replacement(evidence: Evidence) -> Event | None:
+    """Registration of the first executor that was added after t0."""
+    if evidence.executors.empty:
+        return None
+    added = evidence.executors.dropna(subset=["added_ns"])
+    added = added[(added["added_ns"] > evidence.t0_ns) & (added["id"] != "driver")]
+    added = added[[evidence.watches(int(instant)) for instant in added["added_ns"]]]
+    if added.empty:
+        return None
+    first = added.sort_values("added_ns").iloc[0]
+    return Event("replacement_up", int(first["added_ns"]), f"recorder.jsonl: addTime of executor {first['id']} (REST)")
+
+
+def _snapshot(evidence: Evidence) -> Event | None:
+    """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
+    before = [item for item in evidence.log.snapshots if item.wall_ns <= evidence.t0_ns]
+    if not before:
+        return None
+    last = max(before, key=lambda item: item.wall_ns)
+    source = f"log of executor {last.executor}: snapshot {last.version} of partition {last.partition}"
+    return Event("snapshot", last.wall_ns, source)

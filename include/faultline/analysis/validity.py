@@ -1,0 +1,207 @@
+"""The rules that make a record invalid. Each is a pure function from findings to a reason or nothing.
+
+A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from faultline.analysis.steady_state import STEADY_P, mann_kendall
+from faultline.experiment.config import Configuration, baseline_bins
+from faultline.experiment.workloads.base import is_paced
+
+SCHEDULE_LAG_MS = 50.0
+INTERVAL_EXCESS = 1.2
+# More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
+CLOCK_JUMP_MS = 100.0
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it."""
+
+    outcome: str | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the rules look at. A `…_died` text is None while all is well.
+
+    `baseline_*`: values of the pre-fault bins. `outcomes`: how each planned fault was settled, in order.
+    `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
+    `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
+    """
+
+    configuration: Configuration
+    schedule_lag_p99_ms: float | None
+    generator_died: str | None
+    recorder_died: str | None
+    conductor_died: str | None
+    baseline_lag: Floats
+    baseline_throughput: Floats
+    t0_backlog: int
+    effective_interval_s: float | None
+    outcomes: Sequence[Settled]
+    losses: Sequence[str]
+    undrained: int
+    chain_problems: Sequence[str]
+    clock_jump_ms: float | None = None
+    store_not_read: bool = False
+    last_batch_lost: bool = False
+    # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
+    besides: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def control(self) -> bool:
+        """Whether no fault was planned."""
+        return self.configuration.fault == "none"
+
+
+def reasons(findings: Findings) -> list[str]:
+    """Why the record is invalid, in the order of RULES; empty for a valid one."""
+    return [f"{code}: {detail}" for code, rule in RULES.items() if (detail := rule(findings)) is not None]
+
+
+def schedule_lag(findings: Findings) -> str | None:
+    """The generator itself was late: its lateness would be read as the engine's."""
+    lag = findings.schedule_lag_p99_ms
+    if lag is None or lag <= SCHEDULE_LAG_MS:
+        return None
+    said = {"stolen": "the host took", "others": "other processes used"}
+    taken = [f"{said[who]} {cores:.2f} cores" for who, cores in findings.besides.items() if cores is not None]
+    return "; ".join([f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms", *taken])
+
+
+def clock_jumped(findings: Findings) -> str | None:
+    """The wall clock was set during the run: latencies across that instant are wrong by as much."""
+    moved = findings.clock_jump_ms
+    if moved is None or abs(moved) <= CLOCK_JUMP_MS:
+        return None
+    return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
+
+
+def generator_died(findings: Findings) -> str | None:
+    """The load ended early."""
+    return findings.generator_died
+
+
+def recorder_died(findings: Findings) -> str | None:
+    """Samples are missing."""
+    return findings.recorder_died
+
+
+def conductor_died(findings: Findings) -> str | None:
+    """The instants of the fault were not kept to the end."""
+    return findings.conductor_died
+
+
+def baseline_too_short(findings: Findings) -> str | None:
+    """Too few bins before the fault to say what is normal."""
+    needed = baseline_bins(findings.configuration.checkpoint_interval_s)
+    bins = len(findings.baseline_lag)
+    return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
+
+
+def not_steady(findings: Findings) -> str | None:
+    """Lag or throughput had a trend before the fault."""
+    if findings.control:
+        return None
+    p_values = {"lag": mann_kendall(findings.baseline_lag), "throughput": mann_kendall(findings.baseline_throughput)}
+    trends = [f"{name} has a trend before the fault (p = {p:.3f})" for name, p in p_values.items() if p <= STEADY_P]
+    return ", ".join(trends) or None
+
+
+def backlog_at_t0(findings: Findings) -> str | None:
+    """The primer was not committed when the gate opened."""
+    return f"{findings.t0_backlog} offsets of the primer not committed at T0" if findings.t0_backlog else None
+
+
+def interval_not_held(findings: Findings) -> str | None:
+    """Commits came more slowly than the configuration says, so its interval is not what was measured."""
+    effective, nominal = findings.effective_interval_s, findings.configuration.checkpoint_interval_s
+    if effective is None:
+        return "no commit in the measured window"
+    if not is_paced(findings.configuration):
+        return None  # batches follow each other, at an interval that nobody set
+    if findings.control and findings.configuration.accept_overload:
+        return None  # asked for: `sustained` and the effective interval say what became of it
+    limit = INTERVAL_EXCESS * nominal
+    return f"{effective:.2f} s between commits > {limit:.2f} s" if effective > limit else None
+
+
+def no_effect(findings: Findings) -> str | None:
+    """The signal was sent, and nothing broke."""
+    return _of_faults(findings, {"no-effect"}, "changed nothing")
+
+
+def missed_window(findings: Findings) -> str | None:
+    """The fault came outside the instant planned for it."""
+    return _of_faults(findings, {"missed-window"}, "was not delivered at its time")
+
+
+def fault_unknown(findings: Findings) -> str | None:
+    """Nobody can say whether the fault took effect."""
+    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window"}
+    return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
+
+
+def fault_in_control(findings: Findings) -> str | None:
+    """A control must see no fault at all."""
+    return "; ".join(findings.losses) if findings.control and findings.losses else None
+
+
+def drain_incomplete(findings: Findings) -> str | None:
+    """The engine did not reach the end of the input, so the audit would count what was merely late; or its last batch
+    used CPU in the window, and counted for nothing."""
+    if findings.last_batch_lost:
+        return "nothing was committed after the window: the query had ended, or its last batch was too long"
+    return f"{findings.undrained} offsets not committed after the drain" if findings.undrained else None
+
+
+def store_unread(findings: Findings) -> str | None:
+    """A topology acknowledged results that may still have waited, and nobody knows what its store holds."""
+    return "the chain ended before its store was read back" if findings.store_not_read else None
+
+
+def timeline_broken(findings: Findings) -> str | None:
+    """A part of the timeline is missing without censoring, or negative."""
+    return "; ".join(findings.chain_problems) or None
+
+
+RULES: dict[str, Callable[[Findings], str | None]] = {
+    "schedule-lag": schedule_lag,
+    "clock-jumped": clock_jumped,
+    "generator-died": generator_died,
+    "recorder-died": recorder_died,
+    "conductor-died": conductor_died,
+    "baseline-too-short": baseline_too_short,
+    "not-steady": not_steady,
+    "backlog-at-t0": backlog_at_t0,
+    "interval-not-held": interval_not_held,
+    "no-effect": no_effect,
+    "missed-window": missed_window,
+    "fault-unknown": fault_unknown,
+    "fault-in-control": fault_in_control,
+    "drain-incomplete": drain_incomplete,
+    "store-unread": store_unread,
+    "timeline-broken": timeline_broken,
+}
+
+
+def _of_faults(findings: Findings, outcomes: Collection[str | None], text: str) -> str | None:
+    """The text of each planned fault with such an outcome; a fault has a number where there are several."""
+    several = len(findings.outcomes) > 1
+    said = [
+        f"{f'fault {number}' if several else 'the fault'} {text}{f' ({settled.detail})' if settled.detail else ''}"
+        for number, settled in enumerate(findings.outcomes, start=1)
+        if settled.outcome in outcomes
+    ]
+    return "; ".join(said) or None

@@ -1,0 +1,1 @@
+"""Files, processes and time: what every room above builds on."""

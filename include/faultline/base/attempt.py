@@ -1,0 +1,163 @@
+"""One attempt: its id, its folder, and the file that says what is being measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import InfrastructureError
+from faultline.experiment.config import Configuration
+
+
+def new_attempt_id() -> str:
+    """UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The folder of one attempt. Paths of its raw files; formats stand in docs/architecture.md."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate.json"
+
+    @property
+    def generator_journal(self) -> Path:
+        return self.folder / "generator.jsonl"
+
+    @property
+    def recorder_journal(self) -> Path:
+        return self.folder / "recorder.jsonl"
+
+    @property
+    def supervisor_journal(self) -> Path:
+        return self.folder / "supervisor.jsonl"
+
+    @property
+    def conductor_journal(self) -> Path:
+        return self.folder / "conductor.jsonl"
+
+    @property
+    def listener_journal(self) -> Path:
+        return self.folder / "listener.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Checkpoint of the query; removed by the teardown, after the harvest has read it.
+
+        In commit mode `none` a link to the present lineage's, which lies on the RAM disk.
+        """
+        return self.folder / "checkpoint"
+
+    @property
+    def throwaway(self) -> Path:
+        """Where commit mode `none` keeps the checkpoints of its lineages: on the RAM disk, where there is one."""
+        ram = Path("/dev/shm")
+        return (ram if ram.is_dir() else Path(tempfile.gettempdir())) / f"faultline-{self.id}"
+
+    @property
+    def scratch(self) -> Path:
+        """Temporary files of the workload's JVMs, such as unpacked libraries, which a killed one leaves behind."""
+        return self.folder / "scratch"
+
+    @property
+    def lineages(self) -> Path:
+        """What is left of the lineages that were given up: their offset and commit logs, a folder each."""
+        return self.folder / "lineages"
+
+    @property
+    def services_journal(self) -> Path:
+        """The services that were started during the attempt."""
+        return self.folder / "services.jsonl"
+
+    @property
+    def proxy_control(self) -> Path:
+        """How to reach the proxy of this attempt."""
+        return self.folder / "proxy.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """Its appearance asks the workload to end."""
+        return self.folder / "stop"
+
+    @property
+    def closed(self) -> Path:
+        """Written last, by the teardown: the attempt's steps cannot be repeated then."""
+        return self.folder / "closed.json"
+
+    @property
+    def harvest(self) -> Path:
+        return self.folder / "harvest"
+
+    @property
+    def spark_logs(self) -> Path:
+        return self.folder / "spark-logs"
+
+    @property
+    def logs(self) -> Path:
+        """Standard error of the detached processes."""
+        return self.folder / "logs"
+
+    def read(self) -> dict[str, Any]:
+        """`attempt.json`. Raises InfrastructureError when `prepare` did not get to write it, or it is damaged."""
+        try:
+            value = json.loads((self.folder / "attempt.json").read_text())
+        except (OSError, ValueError):
+            value = None
+        if not isinstance(value, dict):
+            raise InfrastructureError(f"{self.folder.name}: has no whole attempt.json; clear the whole run")
+        return value
+
+    def is_of(self, home: Path) -> bool:
+        """Whether the installation at `home` made it, and may close it.
+
+        Others, perhaps of other machines, may keep their results in the same folder. Attempts from before that was
+        written down are everybody's.
+        """
+        description = self.read()
+        host = (description.get("environment") or {}).get("host")
+        return description.get("home", str(home)) == str(home) and host in (None, socket.gethostname())
+
+    def configuration(self) -> Configuration:
+        return Configuration.model_validate(self.read()["config"])
+
+
+def open_ledgers(attempts: Path, home: Path) -> list[Path]:
+    """Ledgers of attempts that no teardown has closed, and that the installation at `home` made."""
+    found = []
+    for ledger in attempts.glob("*/ledger.jsonl"):
+        attempt = Attempt(ledger.parent)
+        with contextlib.suppress(InfrastructureError):  # it never came to say whose it is: it is taken as everybody's
+            if attempt.closed.exists() or not attempt.is_of(home):
+                continue
+        found.append(ledger)
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` so that a reader sees either nothing or all of it, also after a crash."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)

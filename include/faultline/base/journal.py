@@ -1,0 +1,150 @@
+"""Journals: append-only files of JSON lines, each with the wall and the monotonic instant.
+
+One process writes a journal, any number read it. A line is written by a single system call and
+counts once its newline is there, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from faultline.base.errors import InfrastructureError
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One moment on both clocks, in nanoseconds; the monotonic one is shared by all processes of a host."""
+
+    wall_ns: int
+    mono_ns: int
+
+    @classmethod
+    def now(cls) -> Self:
+        """This moment."""
+        mono_ns = time.monotonic_ns()
+        return cls(wall_ns=time.time_ns(), mono_ns=mono_ns)
+
+    def plus(self, seconds: float) -> Instant:
+        """The moment `seconds` later on both clocks."""
+        step = round(seconds * 1e9)
+        return Instant(self.wall_ns + step, self.mono_ns + step)
+
+
+class Journal:
+    """The writing end. Opens at once; a half line that a crash left at the end is cut off first.
+
+    Raises InfrastructureError, naming the file, when it cannot be opened or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            _cut_half_line(path)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, event: str, *, at: Instant | None = None, sync: bool = False, **fields: Any) -> Instant:
+        """Appends {"event": event, …fields}; see `append`."""
+        return self.append({"event": event, **fields}, at=at, sync=sync)
+
+    def append(self, line: Mapping[str, Any], *, at: Instant | None = None, sync: bool = False) -> Instant:
+        """Appends one line with its instant (`at`, by default now) and gives that instant back.
+
+        `sync` waits until the disk has it, which can take tens of milliseconds. Without it the line
+        survives the death of this process, though not that of the machine.
+        """
+        instant = at or Instant.now()
+        stamped = {"wall_ns": instant.wall_ns, "mono_ns": instant.mono_ns, **line}
+        data = (json.dumps(stamped, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes were taken")
+            if sync:
+                os.fsync(self._file)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        return instant
+
+    def close(self) -> None:
+        """Closes the file; harmless when repeated."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class JournalReader:
+    """The reading end: gives each complete line once, in order; a file that is not there yet is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+        self._line = 0
+
+    def poll(self) -> list[dict[str, Any]]:
+        """The lines completed since the last call. Raises InfrastructureError for a line that is not a JSON object."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InfrastructureError(f"{self.path.name}: cannot be read: {error.strerror or error}") from None
+        complete = data[: data.rfind(b"\n") + 1]
+        lines = []
+        for raw in complete.splitlines():
+            self._line += 1
+            if raw.strip():
+                lines.append(self._parse(raw))
+        self._offset += len(complete)
+        return lines
+
+    def _parse(self, raw: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise InfrastructureError(
+                f"{self.path.name}: line {self._line} is not a JSON object: {raw[:80]!r}; something else wrote there"
+            )
+        return value
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
+    return JournalReader(path).poll()
+
+
+def _cut_half_line(path: Path) -> None:
+    """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        data = file.read()
+        end = data.rfind(b"\n") + 1
+        if end != len(data):
+            file.truncate(end)
+
+
+def _unwritable(path: Path, error: OSError) -> InfrastructureError:
+    return InfrastructureError(
+        f"{path}: cannot be written: {error.strerror or error}; free disk space or mend the folder's permissions"
+    )

@@ -1,0 +1,286 @@
+"""Detached processes and their ledger: who was started, and how to end exactly those.
+
+A process is known by pid **and** creation time, so that a number which the system handed out
+again is never taken for the process that had it before. The creation time is told in ticks since the machine's start
+where that is known: the wall clock's own moves with every step that the clock makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from fault.victims import start_ticks
+from faultline.base.errors import InfrastructureError
+
+# Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
+CREATION_TOLERANCE_S = 0.02
+# Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
+PUNCTUAL_NICENESS = -10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a ledger. `create_time` is seconds since the epoch, as psutil gives it; `start_ticks` and `boot` are
+    those of `birth`.
+    """
+
+    pid: int
+    create_time: float
+    role: str
+    command: list[str]
+    attempt: str
+    token: str
+    wall_ns: int = 0
+    mono_ns: int = 0
+    start_ticks: int | None = None
+    boot: str = ""
+
+
+def run_token(attempt: str) -> str:
+    """The argument that marks every process of an attempt in its command line."""
+    return f"faultline-run={attempt}"
+
+
+def process_of(entry: Entry) -> psutil.Process | None:
+    """The live process of a ledger line, or None when it ended."""
+    return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
+
+
+def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
+    """The process with this pid that was created then, or None when it ended (a zombie has ended).
+
+    With `start_ticks` and `boot` of `birth` these decide, and the clock may have been set meanwhile.
+    """
+    try:
+        process = psutil.Process(pid)
+        if start_ticks is not None and boot:
+            same = birth(pid) == (start_ticks, boot)
+        else:
+            same = abs(process.create_time() - create_time) <= CREATION_TOLERANCE_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, OSError):
+        return None
+
+
+def birth(pid: int) -> tuple[int, str]:
+    """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
+    return start_ticks(pid), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without Airflow's task variables, plus `extra`."""
+    keep = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("AIRFLOW_CTX_", "_AIRFLOW_", "__AIRFLOW_", "AIRFLOW__"))
+    }
+    return {**keep, **(extra or {})}
+
+
+_LAUNCHER = """\
+import json, os, sys
+spec = json.loads(sys.stdin.read())
+os.setsid()
+if os.fork():
+    os._exit(0)
+import faultline.base.processes as processes
+processes.become(spec)
+"""
+
+
+def spawn_detached(
+    command: Sequence[str],
+    *,
+    role: str,
+    attempt: str,
+    ledger: Path,
+    stdout: Path,
+    stderr: Path,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    punctual: bool = False,
+    timeout_s: float = 20.0,
+) -> Entry:
+    """Starts `command` so that it outlives, and holds nothing of, its starter.
+
+    Double fork, new session, no inherited descriptors, standard streams to files, Airflow's
+    variables removed. The ledger line is synced to disk before the program itself starts: a
+    process that runs is always in the ledger. The attempt's token is appended to the command.
+    A `punctual` process is scheduled before others, where the system lets this user ask for that.
+
+    Returns the ledger entry. Raises InfrastructureError when the process could not be started.
+    """
+    full = [*command, run_token(attempt)]
+    spec = {
+        "command": full,
+        "role": role,
+        "attempt": attempt,
+        "ledger": str(ledger),
+        "stdout": str(stdout),
+        "stderr": str(stderr),
+        "cwd": str(cwd),
+        "env": clean_environment(env),
+        "punctual": punctual,
+        "reply": str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
+    }
+    stdout.parent.mkdir(parents=True, exist_ok=True)
+    stderr.parent.mkdir(parents=True, exist_ok=True)
+    # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCHER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        close_fds=True,
+        text=True,
+    )
+    try:
+        _, problem = starter.communicate(json.dumps(spec), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        starter.kill()
+        starter.communicate()
+        raise InfrastructureError(f"{role}: not started within {timeout_s:g} s; the machine is overloaded") from None
+    reply = Path(str(spec["reply"]))
+    if starter.returncode or not reply.exists():
+        raise InfrastructureError(f"{role}: could not be started: {problem.strip().splitlines()[-1:] or 'no reply'}")
+    entry = Entry(**json.loads(reply.read_text()))
+    reply.unlink()
+    return entry
+
+
+def become(spec: dict[str, object]) -> None:
+    """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
+    own = psutil.Process()
+    ticks, boot = birth(own.pid)
+    entry = Entry(
+        pid=own.pid,
+        create_time=own.create_time(),
+        role=str(spec["role"]),
+        command=list(spec["command"]),  # type: ignore[call-overload]
+        attempt=str(spec["attempt"]),
+        token=run_token(str(spec["attempt"])),
+        wall_ns=time.time_ns(),
+        mono_ns=time.monotonic_ns(),
+        start_ticks=ticks,
+        boot=boot,
+    )
+    append_entry(Path(str(spec["ledger"])), entry)
+    reply = Path(str(spec["reply"]))
+    temporary = reply.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(entry)))
+    temporary.rename(reply)
+    if spec["punctual"]:
+        be_punctual()
+    os.chdir(str(spec["cwd"]))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for number, path in ((1, spec["stdout"]), (2, spec["stderr"])):
+        target = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, number)
+        os.close(target)
+    os.closerange(3, 256)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(entry.command[0], entry.command, dict(spec["env"]))  # type: ignore[call-overload]
+
+
+def be_punctual() -> None:
+    """Asks for a place before other processes, where the system lets this user have it.
+
+    Linux groups processes by session (autogroups) and weighs whole groups against each other; a session of its
+    own has a group of its own, in which a niceness alone would mean nothing.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PUNCTUAL_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(PUNCTUAL_NICENESS))
+
+
+def append_entry(ledger: Path, entry: Entry) -> None:
+    """Appends one ledger line and syncs it to disk."""
+    with ledger.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(entry)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_ledger(ledger: Path) -> list[Entry]:
+    """The entries of a ledger; a half-written last line is passed over."""
+    if not ledger.exists():
+        return []
+    entries = []
+    for line in ledger.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, TypeError):
+            entries.append(Entry(**json.loads(line)))
+    return entries
+
+
+def processes_with_token(attempt: str) -> list[psutil.Process]:
+    """This user's live processes that the attempt started, such as drivers and executors.
+
+    They carry its token as one whole argument; a shell or an editor that merely has a file of the
+    attempt open does not.
+    """
+    tokens = {run_token(attempt), f"-Dfaultline.run={attempt}"}
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "uids"]):
+        own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if own and process.pid != os.getpid() and tokens & set(process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) -> list[int]:
+    """SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that had to be ended.
+
+    psutil compares the creation time before each signal, so a recycled pid is never hit.
+    """
+    alive = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            # A stopped process cannot act on SIGTERM before it is continued.
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            alive.append(process)
+    stubborn = _outlive(alive, grace_s)
+    for process in stubborn:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    if immortal := _outlive(stubborn, grace_s):
+        names = ", ".join(str(process.pid) for process in immortal)
+        raise InfrastructureError(f"processes {names}: still there after SIGKILL; look at them with ps")
+    return [process.pid for process in alive]
+
+
+def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended after so many seconds. One that nobody has buried yet (a zombie) has ended."""
+    left, deadline = list(processes), time.monotonic() + seconds
+    while left := [process for process in left if live_process(process.pid, process.create_time()) is not None]:
+        if time.monotonic() >= deadline:
+            break
+        psutil.wait_procs(left, timeout=0.05)
+    return left
+
+
+def end_ledger(ledger: Path, *, grace_s: float = 5.0) -> list[int]:
+    """Ends what a ledger names, with the descendants of each; nothing else. Returns their pids."""
+    doomed: dict[int, psutil.Process] = {}
+    for entry in reversed(read_ledger(ledger)):
+        process = process_of(entry)
+        if process is None:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in [process, *process.children(recursive=True)]:
+                doomed.setdefault(one.pid, one)
+    return end_processes(doomed.values(), grace_s=grace_s)

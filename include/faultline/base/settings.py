@@ -1,0 +1,253 @@
+"""Where things lie, and which loopback ports the embedded services listen on.
+
+Everything that Faultline makes stands under two folders: the state directory (`.faultline/`,
+environment variable FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESULTS).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import ConfigError
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[3]
+WORKERS = 2
+# A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
+MAX_SOCKET_PATH = 100
+
+DEFAULT_PORTS: dict[str, int] = {
+    "kafka": 19092,
+    "kafka_controller": 19093,
+    "kafka_proxied": 19094,
+    "kafka_proxy": 19095,
+    "spark_master": 17077,
+    "spark_master_ui": 18080,
+    "spark_worker_1": 17081,
+    "spark_worker_1_ui": 18081,
+    "spark_worker_2": 17082,
+    "spark_worker_2_ui": 18082,
+    "airflow": 18090,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Folders and ports of one installation; `ports` maps a service's port name to its number."""
+
+    root: Path
+    home: Path
+    results: Path
+    ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
+
+    @property
+    def attempts(self) -> Path:
+        """Raw files of every attempt, a folder each."""
+        return self.results / "attempts"
+
+    @property
+    def records(self) -> Path:
+        """The records, `<config_id>/<attempt>.json`."""
+        return self.results / "records"
+
+    @property
+    def jars(self) -> Path:
+        return self.home / "jars"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the services."""
+        return self.home / "logs"
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.home / "airflow"
+
+    @property
+    def spark_conf(self) -> Path:
+        """Spark's settings folder, first on every class path; empty, since all settings are given by command.
+
+        It belongs to the Python environment, as Spark's jars do, so that one class-data archive serves all
+        installations that share them.
+        """
+        return self.class_data / "conf"
+
+    @property
+    def class_data(self) -> Path:
+        """Where the class-data archive lies."""
+        return Path(sys.prefix) / "share" / "faultline"
+
+    @property
+    def spark_logging(self) -> Path:
+        """Logging settings of every Spark process."""
+        return self.home / "spark" / "log4j2.properties"
+
+    @property
+    def spark_work(self) -> Path:
+        """Working directories of the Spark applications, by application and executor."""
+        return self.home / "spark" / "work"
+
+    @property
+    def machine_lock(self) -> Path:
+        """Held by the recorder: one experiment at a time on one set of machines."""
+        return self.home / "machine.lock"
+
+    @property
+    def services_journal(self) -> Path:
+        """When each service that faults may hit was started."""
+        return self.home / "services.jsonl"
+
+    def hold(self, service: str) -> Path:
+        """A fault's word on how long `service` stays down; see `faultline.cluster.restart_hold`."""
+        return self.home / "holds" / f"{service}.json"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        inside = self.home / "supervisor.sock"
+        if len(str(inside)) <= MAX_SOCKET_PATH:
+            return inside
+        digest = hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"faultline-{os.getuid()}-{digest}.sock"
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        return f"{HOST}:{self.ports['kafka']}"
+
+    @property
+    def kafka_proxied(self) -> str:
+        """The broker's listener that advertises the proxy."""
+        return f"{HOST}:{self.ports['kafka_proxied']}"
+
+    @property
+    def kafka_proxy(self) -> str:
+        """Where the proxy of an attempt listens, when its plan breaks connections."""
+        return f"{HOST}:{self.ports['kafka_proxy']}"
+
+    @property
+    def spark_master_url(self) -> str:
+        return f"spark://{HOST}:{self.ports['spark_master']}"
+
+    @property
+    def spark_master_ui(self) -> str:
+        return f"http://{HOST}:{self.ports['spark_master_ui']}"
+
+    @property
+    def airflow_url(self) -> str:
+        return f"http://{HOST}:{self.ports['airflow']}"
+
+
+def load_settings() -> Settings:
+    """Settings of this checkout, with the ports that the last `up` chose."""
+    home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
+    results = Path(os.environ.get("FAULTLINE_RESULTS") or ROOT / "results").absolute()
+    ports = dict(DEFAULT_PORTS)
+    chosen = home / "ports.json"
+    if chosen.exists():
+        try:
+            ports.update(json.loads(chosen.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
+    return Settings(ROOT, home, results, ports)
+
+
+def instance(settings: Settings) -> dict[str, str]:
+    """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
+    try:
+        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value
+
+
+SSH_KEYS = ("host", "user", "key_file", "known_hosts")
+
+
+def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
+
+    Each is {"host", "user", "key_file", "known_hosts", "port"}; without the file, all is on this machine.
+    Raises ConfigError naming host and key.
+    """
+    file = settings.home / "ssh_hosts.json"
+    if not file.exists():
+        return {}
+    try:
+        listed = dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
+    return {str(name): check_ssh_host(f"{file.name}: {name}", host) for name, host in listed.items()}
+
+
+def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
+    """The host with its port; ConfigError, beginning with `where` and the key, when it cannot be used."""
+    for key in SSH_KEYS:
+        if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
+            raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
+    port = host.get("port", 22)
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise ConfigError(f"{where}.port: {port!r} is refused; give a whole number from 1 to 65535")
+    for key in ("key_file", "known_hosts"):
+        if not os.access(host[key], os.R_OK):
+            raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
+    return {**host, "port": port}
+
+
+def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
+    """Refuses folders that cannot be written, or a disk that is nearly full.
+
+    Raises ConfigError naming the folder and the remedy, before anything is started.
+    """
+    for key, folder in (("FAULTLINE_HOME", settings.home), ("FAULTLINE_RESULTS", settings.results)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"{key}: {folder} is not writable ({error.strerror}); make it writable or point {key} elsewhere"
+            ) from None
+        free_mb = shutil.disk_usage(folder).free // 2**20
+        if free_mb < need_mb:
+            raise ConfigError(
+                f"{key}: {folder} has {free_mb} MB left, {need_mb} MB are needed; free some or point {key} elsewhere"
+            )
+
+
+def port_is_free(port: int) -> bool:
+    """True when nothing listens on the loopback port, and it can be bound."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_ports(wanted: dict[str, int], explicit: frozenset[str] = frozenset()) -> dict[str, int]:
+    """Keeps each wanted port when it is free, else takes the next free one above it.
+
+    A port in `explicit` was asked for by name, so a busy one is refused (ConfigError), not replaced.
+    """
+    chosen: dict[str, int] = {}
+    for name, port in wanted.items():
+        if not 1024 <= port <= 65535:
+            raise ConfigError(f"port {name}={port}: outside 1024..65535; choose another")
+        candidate = port
+        while candidate in chosen.values() or not port_is_free(candidate):
+            if name in explicit:
+                raise ConfigError(f"port {name}={port}: busy; stop what listens there or choose another with --port")
+            candidate += 1
+            if candidate > 65535:
+                raise ConfigError(f"port {name}: no free port above {port}; choose another with --port {name}=NUMBER")
+        chosen[name] = candidate
+    return chosen

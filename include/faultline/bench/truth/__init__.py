@@ -1,0 +1,1 @@
+"""The measuring held against an engine whose figures are known."""

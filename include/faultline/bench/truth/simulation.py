@@ -1,0 +1,295 @@
+"""A scripted run without an engine: the judge's inputs in memory, as the course says they must come out.
+
+So the pure functions of the judge can be held against planted truth for thousands of scripts. Only what
+chance does to a real run is added: every output, commit and signal comes a little late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
+from faultline.analysis.evidence import Evidence
+from faultline.analysis.latency import Tuples
+from faultline.analysis.raw_files import EXECUTOR_COLUMNS, Commit, Line
+from faultline.analysis.steady_state import band
+from faultline.base.window import Window
+from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
+from faultline.engines.spark.executor_log import ExecutorEvents, StateLoad, TaskLaunch
+from faultline.experiment.workloads.known_truth_script import Script
+
+T0_WALL_NS = 1_795_241_700_250_000_000
+LATEST_MS = 5
+PRIMER = 4  # records in each partition before the gate
+# The supervisor notices a death within this time.
+_NOTICED_NS = 50 * MS
+# The conductor asks for the end offsets this long before the signal.
+_ASKED_NS = 200 * MS
+_EXECUTORS = pd.DataFrame(columns=EXECUTOR_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One simulated run. Instants are wall-clock ns; `emit_ms` has shape (records,), -1 for what was lost."""
+
+    script: Script
+    run: Run
+    course: Course
+    window: Window
+    commits: tuple[Commit, ...]
+    due_ms: Ints
+    emit_ms: Ints
+    t0_ns: int | None
+    supervisor: tuple[Line, ...]
+    log: ExecutorEvents
+
+    @property
+    def method(self) -> str:
+        """How the harvest would read latency."""
+        return "rank" if self.script.style == "record" else "batch"
+
+    @property
+    def resolution_s(self) -> float:
+        """Length of a bin."""
+        return 1.0 if self.method == "rank" else self.run.interval_s
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """What `faultline.analysis.bins` makes of this run (a test compares the two)."""
+        return pd.DataFrame(self._columns)
+
+    @cached_property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        columns = self._second_bins() if self.method == "rank" else self._batch_bins()
+        return dict(zip(BIN_COLUMNS, map(np.asarray, columns), strict=True))
+
+    def reference(self, name: str) -> npt.NDArray[np.float64]:
+        """A column of the bins in the measured window, before any fault."""
+        until = self.window.end_ns if self.t0_ns is None else self.t0_ns
+        ends = self._columns["end_ns"]
+        inside = (ends > self.window.start_ns) & (ends <= until)
+        return self._columns[name][inside].astype(np.float64)
+
+    def evidence(self) -> Evidence:
+        """What the timeline is read from. The run must have a fault."""
+        assert self.t0_ns is not None
+        lag, throughput, latency = (band(self.reference(name)) for name in _BANDS)
+        asked = self.course.due(self.t0_ns - _ASKED_NS - T0_WALL_NS)
+        emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
+        return Evidence(
+            t0_ns=self.t0_ns,
+            victim="driver",
+            victims=[{"pid": 1, "role": "driver"}],
+            end_offsets=_ends(asked, self.run.partitions),
+            commits=self.commits,
+            bins=self.bins,
+            lag=lag,
+            throughput=throughput,
+            latency=latency,
+            executors=_EXECUTORS,
+            log=self.log,
+            emissions_ms=emitted,
+            window=self.window,
+            supervisor=self.supervisor,
+        )
+
+    def tuples(self) -> pd.DataFrame:
+        """The harvest's table of tuples, one row a record of the schedule."""
+        found = self.emit_ms >= 0
+        return pd.DataFrame(
+            {
+                "lineage": 0,
+                "batch": self._batch_of(),
+                "produced_ms": self.due_ms,
+                "emitted_ms": pd.arrays.IntegerArray(np.where(found, self.emit_ms, 0), ~found),
+                "primer": False,
+                "n": 1,
+            }
+        )
+
+    def folded(self) -> Tuples:
+        """The latency of the measured window, as `analysis.latency.fold` gives it; other tables are empty."""
+        produced_ns = self.due_ms * MS
+        measured = (produced_ns >= self.window.start_ns) & (produced_ns < self.window.end_ns)
+        found = measured & (self.emit_ms >= 0)
+        values, n = np.unique((self.emit_ms - self.due_ms)[found], return_counts=True)
+        none = pd.DataFrame()
+        return Tuples(
+            window=pd.DataFrame({"latency_ms": values, "n": n}),
+            negative=0,
+            unreflected=int(measured.sum() - found.sum()),
+            by_batch=none,
+            by_second=none,
+            produced=none,
+            emitted=pd.DataFrame({"emitted_ms": [], "n": []}, dtype="int64"),
+        )
+
+    def records(self) -> pd.DataFrame:
+        """The harvest's table of input records."""
+        n = len(self.due_ms)
+        numbers = np.arange(n)
+        schedule = {
+            "partition": numbers % self.run.partitions,
+            "offset": PRIMER + numbers // self.run.partitions,
+            "timestamp_ms": self.due_ms,
+            "primer": False,
+        }
+        primer = [(p, o, T0_WALL_NS // MS - 9000, True) for p in range(self.run.partitions) for o in range(PRIMER)]
+        return pd.concat([pd.DataFrame(primer, columns=list(schedule)), pd.DataFrame(schedule)], ignore_index=True)
+
+    def counts(self) -> dict[str, Ints | list[str]]:
+        """Columns of the harvest's table of counts, the primer included."""
+        # The primer lies first in every partition, so the numbers of all records begin with it.
+        primer = PRIMER * self.run.partitions
+        n = primer + len(self.due_ms)
+        final, outputs = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64)
+        for number, treatment in self.course.treated.items():
+            outputs[primer + number] = treatment.copies
+            final[primer + number] = treatment.counted if treatment.copies else 0
+        return {
+            "key": _keys(self.run.partitions, -(-n // _KEYS_AT_ONCE) * _KEYS_AT_ONCE)[:n],
+            "expected": np.ones(n, dtype=np.int64),
+            "final": final,
+            "outputs": outputs,
+            "reemitted": np.maximum(outputs - 1, 0),
+            "unreadable": np.zeros(n, dtype=np.int64),
+        }
+
+    def _batch_of(self) -> Ints:
+        uptos = [row.upto for row in self.course.rows]
+        return 1 + np.searchsorted(uptos, np.arange(len(self.due_ms)), side="right").astype(np.int64)
+
+    def _batch_bins(self) -> list[Any]:
+        ends = np.array([commit.committed_wall_ns for commit in self.commits[1:]])
+        starts = np.concatenate([[T0_WALL_NS], ends[:-1]])
+        uptos = np.array([row.upto for row in self.course.rows])
+        before = np.concatenate([[0], uptos[:-1]])
+        spans = np.maximum(ends - starts, SHORTEST_SPAN_NS) / NS
+        latency = self.emit_ms - self.due_ms
+        lag = np.searchsorted(self.due_ms, ends // MS, side="right") - uptos
+        return [
+            np.zeros(len(ends), dtype=np.int64),
+            np.arange(1, len(ends) + 1),
+            starts,
+            ends,
+            spans,
+            uptos - before,
+            (uptos - before) / spans,
+            [_p99(latency[a:b][self.emit_ms[a:b] >= 0]) for a, b in zip(before, uptos, strict=True)],
+            lag,
+        ]
+
+    def _second_bins(self) -> list[Any]:
+        found = self.emit_ms >= 0
+        seconds = (self.emit_ms[found] * MS - T0_WALL_NS) // NS
+        produced = (self.due_ms * MS - T0_WALL_NS) // NS
+        last = int(max(seconds.max(), produced.max()))
+        counts, due = np.bincount(seconds, minlength=last + 1), np.bincount(produced, minlength=last + 1)
+        order = np.argsort(seconds, kind="stable")
+        parts = np.split((self.emit_ms - self.due_ms)[found][order], np.cumsum(counts)[:-1])
+        numbers = np.arange(last + 1, dtype=np.int64)
+        return [
+            np.zeros(last + 1, dtype=np.int64),
+            numbers,
+            T0_WALL_NS + numbers * NS,
+            T0_WALL_NS + (numbers + 1) * NS,
+            np.ones(last + 1),
+            counts,
+            counts.astype(np.float64),
+            [_p99(part) for part in parts],
+            np.cumsum(due) - np.cumsum(counts),
+        ]
+
+
+_KEYS_AT_ONCE = 4096
+_BANDS = ("lag", "throughput_rps", "latency_ms")
+
+
+def simulate(script: Script, run: Run, seed: int) -> Simulated:
+    """One run of a script; `seed` decides how late each act comes (at most LATEST_MS milliseconds)."""
+    random = np.random.default_rng(seed)
+    late = iter(random.integers(0, LATEST_MS * MS, size=64).tolist())
+    killed = None if run.fault_at_ns is None else run.fault_at_ns + next(late)
+    course = lay_out(script, run, killed)
+    due_ms = (T0_WALL_NS + course.due_ns) // MS
+    jitter = random.integers(0, LATEST_MS * MS, size=len(course.due_ns))
+    emit_ms = (T0_WALL_NS + course.emit_ns + jitter) // MS
+    for number, treatment in course.treated.items():
+        if not treatment.copies:
+            emit_ms[number] = -1
+    commits = [Commit(0, 0, T0_WALL_NS - 2 * NS, T0_WALL_NS - NS, _ends(0, run.partitions))]
+    delays = random.integers(0, LATEST_MS * MS, size=len(course.rows)).tolist()
+    for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
+        planned, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
+        commits.append(Commit(0, number, planned, committed, _ends(row.upto, run.partitions)))
+    supervisor: list[Line] = [{"event": "start", "incarnation": 0, "wall_ns": T0_WALL_NS - 5 * NS}]
+    if killed is not None:
+        noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
+        supervisor.append({"event": "exit", "incarnation": 0, "wall_ns": noticed})
+        supervisor.append({"event": "start", "incarnation": 1, "wall_ns": noticed + NS})
+    return Simulated(
+        script,
+        run,
+        course,
+        Window.of(T0_WALL_NS, run.warmup_s, run.duration_s, run.interval_s),
+        tuple(commits),
+        due_ms,
+        emit_ms,
+        None if killed is None else T0_WALL_NS + killed,
+        tuple(supervisor),
+        _logged(script, run, course, late),
+    )
+
+
+def _logged(script: Script, run: Run, course: Course, late: Iterator[int]) -> ExecutorEvents:
+    """What the executor logs of all incarnations hold, to the millisecond."""
+    launches: list[TaskLaunch] = []
+    loads: list[StateLoad] = []
+
+    def note(executor: str, batch: int, launch_ns: int, loaded_ns: int | None, *, real: bool) -> None:
+        for partition in range(run.partitions):
+            tid = batch * run.partitions + partition
+            launches.append(TaskLaunch(_logged_ns(launch_ns), f"known_truth/{executor}", tid, batch, partition))
+            if loaded_ns is not None:
+                at = _logged_ns(loaded_ns)
+                store = f"0/{partition}/default"
+                loads.append(StateLoad(at, f"known_truth/{executor}", tid, store, partition, batch, real))
+
+    outage = course.outage
+    for batch, row in enumerate(course.rows, start=1):
+        before = outage is None or row.commit_ns <= outage.t0_ns
+        if outage is not None and row.commit_ns == outage.replayed_ns:
+            loaded = None if script.nothing_to_load else outage.loaded_ns + next(late)
+            note("1", batch, outage.launch_ns + next(late), loaded, real=True)
+        else:
+            loaded = None if script.nothing_to_load else row.planned_ns
+            note("0" if before else "1", batch, row.planned_ns, loaded, real=batch == 1)
+    return ExecutorEvents(tuple(launches), tuple(loads), ())
+
+
+def _logged_ns(after_t0_ns: int) -> int:
+    return (T0_WALL_NS + after_t0_ns) // MS * MS
+
+
+def _ends(upto: int, partitions: int) -> dict[str, int]:
+    return {str(p): PRIMER + max(0, -(-(upto - p) // partitions)) for p in range(partitions)}
+
+
+@lru_cache
+def _keys(partitions: int, n: int) -> list[str]:
+    return [f"{k % partitions}:{k // partitions}" for k in range(n)]
+
+
+def _p99(values: Ints) -> float:
+    """Nearest rank, as the judge takes it; NaN without any."""
+    if not len(values):
+        return float("nan")
+    rank = -(-len(values) * 990 // 1000)
+    return float(np.partition(values, rank - 1)[rank - 1])

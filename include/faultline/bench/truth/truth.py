@@ -1,0 +1,183 @@
+"""What the measuring chain must give back for a script, and how far from it a record is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from faultline.analysis.latency import PERMILLES, nearest_rank
+from faultline.analysis.recovery import PARTS
+from faultline.analysis.steady_state import HELD_BINS, HELD_S
+from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lag_back, lay_out
+from faultline.experiment.workloads.known_truth_script import Script
+from faultline.records.record import Record
+
+# A value that is missing, or there though nothing was planted, is wrong by more than any bin tells.
+_EVERYTHING_S = 1e6
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Planted values. resolution_s: the length of a bin.
+
+    recovery: seconds by the names of the record's recovery part; None for what must be missing.
+    latency_ms: by the names of the record's latency part, over records produced in the measured window.
+    counts: by the names of the record's audit part, and latency `unreflected`; whole numbers.
+    """
+
+    recovered: bool | None
+    resolution_s: float
+    recovery: Mapping[str, float | None]
+    latency_ms: Mapping[str, float | None]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One planted value beside the measured one. kind: `time` (error in bins) or `count` (difference)."""
+
+    name: str
+    kind: str
+    planted: float | None
+    measured: float | None
+    error: float
+
+
+def planted(script: Script, run: Run, *, primer: int, t0_ns: int | None = None) -> Truth:
+    """The truth of a run, from the definitions in docs/metrics.md; the kill is delivered when planned, or at `t0_ns`.
+
+    `primer`: records sent before the gate; the audit covers them too. The detection is real, and
+    planted as 0: the supervisor waits for its child.
+    """
+    at = run.fault_at_ns if t0_ns is None else t0_ns
+    return read_off(script, run, lay_out(script, run, at), primer=primer)
+
+
+def read_off(script: Script, run: Run, course: Course, *, primer: int) -> Truth:
+    """The truth of a course."""
+    produced = (course.due_ns >= round(run.warmup_s * NS)) & (course.due_ns < round(run.end_s * NS))
+    emitted = np.ones(len(course.due_ns), dtype=np.bool_)
+    lost = [number for number, treatment in course.treated.items() if not treatment.copies]
+    emitted[lost] = False
+    counts = {
+        "expected": len(course.due_ns) + primer,
+        "lost": script.lost,
+        "overcounted": script.overcounted,
+        "wrong": 0,
+        "reemitted": script.reemitted,
+        "unknown": 0,
+        "unreflected": int((produced & ~emitted).sum()),
+    }
+    latency = (course.emit_ns - course.due_ns)[produced & emitted] // MS
+    bin_s = run.interval_s if script.style == "batch" else 1.0
+    recovery: dict[str, float | None] = dict.fromkeys((*PARTS, "silence_s", "censored_at_s"))
+    recovered = None
+    if course.outage is not None:
+        chain = _chain(script, run, course, course.outage)
+        recovered = chain["t7"] is not None
+        for part, (begin, end) in PARTS.items():
+            first, last = chain[begin], chain[end]
+            recovery[part] = None if first is None or last is None else (last - first) / NS
+        until = chain["t6"] if chain["t6"] is not None else round((run.end_s + run.interval_s) * NS)
+        recovery["silence_s"] = _silence_s(course.emit_ns[emitted], course.outage.t0_ns, until)
+        recovery["censored_at_s"] = None if recovered else run.end_s - course.outage.t0_ns / NS
+    return Truth(recovered, bin_s, recovery, _percentiles(latency), counts)
+
+
+def compare(truth: Truth, record: Record) -> list[Comparison]:
+    """Every planted value beside the record's; the error of a time is in bins, that of a count a difference."""
+    metrics = record.metrics
+    found = [_count("recovered", _flag(truth.recovered), _flag(metrics.recovery.recovered))]
+    for name, value in truth.recovery.items():
+        measured = getattr(metrics.recovery, name)
+        found.append(_time(name, value, measured, truth.resolution_s))
+    for name, value in truth.latency_ms.items():
+        measured = getattr(metrics.latency_ms, name)
+        found.append(_time(f"latency_{name}_ms", value, measured, truth.resolution_s * 1000))
+    found += [_count(name, value, _counted(metrics, name)) for name, value in truth.counts.items()]
+    return found
+
+
+def _chain(script: Script, run: Run, course: Course, outage: Outage) -> dict[str, int | None]:
+    """t0 … t7 after T0; None for what does not come, or cannot be seen to hold before the window ends."""
+    chain: dict[str, int | None] = {
+        "t0": outage.t0_ns,
+        "t2": outage.t0_ns,
+        "t3": outage.launch_ns,
+        "t4": outage.loaded_ns,
+        "t5": outage.replayed_ns,
+        "t6": None,
+        "t7": None,
+    }
+    if not script.recovers:
+        return chain
+    end_ns = round((run.end_s + run.interval_s) * NS)
+    if script.style == "batch":
+        ends = [row.commit_ns for row in course.rows if outage.t0_ns < row.commit_ns <= end_ns]
+        back = script.catchup_bins + 1  # the replay itself is the first one
+        begins = [outage.t0_ns, *ends]
+    else:
+        first = lag_back(script, outage)[1]
+        begins = list(range(first - NS, end_ns + 1, NS))
+        ends = begins[1:]
+        back = 0
+    for name, index in (("t6", back), ("t7", back + 1 + script.slow_bins)):
+        if index < len(ends) and _holds(begins, ends, index):
+            chain[name] = ends[index]
+    return chain
+
+
+def _holds(begins: list[int], ends: list[int], index: int) -> bool:
+    """Whether the bins from `index` on span what `held` asks for."""
+    return ends[-1] - begins[index] >= HELD_S * NS and len(ends) - index >= HELD_BINS
+
+
+def _silence_s(emit_ns: Ints, t0_ns: int, until_ns: int) -> float:
+    """The longest time between outputs that overlaps [t0, until]."""
+    outputs = np.sort(emit_ns)
+    if outputs[-1] < until_ns:
+        outputs = np.append(outputs, until_ns)
+    begins, ends = outputs[:-1], outputs[1:]
+    overlapping = (ends > t0_ns) & (begins < until_ns)
+    return float((ends - begins)[overlapping].max()) / NS
+
+
+def _percentiles(latency_ms: Ints) -> dict[str, float | None]:
+    values, weights = np.unique(latency_ms, return_counts=True)
+    found: dict[str, float | None] = {
+        name: nearest_rank(values, weights, permille) for name, permille in PERMILLES.items()
+    }
+    found["mean"] = float(latency_ms.mean()) if len(latency_ms) else None
+    found["max"] = float(latency_ms.max()) if len(latency_ms) else None
+    return found
+
+
+def _time(name: str, value: float | None, measured: float | None, bin_length: float) -> Comparison:
+    if value is None and measured is None:
+        error = 0.0
+    elif value is None or measured is None:
+        error = _EVERYTHING_S
+    else:
+        error = abs(measured - value) / bin_length
+    return Comparison(name, "time", value, measured, error)
+
+
+def _count(name: str, value: int | None, measured: int | None) -> Comparison:
+    if value is None or measured is None:
+        error = 0 if value is measured else 1
+    else:
+        error = abs(measured - value)
+    return Comparison(name, "count", value, measured, float(error))
+
+
+def _counted(metrics: Any, name: str) -> int | None:
+    part = metrics.latency_ms if name == "unreflected" else metrics.audit
+    value: int | None = getattr(part, name)
+    return value
+
+
+def _flag(value: bool | None) -> int | None:
+    return None if value is None else int(value)

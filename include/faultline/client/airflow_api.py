@@ -1,0 +1,127 @@
+"""A small client of Airflow's REST API on loopback: trigger a DAG, follow its run, read its tasks."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import Settings
+from faultline.cluster.airflow_home import USER, password
+
+FINISHED = frozenset({"success", "failed"})
+TOKEN_LIFE_S = 3600.0
+RETRY_S = 60.0
+
+
+class AirflowApi:
+    """Calls as the one user of this installation; logs in on the first call and again when the token ages."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token: str | None = None
+        self._token_until = 0.0
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def wait_for_dag(self, dag_id: str) -> bool:
+        """Whether the DAG has been parsed and can be triggered."""
+        try:
+            return not self._call("GET", f"/api/v2/dags/{dag_id}")["is_paused"]
+        except ConfigError:
+            return False
+
+    def import_errors(self) -> list[str]:
+        """One line a DAG file that could not be read."""
+        answer = self._call("GET", "/api/v2/importErrors")
+        return [
+            f"{item['filename']}: {item['stack_trace'].strip().splitlines()[-1]}" for item in answer["import_errors"]
+        ]
+
+    def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None) -> str:
+        """Starts a run and returns its id. Raises ConfigError with Airflow's own words when `conf` is refused."""
+        body: dict[str, Any] = {"logical_date": None, "conf": conf}
+        if run_id:
+            body["dag_run_id"] = run_id
+        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """State of a run: queued, running, success or failed."""
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"])
+
+    def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
+        """Runs of a DAG in the given states, newest first."""
+        query = urllib.parse.urlencode([("state", state) for state in states] + [("order_by", "-run_after")])
+        return list(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """Task instances of a run: task_id, map_index, state, start_date, end_date, …"""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=1000"
+        return list(self._call("GET", path)["task_instances"])
+
+    def set_note(self, dag_id: str, run_id: str, note: str) -> None:
+        """Replaces the note of a run, Markdown of at most 1,000 characters. Raises ConfigError when it is refused."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}?update_mask=note"
+        self._call("PATCH", path, {"note": note})
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        if method != "GET":
+            return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
+        # A look at the state may be repeated; a busy server or a locked database is no reason to stop looking.
+        for attempt in Retrying(
+            retry=retry_if_exception_type(InfrastructureError),
+            stop=stop_after_delay(RETRY_S),
+            wait=wait_fixed(1),
+            reraise=True,
+        ):
+            with attempt:
+                return self._request(method, path, body, {"Authorization": f"Bearer {self.token()}"})
+        return None
+
+    def token(self) -> str:
+        """The bearer token of the one user."""
+        if self._token is None or time.monotonic() > self._token_until:
+            body = {"username": USER, "password": password(self._settings)}
+            self._token = str(self._request("POST", "/auth/token", body, {})["access_token"])
+            self._token_until = time.monotonic() + TOKEN_LIFE_S
+        return self._token
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
+        request = urllib.request.Request(
+            self._settings.airflow_url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", **headers},
+        )
+        try:
+            with self._opener.open(request, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")
+            if error.code < 500:
+                raise ConfigError(
+                    f"airflow: {method} {path.split('?')[0]} refused ({error.code}): {_detail(detail)}"
+                ) from None
+            raise InfrastructureError(
+                f"airflow: {method} {path} failed ({error.code}); see airflow-api-server.log"
+            ) from None
+        except OSError as error:
+            raise InfrastructureError(f"airflow: does not answer at {self._settings.airflow_url} ({error})") from None
+        return json.loads(text) if text else None
+
+
+def _quote(run_id: str) -> str:
+    return urllib.parse.quote(run_id, safe="")
+
+
+def _detail(text: str) -> str:
+    try:
+        detail = json.loads(text).get("detail", text)
+    except (ValueError, AttributeError):
+        detail = text
+    return detail if isinstance(detail, str) else json.dumps(detail)

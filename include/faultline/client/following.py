@@ -1,0 +1,157 @@
+"""A sweep while Airflow runs it: what it is doing, what became of each measurement, and about how long it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import Settings
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.cluster.supervision import Supervisor
+from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.experiment.matrix import PlannedCell, sweep_id_of
+from faultline.records.record import Record
+from faultline.records.store import Cell, Store
+from faultline.runner.progress import describe, phase_of
+
+POLL_S = 1.0
+# On a pipe or in a log, a line is printed when the phase changes, and at least this often.
+REPEAT_S = 20.0
+
+Say = Callable[[str], None]
+
+
+def follow(
+    api: AirflowApi,
+    settings: Settings,
+    dag_id: str,
+    run_id: str,
+    cells: Sequence[PlannedCell],
+    say: Say,
+    *,
+    budget_s: float,
+) -> bool:
+    """Shows the sweep's progress until its run has ended; False when the services were ended before.
+
+    `budget_s` is about what an experiment takes.
+    """
+    course = Course(settings, sweep_id_of(run_id), cells, say, budget_s=budget_s)
+    state = ""
+    while state not in FINISHED:
+        # Asked before the API is, which waits a minute for a server that may only be busy.
+        if not Supervisor(settings).states():
+            say(f"the services were ended while {run_id} ran; what is measured is kept, the same call goes on with it")
+            return False
+        state = api.run_state(dag_id, run_id)
+        tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
+        mapped = [task for task in tasks if task["map_index"] >= 0]
+        course.show(len(mapped), sum(task["state"] in FINISHED for task in mapped))
+        time.sleep(POLL_S)
+    if state == "failed":
+        say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
+    return True
+
+
+class Course:
+    """What a sweep has come to, by the files of its attempts."""
+
+    def __init__(
+        self, settings: Settings, sweep_id: str, cells: Sequence[PlannedCell], say: Say, *, budget_s: float
+    ) -> None:
+        self._settings, self._sweep_id, self._say, self._budget_s = settings, sweep_id, say, budget_s
+        self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
+        self._measured: dict[Cell, list[Attempt]] = {}
+        # Seconds that each attempt took which has ended, and been told.
+        self._took_s: dict[str, float] = {}
+        self._valid: set[Cell] = set()
+        self._looked_at: set[str] = set()
+        self._shown, self._shown_at = "", 0.0
+
+    def show(self, total: int, done: int) -> None:
+        """Prints what became of measurements that have ended, and what goes on if that is new or long not said.
+
+        `total`: experiments that the sweep measures, 0 while that is not known; `done`: of which so many are through.
+        """
+        self._look()
+        for cell, attempts in self._measured.items():
+            for attempt in attempts:
+                if attempt.id not in self._took_s and attempt.closed.exists():
+                    began_s = int(attempt.read()["prepared_wall_ns"]) / 1e9
+                    self._took_s[attempt.id] = attempt.closed.stat().st_mtime - began_s
+                    self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
+        # Airflow notices a moment later that an experiment is through.
+        head, line = self._now(total, max(done, len(self._valid)))
+        if head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
+            self._say(line)
+            self._shown, self._shown_at = head, time.monotonic()
+
+    def _look(self) -> None:
+        """Finds the attempts that are new."""
+        if not self._settings.attempts.is_dir():
+            return
+        for folder in sorted(self._settings.attempts.iterdir()):
+            if folder.name in self._looked_at:
+                continue
+            # Without its description it is in the making: looked at again.
+            with contextlib.suppress(InfrastructureError):
+                attempt = Attempt(folder)
+                facts = attempt.read()
+                self._looked_at.add(folder.name)
+                if facts.get("sweep_id") == self._sweep_id:
+                    cell = Cell(facts["config_id"], facts["repetition"], facts["series"])
+                    self._measured.setdefault(cell, []).append(attempt)
+
+    def _outcome(self, cell: Cell, attempt: Attempt) -> str:
+        """How a measurement ended, and what comes of it."""
+        records: dict[str, Record] = {
+            one.attempt: one for one in Store(self._settings.results).read(cell.config_id).records
+        }
+        record = records.get(attempt.id)
+        if record is None:
+            return "broke off without a record; tried again"
+        told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
+        if record.status == "valid":
+            self._valid.add(cell)
+        if record.status != "invalid":
+            return told
+        mine = self._measured[cell]
+        upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
+        invalid = sum(one is not None and one.status == "invalid" for one in upto)
+        if invalid >= MOST_MEASUREMENTS:
+            return f"{told}; given up after {invalid} measurements"
+        return f"{told}; measured again, {invalid + 1} of at most {MOST_MEASUREMENTS}"
+
+    def _now(self, total: int, done: int) -> tuple[str, str]:
+        """What is shown when it changes, and the whole line."""
+        if not total:
+            return "planning", "planning"
+        if done >= total:
+            return "aggregating", "aggregating"
+        running = [
+            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took_s
+        ]
+        if not running:
+            head = f"{done} of {total} experiments done; the next measurement is prepared"
+            return head, f"{head}, {self._left(total - done)}"
+        cell, attempt = running[-1]
+        phase = phase_of(attempt)
+        head = f"{self._place(cell, attempt, total)}: {phase.name}"
+        left = self._left(total - done - 1, phase.left_s or 0.0)
+        return f"{head} {attempt.id}", f"{head}{f', {phase.detail}' if phase.detail else ''}, {left}"
+
+    def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
+        """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
+        number, times = list(self._measured).index(cell) + 1, self._measured[cell].index(attempt) + 1
+        again = f", measurement {times}" if times > 1 else ""
+        return f"experiment {number} of {max(total, number)} ({self._names.get(cell.config_id, 'other')}{again})"
+
+    def _left(self, experiments: int, present_s: float = 0.0) -> str:
+        """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""
+        ended = sum(attempts[-1].id in self._took_s for attempts in self._measured.values())
+        # With all the measurements of a cell, as the next ones may need several, too.
+        pace_s = sum(self._took_s.values()) / ended if ended else self._budget_s
+        slower = max(1.0, pace_s / self._budget_s)
+        return f"about {(present_s * slower + max(0, experiments) * pace_s) / 60:.0f} min left"

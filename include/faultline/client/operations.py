@@ -1,0 +1,69 @@
+"""What several commands have in common: bring the services up, check requirements, select records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import get_args
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.cluster.jars import verify
+from faultline.cluster.java import Java, find_java
+from faultline.cluster.rehearsal import make_archive
+from faultline.cluster.steal_time import longest_wait_s
+from faultline.cluster.supervision import up
+from faultline.experiment.config import suggest
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.find import read_saved
+from faultline.records.manifest import Manifests
+from faultline.records.record import Record, Status
+from faultline.records.store import Contents, Store
+
+Say = Callable[[str], None]
+
+
+def require(settings: Settings) -> Java:
+    """Checks folders, the environment's numbers, Java and jars before anything is started; returns the Java to use.
+
+    Raises ConfigError naming what is missing or broken, and the remedy.
+    """
+    check_folders(settings)
+    longest_wait_s()
+    java = find_java(settings.home / "java.json")
+    verify(settings.home)
+    return java
+
+
+def bring_up(
+    say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None, settings: Settings | None = None
+) -> Settings:
+    """Starts what does not run yet of an installation, by default this one, and waits until it answers."""
+    settings = settings or load_settings()
+    java = require(settings)
+    make_archive(settings, say)
+    return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+
+
+def select_records(
+    matrix: str | None, sweeps: Sequence[str], status: str | None, saved: Sequence[Path] = ()
+) -> tuple[list[Record], tuple[str, ...]]:
+    """Records by matrix, sweeps (all when empty) and status, and a line for each file that could not be read.
+
+    They come from the store or, when given, from the files `saved`, which must be whole. Raises ConfigError for a
+    status, a matrix or a sweep that there is not.
+    """
+    _check_known("status", status, get_args(Status))
+    settings = load_settings()
+    contents = Contents(tuple(read_saved(saved)), ()) if saved else Store(settings.results).read()
+    _check_known("matrix", matrix, {*MATRICES, NIGHTLY, *(one.matrix for one in contents.records if one.matrix)})
+    known = {one.sweep_id for one in contents.records if one.sweep_id} | Manifests(settings.results).ids()
+    for sweep in sweeps:
+        _check_known("sweep", sweep, known)
+    return contents.matching(matrix, sweeps, status), contents.problems
+
+
+def _check_known(option: str, given: str | None, known: Collection[str]) -> None:
+    if given is not None and given not in known:
+        raise ConfigError(f"--{option} {given}: unknown{suggest(given, known)}")

@@ -1,0 +1,165 @@
+"""`./faultline run`: one experiment, through the scheduler when it runs, else through `dag.test()`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.processes import clean_environment
+from faultline.base.settings import Settings, instance, load_settings
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.demo import await_dags
+from faultline.client.operations import bring_up, require
+from faultline.cluster.airflow_home import installation_environment
+from faultline.cluster.services import airflow_health
+from faultline.cluster.supervision import MARK, Supervisor, down
+from faultline.experiment.config import BUILT_IN_PATHS, Configuration, parse_configuration, suggest
+from faultline.records.record import Record
+from faultline.records.store import Store
+from faultline.runner.prepare import Order, check_here
+from faultline.runner.progress import current_attempt, describe, phase_of
+
+DAG_ID = "experiment"
+BOOKKEEPING = ("repetition", "series", "build")
+POLL_S = 1.0
+
+Say = Callable[[str], None]
+
+
+def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
+    known = [*Configuration.model_fields, *BOOKKEEPING]
+    values: dict[str, Any] = {"workload": workload, **split_words(given, known, example="state_mb=8")}
+    for key, built_in in BUILT_IN_PATHS.items():
+        # A relative path is meant from here, wherever the experiment will run.
+        if values.get(key, built_in) != built_in:
+            values[key] = str(Path(values[key]).absolute())
+    bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
+    config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
+    if "repetition" in bookkeeping:
+        if not bookkeeping["repetition"].isdigit():
+            raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
+        bookkeeping["repetition"] = int(bookkeeping["repetition"])
+    check_here(config)
+    Order(config, **bookkeeping)
+    return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:
+    """`key=value` words by key. Raises ConfigError for one that is none, is not `known`, or comes twice."""
+    values: dict[str, str] = {}
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        if key in values:
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    return values
+
+
+def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
+    """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
+    conf = parse_parameters(workload, given)
+    config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    seed = config.plan().seed
+    lines = []
+    for planned in config.planned_faults():
+        fault = planned.fault
+        if fault.on_connection:
+            lines.append(planned.what())
+        else:
+            lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")
+    return lines or ["nothing: a control"]
+
+
+def _whom(victim: str, count: int) -> str:
+    who = {"any": "random process on a random node", "python_worker": "Python worker at work", "kafka": "Kafka broker"}
+    name = who.get(victim, victim)
+    return f"1 {name}" if count == 1 else f"{count} at once: {name}"
+
+
+def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bool) -> Record:
+    """Runs one experiment and returns its record, whatever its status."""
+    conf = parse_parameters(workload, given)
+    settings = load_settings()
+    require(settings)
+    sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
+    say(describe(parse_configuration({key: conf[key] for key in Configuration.model_fields})))
+    if airflow_health(settings).get("scheduler") == "healthy":
+        _through_scheduler(settings, conf, say)
+    else:
+        _through_dag_test(conf, say)
+    records = Store(settings.results).query(sweep=sweep_id)
+    if not records:
+        raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
+    return records[-1]
+
+
+def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:
+    api = AirflowApi(settings)
+    await_dags(api, DAG_ID)
+    run_id = api.trigger(DAG_ID, conf, run_id=conf["sweep_id"])
+    shown = ""
+    while api.run_state(DAG_ID, run_id) not in FINISHED:
+        shown = _show(settings, conf["sweep_id"], shown, say)
+        time.sleep(POLL_S)
+
+
+def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
+    """Without a scheduler: the same DAG in one process, on a metadata database of its own.
+
+    Services that were not running are started before and ended after.
+    """
+    before = load_settings()
+    were_up = Supervisor(before).running()
+    settings = bring_up(say, airflow=False)
+    log = settings.logs / "dag-test.log"
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "faultline.orchestration.local_run"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # The mark makes `down` find it, and all that it starts; the folders are absolute, as its own is another.
+            env=clean_environment({MARK: instance(settings)["instance"], **installation_environment(settings)}),
+            cwd=settings.root,
+        )
+    try:
+        assert child.stdin is not None
+        with child.stdin as pipe:
+            pipe.write(json.dumps(conf).encode())
+        shown = ""
+        while child.poll() is None:
+            shown = _show(settings, conf["sweep_id"], shown, say)
+            time.sleep(POLL_S)
+        if child.returncode not in (0, 1):
+            raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
+    except BaseException:
+        child.terminate()
+        child.wait(30)
+        raise
+    finally:
+        if not were_up:
+            down(settings, say)
+
+
+def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:
+    attempt = current_attempt(settings, sweep_id)
+    if attempt is None:
+        return shown
+    phase = phase_of(attempt)
+    if phase.name != shown:
+        say(f"{attempt.id}: {phase.name}{', ' + phase.detail if phase.detail else ''}")
+    return phase.name

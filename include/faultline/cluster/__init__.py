@@ -1,0 +1,1 @@
+"""The services that experiments run on, and those that exist already."""

@@ -1,0 +1,213 @@
+"""Airflow's configuration in the state directory: LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose
+address FAULTLINE_DATABASE gave to the `up` that started the services.
+
+Written as files, not as environment variables, so that every component reads the same settings
+and a detached process inherits none of them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import secrets
+from pathlib import Path
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import HOST, Settings
+
+USER = "admin"
+DATABASE = "FAULTLINE_DATABASE"
+PASSWORD = "FAULTLINE_ADMIN_PASSWORD"
+# How long a component waits for another one that writes to SQLite. On a busy machine the usual 5 s made requests fail.
+LOCK_S = 30
+_DRIVER = "postgresql+psycopg2"
+_CONNECT_S = 5
+
+
+def configuration(settings: Settings, keys: dict[str, str], database: str | None = None) -> dict[str, dict[str, str]]:
+    """Sections and options of `airflow.cfg`; `keys` holds the secrets, `database` overrides SQLite."""
+    home = settings.airflow_home
+    return {
+        "core": {
+            "dags_folder": str(settings.root / "dags"),
+            "plugins_folder": str(settings.root / "plugins"),
+            "executor": "LocalExecutor",
+            "parallelism": "6",
+            "load_examples": "False",
+            # The safe mode skips files that do not hold both words; ours are two lines long.
+            "dag_discovery_safe_mode": "False",
+            "fernet_key": keys["fernet"],
+            "internal_api_secret_key": keys["internal"],
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": str(password_file(settings)),
+            "execution_api_server_url": f"{settings.airflow_url}/execution/",
+        },
+        "database": {"sql_alchemy_conn": database or f"sqlite:///{home / 'airflow.db'}?timeout={LOCK_S}"},
+        "logging": {"base_log_folder": str(home / "logs")},
+        "api": {
+            "host": HOST,
+            "port": str(settings.ports["airflow"]),
+            "base_url": settings.airflow_url,
+            "secret_key": keys["api"],
+            "expose_config": "False",
+        },
+        "api_auth": {"jwt_secret": keys["jwt"]},
+        # Dead tasks and components are noticed in about half a minute.
+        "scheduler": {
+            "task_instance_heartbeat_timeout": "30",
+            "task_instance_heartbeat_timeout_detection_interval": "5",
+            "orphaned_tasks_check_interval": "30",
+            "scheduler_health_check_threshold": "20",
+            "scheduler_heartbeat_sec": "2",
+            # Half a second would hand tasks over sooner, and take a tenth of a core beside whatever is measured.
+            "scheduler_idle_sleep_time": "1",
+            "catchup_by_default": "False",
+        },
+        "dag_processor": {
+            "refresh_interval": "60",
+            # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read
+            # at once all the same; what they import, when the services start.
+            "min_file_process_interval": "600",
+            "dag_bundle_config_list": json.dumps(
+                [
+                    {
+                        "name": "dags-folder",
+                        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+                        "kwargs": {},
+                    }
+                ]
+            ),
+        },
+        "usage_data_collection": {"enabled": "False"},
+    }
+
+
+def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
+    """Writes `airflow.cfg` and the password file; secrets are made once and kept. Returns the home."""
+    home = settings.airflow_home
+    home.mkdir(parents=True, exist_ok=True)
+    # The database and the logs in it are nobody else's business.
+    home.chmod(0o700)
+    secret_file = home / "secrets.json"
+    if not secret_file.exists():
+        _write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
+    keys = json.loads(secret_file.read_text())
+    if given := os.environ.get(PASSWORD):
+        keys["password"] = given
+    parser = configparser.RawConfigParser()
+    parser.read_dict(configuration(settings, keys, database))
+    target = home / "airflow.cfg"
+    temporary = target.with_suffix(".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        parser.write(file)
+    # Airflow interpolates its configuration, so a literal percent sign is written twice.
+    temporary.write_text(temporary.read_text().replace("%", "%%"))
+    temporary.rename(target)
+    _write_private(password_file(settings), json.dumps({USER: keys["password"]}))
+    return home
+
+
+def choose_database(settings: Settings, *, running: bool) -> str | None:
+    """The database that Airflow is `running` on; else the one that is wanted now, which must answer. None: SQLite.
+
+    Raises ConfigError before anything is started.
+    """
+    wanted = wanted_database()
+    if not running:
+        if wanted:
+            require_database(wanted)
+        return wanted
+    present = present_database(settings)
+    if wanted not in (None, present):
+        raise ConfigError(f"{DATABASE}: Airflow runs on another database; ./faultline down first")
+    return present
+
+
+def wanted_database() -> str | None:
+    """The address that FAULTLINE_DATABASE gives, as SQLAlchemy wants it; None: SQLite in the state directory.
+
+    Raises ConfigError when it is not that of a PostgreSQL database.
+    """
+    given = os.environ.get(DATABASE)
+    if not given:
+        return None
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    example = "give postgresql://USER:PASSWORD@HOST:PORT/NAME, or leave it out for SQLite"
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        raise ConfigError(f"{DATABASE}: not an address; {example}") from None
+    if url.drivername.split("+")[0] != "postgresql" or not url.database:
+        raise ConfigError(f"{DATABASE}: {url.drivername}, database {url.database or 'none'}: refused; {example}")
+    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+def require_database(address: str) -> None:
+    """Raises ConfigError, without the password, when the database does not answer, or cannot hold every text."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        engine = create_engine(address, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_S})
+        with engine.connect() as connection:
+            encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    except SQLAlchemyError as error:
+        shown = make_url(address).render_as_string(hide_password=True)
+        why = " ".join(str(getattr(error, "orig", None) or error).split())
+        raise ConfigError(f"{DATABASE}: {shown} does not answer ({why}); start it, or mend the address") from None
+    if encoding != "UTF8":
+        raise ConfigError(f"{DATABASE}: the database's encoding is {encoding}; make one with ENCODING 'UTF8'")
+
+
+def present_database(settings: Settings) -> str | None:
+    """The address of the PostgreSQL that the written configuration names; None: SQLite, or nothing written yet."""
+    parser = configparser.RawConfigParser()
+    parser.read(settings.airflow_home / "airflow.cfg")
+    address = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
+    return address if address.startswith(_DRIVER) else None
+
+
+def password_file(settings: Settings) -> Path:
+    return settings.airflow_home / "passwords.json"
+
+
+def password(settings: Settings) -> str:
+    """The password of the one user, made by the first `up`."""
+    return str(json.loads(password_file(settings).read_text())[USER])
+
+
+def airflow_environment(settings: Settings) -> dict[str, str]:
+    """What a process needs in its environment to be a part of this Airflow."""
+    return {
+        "AIRFLOW_HOME": str(settings.airflow_home),
+        "AIRFLOW_CONFIG": str(settings.airflow_home / "airflow.cfg"),
+        **installation_environment(settings),
+    }
+
+
+def installation_environment(settings: Settings) -> dict[str, str]:
+    """What makes another process, whatever its working directory, use this installation's folders."""
+    return {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+
+
+def _new_keys() -> dict[str, str]:
+    import base64
+
+    return {
+        "fernet": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+        "internal": secrets.token_urlsafe(32),
+        "api": secrets.token_urlsafe(32),
+        "jwt": secrets.token_urlsafe(48),
+    }
+
+
+def _write_private(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    temporary.rename(path)

@@ -1,0 +1,87 @@
+"""`./faultline doctor`: what is installed, reachable and missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from faultline.base.errors import FaultlineError
+from faultline.base.settings import check_folders, load_settings
+from faultline.cluster.jars import verify
+from faultline.cluster.java import find_java
+from faultline.cluster.services import airflow_health, kafka_ready, master_state
+from faultline.cluster.supervision import Supervisor
+from faultline.runner.environment import versions
+from faultline.runner.recorder import lock_holder
+
+
+def examine() -> dict[str, Any]:
+    """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
+    "experiment"}.
+
+    `ok` speaks of requirements; services that are down are reported, and no fault.
+    """
+    settings = load_settings()
+    java = _check("java", lambda: find_java(settings.home / "java.json").version)
+    checks = [
+        {"name": "python", "ok": True, "detail": platform.python_version()},
+        java,
+        _check("jars", lambda: verify(settings.home), "all verified"),
+        _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
+    ]
+    state = master_state(settings) or {}
+    workers = state.get("workers")
+    return {
+        "ok": all(check["ok"] for check in checks),
+        "machine": {
+            "cores": os.cpu_count(),
+            "memory_mb": psutil.virtual_memory().total // 2**20,
+            "disk_free_mb": shutil.disk_usage(settings.home).free // 2**20,
+        },
+        "checks": checks,
+        "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
+        "services": {
+            "processes": Supervisor(settings).states(),
+            "kafka": kafka_ready(settings.kafka_bootstrap),
+            "spark_workers": len(workers) if isinstance(workers, list) else 0,
+            "airflow": airflow_health(settings),
+        },
+        "ports": settings.ports,
+        "ui": settings.airflow_url,
+        "experiment": lock_holder(settings.machine_lock),
+    }
+
+
+def print_examination(findings: dict[str, Any]) -> None:
+    """The findings for a person."""
+    for check in findings["checks"]:
+        print(f"{'ok     ' if check['ok'] else 'MISSING'} {check['name']}: {check['detail']}")
+    machine, services = findings["machine"], findings["services"]
+    print(
+        f"        machine: {machine['cores']} cores, {machine['memory_mb'] / 1024:.0f} GB of memory, "
+        f"{machine['disk_free_mb'] / 1024:.0f} GB of disk free"
+    )
+    print(f"        versions: {', '.join(f'{name} {value}' for name, value in findings['versions'].items())}")
+    states = services["processes"]
+    if not states:
+        print("        services: down (./faultline up starts them)")
+    for name, state in states.items():
+        print(f"        {name}: {state.lower()}")
+    if "airflow-api-server" in states:
+        print(f"        UI: {findings['ui']}")
+    if findings["experiment"]:
+        print(f"        experiment: {findings['experiment']} holds the machine")
+
+
+def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
+    """One finding: `good`, or what `look` returns, unless it raises."""
+    try:
+        found = look()
+        return {"name": name, "ok": True, "detail": good or str(found)}
+    except FaultlineError as error:
+        return {"name": name, "ok": False, "detail": str(error)}

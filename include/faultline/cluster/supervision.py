@@ -1,0 +1,391 @@
+"""Starting, watching and ending the embedded services, through the `supervisor` package.
+
+Every process of an installation inherits FAULTLINE_INSTANCE, a random name made by the `up` that
+started it. So `down` finds what a crashed supervisor left behind, and nothing that is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.base.attempt import open_ledgers, write_json
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.processes import clean_environment, end_ledger, end_processes
+from faultline.base.settings import Settings, choose_ports, instance
+from faultline.base.waiting import wait_until
+from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
+from faultline.cluster.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
+from faultline.experiment.config import suggest
+
+MARK = "FAULTLINE_INSTANCE"
+Progress = Callable[[str], None]
+
+CONF_HEAD = """\
+[unix_http_server]
+file={socket}
+chmod=0700
+
+[supervisord]
+logfile={logs}/supervisord.log
+logfile_maxbytes=5MB
+pidfile={home}/supervisord.pid
+childlogdir={logs}
+minfds=1024
+strip_ansi=true
+{user}
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+
+[supervisorctl]
+serverurl=unix://{socket}
+"""
+
+CONF_PROGRAM = """
+[program:{name}]
+command={command}
+directory={directory}
+environment={environment}
+autostart=false
+autorestart=true
+startsecs=1
+startretries=20
+stopsignal={stop_signal}
+stopwaitsecs=15
+stopasgroup=true
+killasgroup=true
+redirect_stderr=true
+stdout_logfile={logs}/{name}.log
+stdout_logfile_maxbytes=20MB
+stdout_logfile_backups=1
+"""
+
+
+class Supervisor:
+    """The supervisor daemon of one installation."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """One XML-RPC call over the Unix socket. Raises OSError when the daemon is not there."""
+        from supervisor.xmlrpc import SupervisorTransport
+
+        transport = SupervisorTransport(None, None, f"unix://{self.settings.supervisor_socket}")
+        try:
+            proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport, allow_none=True)
+            return getattr(proxy, method)(*arguments)
+        finally:
+            transport.close()
+
+    def running(self) -> bool:
+        try:
+            return bool(self.call("supervisor.getState")["statename"] == "RUNNING")
+        except (OSError, xmlrpc.client.Error):
+            return False
+
+    def states(self) -> dict[str, str]:
+        """State by service name, such as RUNNING or BACKOFF; empty when the daemon is not there."""
+        return {name: info["statename"] for name, info in self._infos().items()}
+
+    def pids(self) -> dict[str, int]:
+        """Pid by service name, of those that run."""
+        return {name: int(info["pid"]) for name, info in self._infos().items() if info["pid"]}
+
+    def _infos(self) -> dict[str, dict[str, Any]]:
+        try:
+            return {info["name"]: info for info in self.call("supervisor.getAllProcessInfo")}
+        except (OSError, xmlrpc.client.Error):
+            return {}
+
+    def start(self, name: str) -> None:
+        """Starts one service; one that runs already is left alone."""
+        with contextlib.suppress(xmlrpc.client.Fault):  # ALREADY_STARTED
+            self.call("supervisor.startProcess", name, False)
+
+    def load(self) -> None:
+        """Makes the daemon know the programs that were added to its configuration."""
+        added, _changed, _removed = self.call("supervisor.reloadConfig")[0]
+        for group in added:
+            with contextlib.suppress(xmlrpc.client.Fault):
+                self.call("supervisor.addProcessGroup", group)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(settings: Settings) -> Iterator[None]:
+    """Two `up`, or an `up` and a `down`, of one installation go one after the other."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with (settings.home / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def up(
+    settings: Settings,
+    java: Path,
+    java_home: Path,
+    *,
+    airflow: bool = True,
+    explicit_ports: dict[str, int] | None = None,
+    progress: Progress = lambda text: None,
+) -> Settings:
+    """Starts what is not running and waits until every service answers. Idempotent.
+
+    Returns the settings with the ports that are really used. Raises InfrastructureError naming the
+    service that did not come up, with the end of its log.
+    """
+    with _one_at_a_time(settings):
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, progress)
+
+
+def _up(
+    settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
+) -> Settings:
+    supervisor = Supervisor(settings)
+    # Any of its components: one that is down for the moment comes back to where the others are.
+    running = any(
+        name.startswith("airflow-") and state not in ("STOPPED", "EXITED")
+        for name, state in supervisor.states().items()
+    )
+    database = choose_database(settings, running=running) if airflow else None
+    if supervisor.running():
+        _refuse_other_terms(settings, explicit_ports)
+    else:
+        _sweep(settings)
+        settings = _claim_ports(settings, explicit_ports, progress)
+        write_instance(settings)
+        prepare_services(settings, java)
+        _start_daemon(settings, java, java_home)
+        supervisor = Supervisor(settings)
+    data, components = (
+        data_services(settings, java, instance(settings)["instance"]),
+        airflow_services(settings) if airflow else [],
+    )
+    wanted = data + components
+    if airflow:
+        write_airflow_home(settings, database)
+    if missing := [service for service in wanted if service.name not in supervisor.states()]:
+        _write_configuration(settings, wanted)
+        supervisor.load()
+        progress(f"services: {', '.join(service.name for service in missing)}")
+    for service in data:
+        supervisor.start(service.name)
+    if airflow:
+        provision_airflow(settings, progress)
+    for service in components:
+        supervisor.start(service.name)
+    for service in wanted:
+        _await_ready(supervisor, service, settings)
+        progress(f"{service.name}: ready")
+    return settings
+
+
+def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
+    """Ends every process of this installation, also after a crash; removes its sockets and locks.
+
+    Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
+    """
+    with _one_at_a_time(settings):
+        return _down(settings, progress)
+
+
+def _down(settings: Settings, progress: Progress) -> list[int]:
+    for ledger in open_ledgers(settings.attempts, settings.home):
+        end_ledger(ledger)
+    supervisor = Supervisor(settings)
+    if supervisor.running():
+        daemon = psutil.Process(supervisor.call("supervisor.getPID"))
+        progress("stopping the services")
+        with contextlib.suppress(OSError, xmlrpc.client.Error):
+            supervisor.call("supervisor.shutdown")
+        psutil.wait_procs([daemon], timeout=60)
+    ended = _sweep(settings)
+    for leftover in (settings.supervisor_socket, settings.home / "supervisord.pid"):
+        leftover.unlink(missing_ok=True)
+    (settings.home / "instance.json").unlink(missing_ok=True)
+    return ended
+
+
+def marked_processes(settings: Settings) -> list[psutil.Process]:
+    """Live processes that carry this installation's mark in their environment, but not this one."""
+    mark = instance(settings).get("instance")
+    if mark is None:
+        return []
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid not in own and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
+    """Running services keep the ports and the results folder that they were started with."""
+    for name, port in explicit.items():
+        if settings.ports.get(name) != port:
+            raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
+    results = instance(settings).get("results", str(settings.results))
+    if results != str(settings.results):
+        raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _sweep(settings: Settings) -> list[int]:
+    return end_processes(marked_processes(settings), grace_s=8.0)
+
+
+def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progress) -> Settings:
+    for name in explicit:
+        if name not in settings.ports:
+            raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
+    wanted = {**settings.ports, **explicit}
+    chosen = choose_ports(wanted, frozenset(explicit))
+    for name, port in chosen.items():
+        if port != wanted[name]:
+            progress(f"port {wanted[name]} of {name} is busy; using {port}")
+    file = settings.home / "ports.json"
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(chosen, indent=2))
+    temporary.rename(file)
+    return replace(settings, ports=chosen)
+
+
+def write_instance(settings: Settings) -> None:
+    """Gives the installation a new mark, which all processes of its services carry."""
+    terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
+    write_json(settings.home / "instance.json", terms)
+
+
+def prepare_services(settings: Settings, java: Path) -> None:
+    """What Kafka and Spark find when they start: settings, formatted storage."""
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    prepare_kafka(settings, java)
+    prepare_spark(settings)
+
+
+def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
+    _write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
+    environment = service_environment(settings, java_home)
+    settings.supervisor_socket.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
+    done = subprocess.run(
+        command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
+    wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+
+
+def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
+    """What every service inherits, beside what it is given alone."""
+    return clean_environment(
+        {
+            **airflow_environment(settings),
+            MARK: instance(settings)["instance"],
+            # Without it, a process that renames itself overwrites the environment that carries the mark.
+            "SPT_NOENV": "1",
+            "JAVA_HOME": str(java_home),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            # Loopback is never reached through a proxy.
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
+    )
+
+
+def _write_configuration(settings: Settings, services: Iterable[Service]) -> None:
+    def escape(text: str) -> str:
+        return text.replace("%", "%%")
+
+    user = "user=root\n" if os.getuid() == 0 else ""
+    text = CONF_HEAD.format(
+        socket=escape(str(settings.supervisor_socket)),
+        logs=escape(str(settings.logs)),
+        home=escape(str(settings.home)),
+        user=user,
+    )
+    for service in services:
+        text += CONF_PROGRAM.format(
+            name=service.name,
+            command=escape(" ".join(_quote(part) for part in start_command(settings, service))),
+            directory=escape(str(settings.home)),
+            environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
+            stop_signal=service.stop_signal,
+            logs=escape(str(settings.logs)),
+        )
+    (settings.home / "supervisord.conf").write_text(text)
+
+
+def start_command(settings: Settings, service: Service) -> list[str]:
+    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold."""
+    if not service.victim:
+        return service.command
+    folder = settings.home / "services"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{service.name}.json"
+    write_json(
+        file,
+        {
+            "service": service.name,
+            "command": service.command,
+            "hold": str(settings.hold(service.name)),
+            "journal": str(settings.services_journal),
+        },
+    )
+    return [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(file)]
+
+
+def _quote(part: str) -> str:
+    import shlex
+
+    return shlex.quote(part)
+
+
+def provision_airflow(settings: Settings, progress: Progress) -> None:
+    """Migrates Airflow's database and writes the Connections, when anything of it changed."""
+    progress("airflow: database and connections")
+    done = subprocess.run(
+        [sys.executable, "-m", "faultline.orchestration.provision"],
+        env=clean_environment(airflow_environment(settings)),
+        cwd=settings.home,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise InfrastructureError(f"airflow: database could not be prepared: {done.stderr.strip()[-500:]}")
+
+
+def _await_ready(supervisor: Supervisor, service: Service, settings: Settings) -> None:
+    def alive() -> str | None:
+        state = supervisor.states().get(service.name, "UNKNOWN")
+        if state == "FATAL":
+            return f"{service.name}: does not stay up; the end of its log:\n{_log_tail(settings, service.name)}"
+        return None
+
+    wait_until(
+        service.ready,
+        timeout_s=180,
+        every_s=0.25,
+        what=lambda: f"{service.name}: not ready; the end of its log:\n{_log_tail(settings, service.name)}",
+        alive=alive,
+    )
+
+
+def _log_tail(settings: Settings, name: str) -> str:
+    try:
+        return (settings.logs / f"{name}.log").read_text(errors="replace")[-1500:]
+    except OSError:
+        return "(no log)"

@@ -1,0 +1,199 @@
+"""Records beside each other: points, each one configuration measured with one build, and the axes they differ in."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from faultline.experiment.config import Configuration
+from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
+from faultline.records.summary import Entry
+from faultline.reports.table import CONTROL, NONE, fault_of, natural, plain
+
+FAULT = "fault"
+_DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
+_ORDER = {name: number for number, name in enumerate(_DEFAULTS)}
+# Told by the fault in words, or following from other parameters.
+_IN_FAULT = frozenset({"fault", "fault_action"})
+_DERIVED_FROM = {"fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT)}
+_UNITS = {"_s": "s", "_mb": "MB"}
+MAX_LABEL = 60
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Repetitions of one figure. `median`, `low`, `high` are None when one of `n` values is unknown.
+
+    `bound`: of some repetitions only a lower bound is known, so the true median is at least `median`.
+    """
+
+    n: int
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: bool = False
+
+    def text(self, metric: Metric) -> str:
+        """The median as text, `> 33.9` or so when it is a bound."""
+        return f"> {metric.text(self.median)}" if self.bound else metric.text(self.median)
+
+    def spread(self, metric: Metric) -> str:
+        """Least to greatest; empty for a single value."""
+        if self.n < 2 or self.low is None or self.high is None:
+            return ""
+        return f"{metric.text(self.low)} – {metric.text(self.high)}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """All records of one configuration and one group (build and series), in order of attempt."""
+
+    config_id: str
+    config: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def valid(self) -> tuple[Entry, ...]:
+        """Those that are measured and believed; only they make figures."""
+        return tuple(entry for entry in self.entries if entry.status == "valid")
+
+    @property
+    def control(self) -> bool:
+        """Whether nothing was broken."""
+        return fault_of(self.config) == CONTROL
+
+    def figure(self, key: str) -> Figure:
+        """Median and range of one figure over the valid repetitions."""
+        if key not in self._figures:
+            self._figures[key] = self._summed_up(key)
+        return self._figures[key]
+
+    @cached_property
+    def _figures(self) -> dict[str, Figure]:
+        return {}
+
+    def _summed_up(self, key: str) -> Figure:
+        values, bound = [], False
+        for entry in self.valid:
+            value = entry.metrics.get(key) if key != CPU_TOTAL else value_of(entry, key)
+            if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
+                # Watched that long and not seen: the true value lies above, so the true median does, too.
+                value, bound = value_of(entry, CENSORED_AT), True
+            if value is not None:
+                values.append(float(value))
+        n = len(values)
+        if not n or n < len(self.valid):
+            return Figure(n)
+        return Figure(n, statistics.median(values), min(values), max(values), bound)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A parameter in which points differ. `numeric`: all its values are numbers."""
+
+    key: str
+    numeric: bool
+    values: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """Readable name with unit."""
+        unit = "records/s" if self.key == "rate" else ""
+        unit = next((unit for suffix, unit in _UNITS.items() if self.key.endswith(suffix)), unit)
+        name = self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
+        return f"{name} ({unit})" if unit else name
+
+    def of(self, point: Point) -> Any:
+        """The point's value on this axis."""
+        return _value(point.config, self.key)
+
+    def label(self, point: Point) -> str:
+        """The same as text."""
+        return label(self.of(point))
+
+
+def points_of(entries: Sequence[Entry]) -> list[Point]:
+    """One point a configuration. `entries` must be of one group: builds are never mixed in a point."""
+    gathered: dict[str, list[Entry]] = {}
+    for entry in entries:
+        gathered.setdefault(entry.config_id, []).append(entry)
+    return [Point(config_id, members[0].config, tuple(members)) for config_id, members in gathered.items()]
+
+
+def groups_of(entries: Sequence[Entry]) -> list[str]:
+    """The groups that entries belong to, the one that was measured last first."""
+    newest: dict[str, str] = {}
+    for entry in entries:
+        group = entry.group
+        newest[group] = max(newest.get(group, ""), entry.measured_at)
+    return sorted(newest, key=lambda group: newest[group], reverse=True)
+
+
+def apart(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+    """The points, and the controls among them. Where nothing is broken at all, runs without a fault are the points."""
+    breaking = [point for point in points if not point.control]
+    return (breaking, [point for point in points if point.control]) if breaking else (list(points), [])
+
+
+def axes_of(points: Sequence[Point]) -> list[Axis]:
+    """The parameters in which the points differ, numbers first, each in the order of the configuration.
+
+    Controls among faults do not make the fault an axis; they are shown apart.
+    """
+    breaking, _ = apart(points)
+    keys = {key for point in breaking for key in point.config} | {FAULT}
+    axes = []
+    for key in keys - (_IN_FAULT - {FAULT}):
+        values = {_sortable(value): value for point in breaking if (value := _value(point.config, key)) is not _MISSING}
+        if len(values) > 1:
+            ordered = tuple(values[place] for place in sorted(values))
+            axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
+    varying = {axis.key for axis in axes}
+    axes = [axis for axis in axes if not varying.intersection(_DERIVED_FROM.get(axis.key, ()))]
+    # The fault in words says it already where each plan has words of its own.
+    words = next((axis for axis in axes if axis.key == FAULT), None)
+    axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
+    return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+
+
+def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
+    """Along the axes, the last one fastest; controls after the others."""
+    return sorted(
+        points, key=lambda point: (point.control, [_sortable(axis.of(point)) for axis in axes], point.config_id)
+    )
+
+
+def label(value: Any) -> str:
+    """A value of a parameter as text: numbers as the figures beside them, with thousands apart; cut when it is long."""
+    if value is None or value is _MISSING:
+        return NONE
+    if is_number(value):
+        return f"{value:,.10g}" if isinstance(value, float) else f"{value:,}"
+    text = json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list) else plain(value)
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    """Of a parameter that an older record does not have, the default, which is what it ran with."""
+    if key == FAULT:
+        return fault_of(config)
+    return config.get(key, _DEFAULTS.get(key, _MISSING))
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that has a place on an axis."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    """Nothing first, then numbers by size, then texts; equal for equal values only."""
+    if value is None or value is _MISSING:
+        return (0, 0.0, "")
+    if is_number(value):
+        return (1, float(value), "")
+    return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))

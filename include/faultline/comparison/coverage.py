@@ -1,0 +1,156 @@
+"""`./faultline missing MATRIX`: which of a matrix's cells have no valid record yet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.experiment.config import suggest
+from faultline.experiment.matrices import DEFAULT, MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule
+from faultline.records.index import Index
+from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
+from faultline.records.store import Cell
+from faultline.records.summary import Entry
+from faultline.reports.table import WIDTH, fault_of
+from faultline.runner.environment import installed_build
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one plan lacks: a sweep's, or a preset's that nobody has triggered (`sweep_id` None)."""
+
+    matrix: str
+    sweep_id: str | None
+    series: str
+    planned: int
+    missing: tuple[Missing, ...]
+
+
+def gaps_of(
+    matrix: str,
+    settings: Settings,
+    *,
+    sweep: str | None = None,
+    preset: str | None = None,
+    series: str | None = None,
+    now: datetime | None = None,
+) -> list[Gap]:
+    """What is missing: of one sweep, of a preset in a series (by default the build at hand), else of the newest sweep;
+    of a nightly set, of every night till `now`.
+
+    Raises ConfigError for a matrix, a sweep or a preset that is not known.
+    """
+    plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results)
+    if matrix == NIGHTLY and not plans:
+        raise ConfigError(f"{NIGHTLY}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
+    if matrix not in MATRICES and not plans:
+        if plan := Manifests(settings.results).read(matrix):
+            raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
+        raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
+    index.refresh()
+    records = recorded(index.all())
+    if sweep is not None:
+        known = {plan.sweep_id: plan for plan in plans}
+        if sweep not in known:
+            raise ConfigError(f"--sweep {sweep}: no sweep of {matrix} with a plan{suggest(sweep, known)}")
+        return [gap_of(known[sweep], records)]
+    if preset is None and plans:
+        nights = [plan for plan in plans if plan.logical_date]
+        found = [gap_of(plan, records) for plan in nights or plans[-1:]]
+        if matrix == NIGHTLY:
+            found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
+        return found
+    if matrix not in MATRICES:
+        raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
+    spec = MATRICES[matrix]
+    series = series or installed_build(settings)
+    cells = cells_of(Matrix.under(spec.complete(preset or DEFAULT), spec.axes).cells(series))
+    return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, records)))]
+
+
+def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
+    """What `missing_of` asks of records."""
+    return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
+
+
+def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -> Gap:
+    """What a sweep's plan lacks."""
+    missing = missing_of(plan.cells, plan.series, records)
+    return Gap(plan.matrix, plan.sweep_id, plan.series, len(plan.cells), tuple(missing))
+
+
+def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
+    """The nights from the first one till `now` that were due and have no plan at all: the whole of the newest plan is
+    missing. Where two nights had different schedules, nobody knows when it changed: only what both say is due."""
+    if not nights:
+        return []
+    newest, present = nights[-1], {plan.logical_date for plan in nights}
+    moments = ((datetime.fromisoformat(str(plan.logical_date)), plan.schedule) for plan in nights)
+    dated = sorted(moments, key=itemgetter(0))
+    due: list[str] = []
+    dated = [one for one in dated if one[0] <= now]  # what was planned for a night to come says nothing about others
+    if not dated:
+        return []
+    for (begin, cron), (end, other) in pairwise([*dated, (now, dated[-1][1])]):
+        by_other = set(due_nights(other or schedule(), begin, end))
+        due += [night for night in due_nights(cron or schedule(), begin, end) if night in by_other]
+    every = tuple(Missing(cell, "") for cell in newest.cells)
+    return [Gap(newest.matrix, None, night, len(every), every) for night in due if night not in present]
+
+
+def cell_text(gap: Gap, one: Missing) -> str:
+    """A cell by what tells it from the others: the axes of its matrix, else its fault."""
+    config = one.cell.config
+    axes = MATRICES[gap.matrix].axes if gap.matrix in MATRICES else ()
+    said = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
+    if "fault" not in axes:
+        said.append(fault_of(config))
+    return ", ".join([*said, f"repetition {one.cell.repetition}"])
+
+
+def print_gaps(gaps: Sequence[Gap]) -> None:
+    """What is missing, as tables on standard output."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for gap in gaps:
+        what = f"sweep {gap.sweep_id}" if gap.sweep_id else "no sweep yet"
+        console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
+        if gap.matrix == NIGHTLY and not gap.sweep_id:
+            # The whole night, of which the newest plan only says what it would have been.
+            console.print(Text(f"  make up for it with Airflow's backfill of {NIGHTLY}, from and to {gap.series}"))
+            continue
+        if not gap.missing:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in ("Configuration", "Cell", "Newest record"):
+            table.add_column(heading, overflow="fold")
+        for one in gap.missing:
+            table.add_row(Text(one.cell.config_id), Text(cell_text(gap, one)), Text(one.last or "never measured"))
+        console.print(table)
+
+
+def as_json(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "matrix": gap.matrix,
+            "sweep_id": gap.sweep_id,
+            "series": gap.series,
+            "planned": gap.planned,
+            "missing": [{**one.cell.model_dump(), "last": one.last or None} for one in gap.missing],
+        }
+        for gap in gaps
+    ]

@@ -1,0 +1,42 @@
+"""Which claims each matrix can test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from faultline.comparison.findings.finding import Claim, Finding
+from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
+from faultline.comparison.findings.lu import TOPOLOGY
+from faultline.comparison.findings.nexmark import NEXMARK
+from faultline.comparison.findings.recovery import RECOVERY
+from faultline.comparison.findings.shi import EXECUTOR_CORES, INPUT_RATE
+from faultline.records.record import Record
+
+FAULT_TOLERANCE = "Jiang, Wang and Zhang 2019 (fault tolerance of Flink and Storm)"
+DYNAMIC_TOPOLOGY = "Lu and others 2020 (dynamic topology in Storm)"
+STOCK_TRADING = "Shi and others 2020 (stock trading on Spark Streaming)"
+
+CLAIMS: Mapping[str, tuple[Claim, ...]] = MappingProxyType(
+    {
+        "state_size_x_checkpoint_interval": (*STATE_AND_INTERVAL, *RECOVERY),
+        "skew_x_alignment_mode": SKEW_AND_ALIGNMENT,
+        "compute_x_checkpoint_interval": COMPUTE_AND_INTERVAL,
+        "input_rate": INPUT_RATE,
+        "executor_cores": EXECUTOR_CORES,
+        "recovery": RECOVERY,
+        "nexmark": NEXMARK,
+        "topology_optimisation": TOPOLOGY,
+    }
+)
+# Those of `nexmark` are targets of Faultline's own.
+PAPERS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(CLAIMS.keys() - {"nexmark"}, FAULT_TOLERANCE)
+    | {"input_rate": STOCK_TRADING, "executor_cores": STOCK_TRADING}
+    | {"topology_optimisation": DYNAMIC_TOPOLOGY}
+)
+
+
+def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
+    """Every claim that `matrix` can test, with its verdict on these records; any status may be among them."""
+    return [Finding(claim, *claim.test(records)) for claim in CLAIMS[matrix]]

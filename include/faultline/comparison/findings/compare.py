@@ -1,0 +1,297 @@
+"""What a few repetitions can tell.
+
+**Differences.** Runs are compared only with runs that differ from them in nothing but the value in question; a *series*
+is such a set. Within a series each pair of runs at different values votes: did the figure rise or fall from the lower
+value to the higher one? If the values did not matter, every order of the runs' figures would be equally likely. A
+rise is believed when at most one order in twenty (over all series together) has as many rising votes: an exact rank
+test (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need three repetitions
+each, and no overlap between them; two such series get by with two. One run at each of two values never tells. Besides,
+what many runs agree on must be larger than what repetitions differ by anyway: the figure must change from the first
+value to the last by more than runs at one value spread (least to greatest); of several series the medians are compared.
+
+**Limits.** Whether a figure lies beyond a limit is believed when all runs lie on one side of it, and either there are
+five of them (one chance in 32), or the nearest is farther from the limit than the runs are from each other.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from faultline.comparison.findings.finding import Outcome, Verdict
+from faultline.comparison.findings.measures import Measure
+from faultline.comparison.statistics.ranks import orders
+from faultline.experiment.config import Configuration
+from faultline.records.record import Record
+from faultline.reports.table import fault_of
+
+ALPHA = 0.05
+# So many runs on one side of a limit are no accident: 1/32 < ALPHA.
+UNANIMOUS = 5
+# Less than this share of a figure is no noticeable change.
+NEGLIGIBLE = 0.1
+# More series than this make no line that anybody reads.
+MOST_NAMED = 4
+
+_DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
+_FAULT = ("fault", "fault_action", "fault_plan")
+
+
+@dataclass(frozen=True)
+class Level:
+    """The figures of all runs at one value."""
+
+    at: Any
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Greatest less least."""
+        return max(self.values) - min(self.values)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that differ only in `by`: its levels in order, two at least. `name`: what tells them from other series."""
+
+    by: str
+    name: str
+    levels: tuple[Level, ...]
+
+    @property
+    def change(self) -> float:
+        """Median at the last level less median at the first."""
+        return self.levels[-1].median - self.levels[0].median
+
+    @property
+    def spread(self) -> float:
+        """By how much runs at one level usually differ: the median over the levels."""
+        return statistics.median(level.spread for level in self.levels)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How likely as many rising, and as many falling, votes were if the value did not matter; over `runs` runs.
+
+    `change`: from the first value to the last; `spread`: of runs at one value. Both are medians over the series.
+    """
+
+    rising_p: float
+    falling_p: float
+    runs: int
+    change: float
+    spread: float
+
+    @property
+    def rises(self) -> bool:
+        """Whether a rise is believed."""
+        return self.rising_p <= ALPHA + 1e-9 and self.change > self.spread  # three against three is 1/20 exactly
+
+    @property
+    def falls(self) -> bool:
+        """Whether a fall is believed."""
+        return self.falling_p <= ALPHA + 1e-9 and -self.change > self.spread
+
+
+def series_of(
+    records: Sequence[Record], by: str, read: Callable[[Record], float | None], among: Sequence[Any] | None = None
+) -> list[Series]:
+    """The series along the parameter `by`; a series in which one run's figure is unknown proves nothing, and is left
+    out. `among`: the values of `by` to look at, in their order; by default all numbers."""
+    gathered: dict[str, dict[Any, list[float | None]]] = {}
+    for record in records:
+        at = record.config.get(by)
+        if at in among if among is not None else _is_number(at):
+            gathered.setdefault(_rest(record, {by}), {}).setdefault(at, []).append(read(record))
+    return _named(gathered, by, among)
+
+
+def differences_of(
+    records: Sequence[Record], by: str, contrast: str, values: tuple[Any, Any], read: Callable[[Record], float | None]
+) -> list[Series]:
+    """The same of differences: figure where `contrast` has the second value less figure where it has the first.
+
+    Pairs are runs of the same repetition, which have the same data; of several the latest counts.
+    """
+    single: dict[tuple[str, Any, int], dict[Any, float | None]] = {}
+    for record in records:
+        at, side = record.config.get(by), record.config.get(contrast)
+        if _is_number(at) and side in values:
+            single.setdefault((_rest(record, {by, contrast}), at, record.repetition), {})[side] = read(record)
+    gathered: dict[str, dict[Any, list[float | None]]] = {}
+    for (rest, at, _), pair in single.items():
+        first, second = pair.get(values[0]), pair.get(values[1])
+        if first is not None and second is not None:
+            gathered.setdefault(rest, {}).setdefault(at, []).append(second - first)
+    return _named(gathered, by, None)
+
+
+def trend(series: Sequence[Series]) -> Trend:
+    """The votes of all series together, at least one. Ties vote for nothing, which can only make a belief rarer."""
+    rising = falling = runs = 0
+    chances = np.ones(1)
+    for one in series:
+        values = [level.values for level in one.levels]
+        votes = [(a, b) for low, high in combinations(values, 2) for a in low for b in high]
+        rising += sum(b > a for a, b in votes)
+        falling += sum(b < a for a, b in votes)
+        sizes = [len(every) for every in values]
+        runs += sum(sizes)
+        chances = np.convolve(chances, orders(sizes))
+    return Trend(
+        float(chances[rising:].sum()),
+        float(chances[falling:].sum()),
+        runs,
+        statistics.median(one.change for one in series),
+        statistics.median(one.spread for one in series),
+    )
+
+
+def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
+    """Whether the figure rises (or falls) with the value."""
+    if not series:
+        return nothing()
+    found = trend(series)
+    said = f"{told(series, measure)} ({_chance(found, measure)})"
+    if found.rises == found.falls:
+        return Verdict.CANNOT_TELL, said
+    return (Verdict.AGREES if found.rises == rises else Verdict.DISAGREES), said
+
+
+def hardly_changes(series: Sequence[Series]) -> bool | None:
+    """True: all runs of each series, repeated at each value, lie within NEGLIGIBLE of their median. False: a rise or a
+    fall is believed, and it is larger. None: neither."""
+    if all(_close(one) for one in series):
+        return True
+    found = trend(series)
+    moved = statistics.median(abs(one.change) - NEGLIGIBLE * abs(one.levels[0].median) for one in series) > 0
+    return False if (found.rises or found.falls) and moved else None
+
+
+def constant(series: Sequence[Series], measure: Measure) -> Outcome:
+    """Whether the figure does not noticeably depend on the value."""
+    if not series:
+        return nothing()
+    return verdict(hardly_changes(series)), f"{told(series, measure)} ({_chance(trend(series), measure)})"
+
+
+def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
+    """Whether the figure rises with the value by more than what is negligible."""
+    if not series:
+        return nothing()
+    still, found = hardly_changes(series), trend(series)
+    said = f"{told(series, measure)} ({_chance(found, measure)})"
+    if still is None and not found.falls:
+        return Verdict.CANNOT_TELL, said
+    return verdict(still is False and found.rises), said
+
+
+def beyond(values: Sequence[float], limit: float) -> bool | None:
+    """Whether the figure lies above the limit: see the module's rule for limits; None when nobody can tell."""
+    if len(values) < 2 or min(values) <= limit <= max(values):
+        return None
+    margin = min(abs(value - limit) for value in values)
+    sure = len(values) >= UNANIMOUS or margin > max(values) - min(values)
+    return min(values) > limit if sure else None
+
+
+def between(values: Sequence[float], low: float, high: float) -> bool | None:
+    """Whether the figure lies in a range that is wide already: all of at least two runs in it, or beyond one end."""
+    if len(values) > 1 and all(low <= value <= high for value in values):
+        return True
+    return False if beyond(values, high) is True or beyond(values, low) is False else None
+
+
+def verdict(holds: bool | None) -> Verdict:
+    """The verdict that follows when a claim holds, does not, or nobody can tell."""
+    return Verdict.CANNOT_TELL if holds is None else Verdict.AGREES if holds else Verdict.DISAGREES
+
+
+def nothing(why: str = "no valid runs that differ in nothing but this") -> Outcome:
+    """Nothing was measured that could answer."""
+    return Verdict.CANNOT_TELL, why
+
+
+def told(series: Sequence[Series], measure: Measure) -> str:
+    """Medians at both ends of each series: `mean latency by state_mb: 1,607 ms at 2, 3,120 ms at 5`."""
+    parts = []
+    for one in series[:MOST_NAMED]:
+        first, last = one.levels[0], one.levels[-1]
+        ends = ", ".join(f"{measure.text(level.median)} at {_written(level.at)}" for level in (first, last))
+        parts.append(f"{ends} ({one.name})" if one.name else ends)
+    more = f"; and {len(series) - MOST_NAMED} more" if len(series) > MOST_NAMED else ""
+    return f"{measure.name} by {series[0].by}: {'; '.join(parts)}{more}"
+
+
+def _close(one: Series) -> bool:
+    values = [value for level in one.levels for value in level.values]
+    repeated = all(len(level.values) > 1 for level in one.levels)
+    return repeated and max(values) - min(values) <= NEGLIGIBLE * abs(statistics.median(values))
+
+
+def _chance(found: Trend, measure: Measure) -> str:
+    """What the belief rests on, and what forbids it where the votes alone would allow it."""
+    p = min(found.rising_p, found.falling_p)
+    said = f"n = {found.runs}, p = {p:.2g}"
+    if p > ALPHA + 1e-9 or found.rises or found.falls:
+        return said
+    return f"{said}, but repetitions differ by {measure.text(found.spread)} anyway"
+
+
+def _rest(record: Record, without: Collection[str]) -> str:
+    """Everything that the runs of one series must have in common, as text; machines are not mixed either."""
+    config = {**_DEFAULTS, **record.config}
+    # The instant of the fault follows from the interval.
+    kept = {key: value for key, value in config.items() if key not in without and key != "fault_at_s"}
+    kept["machine"] = f"{record.environment.host} ({record.environment.cores} cores)"
+    return json.dumps(kept, sort_keys=True)
+
+
+def _named(
+    gathered: Mapping[str, Mapping[Any, Sequence[float | None]]], by: str, among: Sequence[Any] | None
+) -> list[Series]:
+    """Series of two levels or more, each named by what tells it from the others, in order of that."""
+    known = {
+        rest: {at: tuple(value for value in values if value is not None) for at, values in levels.items()}
+        for rest, levels in gathered.items()
+        if len(levels) > 1 and not any(value is None for values in levels.values() for value in values)
+    }
+    rests = {rest: json.loads(rest) for rest in known}
+    keys = [
+        key for key in next(iter(rests.values()), {}) if len({json.dumps(each[key]) for each in rests.values()}) > 1
+    ]
+    found = []
+    for rest in sorted(known, key=lambda rest: [_sortable(rests[rest][key]) for key in keys]):
+        levels = known[rest]
+        order = sorted(levels) if among is None else [at for at in among if at in levels]
+        found.append(Series(by, _name(rests[rest], keys), tuple(Level(at, levels[at]) for at in order)))
+    return found
+
+
+def _name(config: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The parameters `keys` with their values; a fault in its own words."""
+    words = [fault_of(config)] if set(keys) & set(_FAULT) else []
+    return ", ".join([*words, *(f"{key} {_written(config[key])}" for key in keys if key not in _FAULT)])
+
+
+def _sortable(value: Any) -> tuple[bool, float, str]:
+    return (False, float(value), "") if _is_number(value) else (True, 0.0, json.dumps(value, sort_keys=True))
+
+
+def _written(value: Any) -> str:
+    return f"{value:,.10g}" if _is_number(value) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

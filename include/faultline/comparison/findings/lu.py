@@ -1,0 +1,122 @@
+"""Claims of the dynamic-topology paper: what its four mechanisms are worth.
+
+Source: Lu and others, *A performance optimization method based on dynamic topology for stream computing and its
+implementation in Storm* (Acta Electronica Sinica 48(5), 2020), section 6. Six nodes, Storm 1.1.0, means of 50 runs.
+
+6.1, fast word count (table 3, figure 13), tuples/s with the method and of Storm: 60,323 and 50,836 with 1-1-1 tasks
+(spout, split and count), 61,307 and 53,614 with 1-2-1, 64,535 and 60,312 with 1-2-2, 67,063 and as many with 1-4-6.
+So 17 % more at best, and nothing once there are enough tasks. 6.2, word count over a book with 1-2-4-1 tasks (figure
+15): the delay settles at 380 ms and 485 ms. 6.3, with a persistence that sleeps (figure 16): it stays at 380 ms, and
+grows without the queue. 6.4, overload (figure 17): replacement leaves no pause, each `rebalance` one of about 22 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from faultline.comparison.findings.compare import constant, direction, nothing, series_of, verdict
+from faultline.comparison.findings.finding import Claim, Outcome, Verdict
+from faultline.comparison.findings.measures import LATENCY, THROUGHPUT, Measure, faultless
+from faultline.records.record import Record
+
+BY = "mechanisms"
+NONE_AND_ALL = ("none", "all")
+
+
+def slowed(record: Record) -> bool:
+    """Whether the store was made slow on purpose."""
+    return bool((record.config.get("topology") or {}).get("persist_delay_ms"))
+
+
+def among(records: Sequence[Record], cases: Sequence[str]) -> list[Record]:
+    """Valid runs with one of these numbers of tasks, whose store was as fast as it is."""
+    return [one for one in faultless(records) if one.config.get("parallelism") in cases and not slowed(one)]
+
+
+def moves(records: Sequence[Record], measure: Measure, cases: Sequence[str], *, rises: bool) -> Outcome:
+    """The direction of a figure from no mechanism to all of them."""
+    return direction(series_of(among(records, cases), BY, measure.read, NONE_AND_ALL), measure, rises=rises)
+
+
+def stays(records: Sequence[Record], measure: Measure, cases: Sequence[str]) -> Outcome:
+    """Whether the figure is the same without and with all of them."""
+    return constant(series_of(among(records, cases), BY, measure.read, NONE_AND_ALL), measure)
+
+
+def costs_little(records: Sequence[Record], cases: Sequence[str]) -> Outcome:
+    """Whether the mechanisms cost nothing noticeable where there is no overload."""
+    return stays([one for one in records if one.metrics.sustained], LATENCY, cases)
+
+
+def queue_keeps_up(records: Sequence[Record]) -> Outcome:
+    """With a slow store, whether the lag grows without the delayed queue and stays with it."""
+    there = [one for one in faultless(records) if slowed(one) and one.metrics.sustained is not None]
+    with_queue: list[bool] = []
+    without: list[bool] = []
+    for one in there:
+        has = one.config[BY] == "all" or "delayed_persistence" in str(one.config[BY]).split("+")
+        (with_queue if has else without).append(bool(one.metrics.sustained))
+    if len(with_queue) < 2 or len(without) < 2:
+        return nothing("takes a slow store with and without the queue, each measured more than once")
+    said = (
+        f"lag stayed in {sum(with_queue)} of {len(with_queue)} runs with the queue, in {sum(without)} of "
+        f"{len(without)} without"
+    )
+    if all(with_queue) and not any(without):
+        return Verdict.AGREES, said
+    return Verdict.DISAGREES if not any(with_queue) or all(without) else Verdict.CANNOT_TELL, said
+
+
+def no_pause(records: Sequence[Record]) -> Outcome:
+    """Whether replacements leave at most one batch without computation, and stop-and-start leaves more."""
+    gaps: dict[str, list[float]] = {"replacement": [], "rebalance": []}
+    batches: list[float] = []
+    for one in faultless(records):
+        stages = one.metrics.stages
+        if stages is None or stages.gap_s is None:
+            continue
+        way = "rebalance" if "rebalance" in str(one.config[BY]).split("+") else "replacement"
+        gaps[way].append(stages.gap_s)
+        if way == "replacement" and stages.batch_s is not None:
+            batches.append(stages.batch_s)
+    if not gaps["replacement"] or not batches:
+        return nothing("no stage was replaced")
+    said = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
+    if gaps["rebalance"]:
+        said += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
+    return verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
+
+
+TOPOLOGY = (
+    Claim(
+        "Storm: all mechanisms together raise the throughput of the fast word count while tasks are few",
+        "6.1, figure 13 (a) and (b): by 17 %",
+        partial(moves, measure=THROUGHPUT, cases=("1-1-1", "1-2-1"), rises=True),
+    ),
+    Claim(
+        "Storm: with enough tasks they leave the throughput as it is",
+        "6.1, figure 13 (d)",
+        partial(stays, measure=THROUGHPUT, cases=("1-4-6",)),
+    ),
+    Claim(
+        "Storm: all together lower the latency of the word count over a book",
+        "6.2, figure 15: 485 to 380 ms",
+        partial(moves, measure=LATENCY, cases=("1-2-4-1",), rises=False),
+    ),
+    Claim(
+        "Storm: with a slow store latency stays flat with the delayed queue, and grows without it",
+        "6.3, figure 16",
+        queue_keeps_up,
+    ),
+    Claim(
+        "Storm: a stage is replaced without a pause",
+        "6.4, figure 17: none, against 22 s of `rebalance`",
+        no_pause,
+    ),
+    Claim(
+        "Storm: where nothing is overloaded they cost no noticeable latency",
+        "section 4.4, of the queue only",
+        partial(costs_little, cases=("1-1-1", "1-2-2", "1-2-4-1")),
+    ),
+)

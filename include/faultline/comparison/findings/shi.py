@@ -1,0 +1,278 @@
+"""Claims of the stock paper: input rates, and cores of the executors.
+
+Source: Shi and others, *System test framework of stream data for stock trading analysis scenario* (2020), section 3.3.
+Spark Streaming on five nodes with 20 cores, five repetitions. Its latency is the time in which nothing is computed
+(section 2.3: `non_compute_ms`); its execution time and tasks are those of the executors (`work.task_s`, `work.tasks`).
+
+What it says of rates (test 1, table 3: 5 minutes each). Finding 1, figure 3: latency rises with the rate, slowly
+while rates are low, strongly when they are high. Finding 2, figure 4: GC time and CPU rise as well, but at the
+highest rate the CPU is far from fully used (28.71 % on average). Finding 3: from 19.30 to 92.50 records/s all is stable
+(execution 8.5 s, GC 6 s), at 1,701.06 slightly more, at 46,071.31 execution takes a minute and latency 205 ms more:
+performance holds up to a threshold and drops beyond it; a batch may then take longer than the batch interval, and
+back pressure keeps the executors from running out of memory. Figure 5: tasks multiply from 3.97 to 19.3 records/s,
+hardly change after that, and fall at the highest rate.
+
+What it says of cores (test 2, table 4: 4 executors with 2, 4, 8, 16 cores for 2 minutes). Finding 1, figure 6: hardly
+any effect on throughput. Finding 2, figure 7: latency falls strongly, at 16 cores to a third of that at 2. Finding 3,
+figure 8: GC time rises, and CPU, to 31.05 % on average at 16 cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from faultline.comparison.capacity import holds
+from faultline.comparison.findings.compare import (
+    NEGLIGIBLE,
+    Series,
+    beyond,
+    constant,
+    direction,
+    nothing,
+    series_of,
+    verdict,
+)
+from faultline.comparison.findings.finding import Claim, Outcome, Verdict
+from faultline.comparison.findings.measures import (
+    CPU,
+    GC,
+    MACHINE,
+    NON_COMPUTE,
+    TASK_TIME,
+    TASKS,
+    THROUGHPUT,
+    Measure,
+    faultless,
+    valid,
+)
+from faultline.records.record import Record
+
+RATE, CORES = "rate", "executor_cores"
+# A machine that is busier than this on average has nothing left.
+FULLY_USED = 0.9
+# From 2 to 16 cores: eight times as many, a third of the latency.
+PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
+
+
+def along(records: Sequence[Record], by: str, measure: Measure, *, rises: bool) -> Outcome:
+    """The direction of a figure along one axis."""
+    found, said = direction(series_of(faultless(records), by, measure.read), measure, rises=rises)
+    return found, said + _oversubscribed(records)
+
+
+def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
+    """Whether the last step of the rate raises the figure more than all steps before it together, by more than the
+    repetitions of any rate differ."""
+    series = _rates(records, measure, 3)
+    if not series:
+        return nothing("takes three rates, each measured more than once")
+    answers, said = [], []
+    for one in series:
+        first, before, last = one.levels[0].median, one.levels[-2].median, one.levels[-1].median
+        spread = max(level.spread for level in one.levels)
+        surplus = (last - before) - (before - first)
+        answers.append(surplus > 0 if abs(surplus) > spread else None)
+        rates = f"{one.levels[0].at:,} to {one.levels[-2].at:,}/s, {one.levels[-1].at:,}/s"
+        said.append(
+            f"{measure.name} {measure.text(first)} to {measure.text(before)}, then {measure.text(last)} (at {rates}; "
+            f"repetitions differ by up to {measure.text(spread)})"
+        )
+    return verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said)
+
+
+def tasks_hardly_change(records: Sequence[Record]) -> Outcome:
+    """Tasks between the second rate and the last but one."""
+    series = [Series(one.by, one.name, one.levels[1:-1]) for one in _rates(records, TASKS, 4)]
+    return constant(series, TASKS) if series else nothing("takes four rates, each measured more than once")
+
+
+def tasks_fall_at_the_end(records: Sequence[Record]) -> Outcome:
+    """Tasks at the last two rates."""
+    series = [Series(one.by, one.name, one.levels[-2:]) for one in _rates(records, TASKS, 2)]
+    return direction(series, TASKS, rises=False) if series else nothing("takes two rates, each measured more than once")
+
+
+def not_fully_used(records: Sequence[Record], by: str) -> Outcome:
+    """The machine's CPU at the greatest value of an axis: engine, broker and generator share it here."""
+    there = faultless(records)
+    greatest = max((float(record.config[by]) for record in there), default=0.0)
+    shares = [MACHINE.read(record) for record in there if float(record.config[by]) == greatest]
+    known = [value for value in shares if value is not None]
+    if not known:
+        return nothing("no valid run")
+    said = (
+        f"at {greatest:,.10g} the machine is {min(known):.0%} to {max(known):.0%} busy, generator and broker included"
+    )
+    above = beyond(known, FULLY_USED)
+    return verdict(None if above is None else not above), f"{said} (n = {len(known)})"
+
+
+def threshold(records: Sequence[Record]) -> Outcome:
+    """Whether the lowest rates are sustained, and from some rate on none is; a single run tells nothing of its rate."""
+    held = sustained_rates(records)
+    if not held:
+        return nothing("no run tells whether its rate was sustained")
+    said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
+    clear = [answers[0] for answers in held.values() if len(answers) > 1 and len(set(answers)) == 1]
+    if True not in clear or False not in clear:
+        return Verdict.CANNOT_TELL, said
+    return verdict(clear == sorted(clear, reverse=True)), said
+
+
+def overload_is_survived(records: Sequence[Record]) -> Outcome:
+    """Whether executors outlived rates that were not sustained."""
+    there = [record for record in records if record.config.get("fault") == "none" and holds(record) is False]
+    lost = [record for record in records if any("executor" in why and "lost" in why for why in _control_losses(record))]
+    if not there and not lost:
+        return nothing("no rate was too high")
+    memory = [record.metrics.rss_mb.executors for record in there]
+    most = max((size for size in memory if size is not None), default=None)
+    said = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
+    said += "" if most is None else f"; executors held {most:,.0f} MB at most"
+    return verdict(False if lost else True if len(there) > 1 else None), said
+
+
+def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
+    """Latency at the most cores as a share of that at the fewest, for any two of their runs; the paper's cores differ
+    by a factor of eight."""
+    series = [
+        one
+        for one in series_of(faultless(records), CORES, NON_COMPUTE.read)
+        if all(len(level.values) > 1 and level.median > 0 for level in one.levels)
+    ]
+    if not series:
+        return nothing("takes two numbers of cores, each measured more than once")
+    ends = [(one.levels[0], one.levels[-1]) for one in series]
+    shares = [b / a for fewest, most in ends for a in fewest.values for b in most.values if a]
+    factor = min(float(most.at) / float(fewest.at) for fewest, most in ends)
+    said = f"{min(shares):.0%} to {max(shares):.0%} of the {NON_COMPUTE.name} with {factor:g} times the cores"
+    said += _oversubscribed(records)
+    if factor < PAPER_FACTOR:
+        return Verdict.CANNOT_TELL, f"{said}; the paper had {PAPER_FACTOR:g} times"
+    limit = PAPER_SHARE + NEGLIGIBLE
+    return verdict(True if max(shares) <= limit else False if min(shares) > limit else None), said
+
+
+def throughput_stays(records: Sequence[Record]) -> Outcome:
+    """Records committed per second, along the cores."""
+    found, said = constant(series_of(faultless(records), CORES, THROUGHPUT.read), THROUGHPUT)
+    return found, said + _oversubscribed(records)
+
+
+def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:
+    """Rate -> whether each run without a fault held it, by rate; runs that cannot tell are left out."""
+    held: dict[float, list[bool]] = {}
+    for record in records:
+        answer = holds(record)
+        if answer is not None and record.config.get("fault") == "none":
+            held.setdefault(float(record.config[RATE]), []).append(answer)
+    return dict(sorted(held.items()))
+
+
+def _rates(records: Sequence[Record], measure: Measure, fewest: int) -> list[Series]:
+    """Series of at least so many rates. What the search for the highest rate measured once is left out."""
+    found = []
+    for one in series_of(faultless(records), RATE, measure.read):
+        repeated = tuple(level for level in one.levels if len(level.values) > 1)
+        if len(repeated) >= fewest:
+            found.append(Series(one.by, one.name, repeated))
+    return found
+
+
+def _control_losses(record: Record) -> list[str]:
+    return [reason for reason in record.reasons if reason.startswith("fault-in-control")]
+
+
+def _oversubscribed(records: Sequence[Record]) -> str:
+    """A remark where executors had more cores than the machine, as the paper's had with 64 on 20."""
+    over = {float(record.config[CORES]) for record in valid(records) if record.environment.oversubscribed}
+    if not over:
+        return ""
+    return f"; oversubscribed at {', '.join(f'{value:g}' for value in sorted(over))} cores an executor"
+
+
+INPUT_RATE = (
+    Claim(
+        "Spark Streaming: the higher the rate, the larger the latency",
+        "3.3, test 1, finding 1, figure 3",
+        partial(along, by=RATE, measure=NON_COMPUTE, rises=True),
+    ),
+    Claim(
+        "Spark Streaming: latency rises little while rates are low, and much at the highest (205 ms more)",
+        "3.3, test 1, findings 1 and 3, figure 3",
+        partial(steepest_at_the_end, measure=NON_COMPUTE),
+    ),
+    Claim(
+        "Spark Streaming: the higher the rate, the more GC time",
+        "3.3, test 1, finding 2, figure 4",
+        partial(along, by=RATE, measure=GC, rises=True),
+    ),
+    Claim(
+        "Spark Streaming: the higher the rate, the more CPU",
+        "3.3, test 1, finding 2",
+        partial(along, by=RATE, measure=CPU, rises=True),
+    ),
+    Claim(
+        "Spark Streaming: at the highest rate the CPU is not fully used (28.71 % on average)",
+        "3.3, test 1, finding 2",
+        partial(not_fully_used, by=RATE),
+    ),
+    Claim(
+        "Spark Streaming: performance is stable up to a threshold of the rate, and drops beyond it",
+        "3.3, test 1, finding 3, table 3",
+        threshold,
+    ),
+    Claim(
+        "Spark Streaming: execution time grows little at first, and much at the highest rate (a minute more)",
+        "3.3, test 1, finding 3, table 3",
+        partial(steepest_at_the_end, measure=TASK_TIME),
+    ),
+    Claim(
+        "Spark Streaming: tasks hardly change between the second and the last but one rate",
+        "3.3, test 1, finding 3, figure 5",
+        tasks_hardly_change,
+    ),
+    Claim(
+        "Spark Streaming: tasks become fewer at the highest rate",
+        "3.3, test 1, finding 3, figure 5",
+        tasks_fall_at_the_end,
+    ),
+    Claim(
+        "Spark Streaming: a rate that is too high does not cost an executor, thanks to back pressure",
+        "3.3, test 1, finding 3",
+        overload_is_survived,
+    ),
+)
+EXECUTOR_CORES = (
+    Claim(
+        "Spark Streaming: the number of cores hardly changes the throughput",
+        "3.3, test 2, finding 1, figure 6",
+        throughput_stays,
+    ),
+    Claim(
+        "Spark Streaming: the more cores, the smaller the latency",
+        "3.3, test 2, finding 2, figure 7",
+        partial(along, by=CORES, measure=NON_COMPUTE, rises=False),
+    ),
+    Claim(
+        "Spark Streaming: with 16 cores instead of 2 the latency is a third",
+        "3.3, test 2, finding 2, figure 7",
+        a_third_of_the_latency,
+    ),
+    Claim(
+        "Spark Streaming: the more cores, the more GC time",
+        "3.3, test 2, finding 3, figure 8",
+        partial(along, by=CORES, measure=GC, rises=True),
+    ),
+    Claim(
+        "Spark Streaming: the more cores, the more CPU",
+        "3.3, test 2, finding 3",
+        partial(along, by=CORES, measure=CPU, rises=True),
+    ),
+    Claim(
+        "Spark Streaming: with the most cores the CPU is not fully used (31.05 % on average)",
+        "3.3, test 2, finding 3",
+        partial(not_fully_used, by=CORES),
+    ),
+)

@@ -1,0 +1,194 @@
+"""Nights of one nightly set: the baseline of a night, its verdicts, and what changed over many nights.
+
+A night is a series of its own: all records with one logical date, whenever they were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from faultline.comparison.compare import Compared, Row, compare_sides, sample_of, texts
+from faultline.comparison.compare import as_json as rows_of
+from faultline.comparison.selection import Side
+from faultline.comparison.statistics import LEAST
+from faultline.comparison.statistics.changes import change_points
+from faultline.comparison.statistics.comparison import Verdict
+from faultline.comparison.statistics.intervals import Interval, median_interval
+from faultline.records.metrics import Metric
+from faultline.records.summary import Entry
+
+
+@dataclass(frozen=True)
+class Night:
+    """All records of one logical date (ISO 8601), in order of attempt."""
+
+    date: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def day(self) -> str:
+        """The date without the time."""
+        return self.date[:10]
+
+    @cached_property
+    def valid(self) -> tuple[Entry, ...]:
+        """Those that are measured and believed."""
+        return tuple(entry for entry in self.entries if entry.status == "valid")
+
+    @property
+    def build(self) -> str | None:
+        """The software of the night: that of its newest valid record."""
+        return self.valid[-1].build if self.valid else None
+
+    @property
+    def surroundings(self) -> Mapping[str, str]:
+        """Host, versions and commit of the newest valid record."""
+        newest = self.valid[-1] if self.valid else None
+        return {} if newest is None else {**newest.surroundings, "commit": newest.commit or "", "build": newest.build}
+
+
+@dataclass(frozen=True)
+class NightVerdict:
+    """A night against its baseline. `compared` is None when there is no baseline; `problem` says why then."""
+
+    night: Night
+    baseline: tuple[Night, ...]
+    compared: Compared | None
+    problem: str = ""
+
+    @property
+    def worse(self) -> list[Row]:
+        """What became worse."""
+        return self.compared.of(Verdict.WORSE) if self.compared else []
+
+    def reasons(self) -> list[str]:
+        """A line for each figure that became worse: which, by how much, and how sure that is."""
+        if self.compared is None:
+            return []
+        said = [texts(row, self.compared.axes) for row in self.worse]
+        return [
+            f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p = {one['p']} ({one['cell']})"
+            for one in said
+        ]
+
+
+@dataclass(frozen=True)
+class Course:
+    """One figure of one configuration over nights: a median with its interval for each, and where the level changed.
+
+    `values`: None for a night without a valid record; `changes`: indices of the nights with which a level begins.
+    """
+
+    config_id: str
+    metric: Metric
+    dates: tuple[str, ...]
+    values: tuple[Interval | None, ...]
+    changes: tuple[int, ...]
+
+
+def nights_of(entries: Iterable[Entry]) -> list[Night]:
+    """The nights that the entries belong to, the oldest first; what has no logical date is in none."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.logical_date:
+            found.setdefault(entry.logical_date, []).append(entry)
+    return [Night(date, tuple(found[date])) for date in sorted(found)]
+
+
+def baseline_of(night: Night, nights: Sequence[Night], window: int) -> list[Night]:
+    """The nights that `night` is held against: of the `window` nights with a valid record before it those of one build,
+    the newest with enough repetitions of what `night` measured, so that a night which broke off hides no baseline;
+    else the newest of all. Builds are never averaged."""
+    before = [one for one in nights if one.date < night.date and one.valid][-window:] if window > 0 else []
+    wanted = {entry.config_id for entry in night.valid}
+
+    def of(build: str | None) -> list[Night]:
+        return [one for one in before if one.build == build]
+
+    def is_enough(build: str | None) -> bool:
+        there = Counter(entry.config_id for one in of(build) for entry in one.valid if entry.build == build)
+        # One that never gets a valid record with this build must not hide the others' baseline.
+        return min((there[config_id] for config_id in wanted & there.keys()), default=0) >= LEAST
+
+    builds = list(dict.fromkeys(one.build for one in reversed(before)))
+    return of(next(filter(is_enough, builds), builds[0])) if builds else []
+
+
+def judge_night(night: Night, nights: Sequence[Night], metrics: Sequence[Metric], window: int) -> NightVerdict:
+    """Holds a night against its baseline, cell by cell and metric by metric."""
+    baseline = baseline_of(night, nights, window)
+    if not night.valid:
+        return NightVerdict(night, tuple(baseline), None, f"{night.day}: no valid record")
+    if not baseline:
+        return NightVerdict(night, (), None, f"{night.day}: no earlier night to be held against")
+    build = baseline[-1].build
+    before = [entry for one in baseline for entry in one.valid if entry.build == build]
+    days = baseline[0].day if len(baseline) == 1 else f"{baseline[0].day} to {baseline[-1].day}"
+    after = [entry for entry in night.valid if entry.build == night.build]
+    compared = compare_sides(Side(days, tuple(before)), Side(night.day, tuple(after)), metrics)
+    few = sum(min(len(row.comparison.before), len(row.comparison.after)) < LEAST for row in compared.rows)
+    problem = f"{few} of {len(compared.rows)} figures have fewer than {LEAST} repetitions on a side" if few else ""
+    if not compared.rows:
+        problem = f"{night.day}: none of its configurations was measured in the nights before"
+    return NightVerdict(night, tuple(baseline), compared, problem)
+
+
+def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course:
+    """One figure over the nights. Nights without it, or with half of it censored, are left out of the levels."""
+    values: list[Interval | None] = []
+    for night in nights:
+        own = [one for one in night.valid if (one.config_id, one.build) == (config_id, night.build)]
+        sample = sample_of(own, metric.key)
+        interval = median_interval(sample)
+        if interval is None and len(sample) == 1 and not sample.censored[0]:
+            interval = Interval(sample.values[0], sample.values[0], sample.values[0])
+        values.append(interval)
+    known = [number for number, one in enumerate(values) if one is not None and math.isfinite(one.value)]
+    found = change_points([one.value for number in known if (one := values[number]) is not None])
+    dates = tuple(night.date for night in nights)
+    return Course(config_id, metric, dates, tuple(values), tuple(known[number] for number in found))
+
+
+def changes_of_surroundings(nights: Sequence[Night]) -> dict[str, str]:
+    """What was different from the night before, in a few words, by date: `pyspark 4.1.0 -> 4.2.0, host a -> b`."""
+    found: dict[str, str] = {}
+    known = [night for night in nights if night.valid]
+    for before, after in zip(known, known[1:], strict=False):
+        old, new = before.surroundings, after.surroundings
+        differing = [
+            f"{name} {old.get(name) or 'none'} -> {new.get(name) or 'none'}"
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ]
+        if differing:
+            found[after.date] = ", ".join(differing)
+    return found
+
+
+def summary(verdict: NightVerdict) -> str:
+    """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
+    if verdict.compared is None or not verdict.compared.rows:
+        return "nothing to compare"
+    counts = [(str(one), len(verdict.compared.of(one))) for one in Verdict]
+    days = [night.day for night in verdict.baseline]
+    against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{', '.join(f'{n} {name}' for name, n in counts if n)}; against {against}"
+
+
+def as_json(verdict: NightVerdict) -> dict[str, Any]:
+    """The verdict as it is kept beside the records."""
+    return {
+        "schema": 1,
+        "date": verdict.night.date,
+        "build": verdict.night.build,
+        "baseline": [night.date for night in verdict.baseline],
+        "summary": summary(verdict),
+        "problem": verdict.problem or None,
+        "reasons": verdict.reasons(),
+        "comparisons": rows_of(verdict.compared) if verdict.compared else [],
+    }

@@ -1,0 +1,1 @@
+"""What runs a workload, and the evidence that it leaves."""

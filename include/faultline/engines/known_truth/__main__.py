@@ -1,0 +1,122 @@
+"""The workload `known_truth` as a program, started and restarted by the workload supervisor.
+
+    python -m faultline.engines.known_truth --config FILE faultline-run=<attempt>
+
+FILE is the attempt's workload_config.json. Exit codes: 0 the stop file appeared and all was emitted;
+1 Kafka or a file failed; 2 the configuration was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.journal import read_journal
+from faultline.engines.known_truth.course import Run, lay_out
+from faultline.engines.known_truth.engine import Engine
+from faultline.engines.known_truth.kafka import KafkaTransport
+from faultline.engines.known_truth.traces import FileTraces, restore
+from faultline.experiment.workloads.known_truth_script import parse_script
+
+
+class MonotonicClock:
+    """The monotonic clock, which all processes of a host share."""
+
+    def now_ns(self) -> int:
+        """The present."""
+        return time.monotonic_ns()
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Sleeps."""
+        time.sleep(max(0, duration_ns) / 1e9)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one incarnation; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="faultline.engines.known_truth", description="The engine with known truth.")
+    parser.add_argument("--config", type=Path, required=True, help="workload_config.json of the attempt")
+    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    options = parser.parse_args(arguments)
+    try:
+        live(json.loads(options.config.read_text(encoding="utf-8")))
+    except ConfigError as error:
+        print(f"known_truth: ConfigError: {error}", file=sys.stderr)
+        return 2
+    except FaultlineError as error:
+        print(f"known_truth: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def live(config: dict[str, Any]) -> None:
+    """One incarnation from its start to the stop file."""
+    script, run = parse_script(config["truth"] or {}), Run.from_mapping(config)
+    starts = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "start"]
+    incarnation = max(0, len(starts) - 1)
+    checkpoint, stop_file = Path(config["checkpoint"]), Path(config["stop_file"])
+    restored = restore(checkpoint)
+    traces = FileTraces(
+        checkpoint=checkpoint,
+        spark_logs=Path(config["spark_logs"]),
+        listener_log=Path(config["listener_log"]),
+        incarnation=incarnation,
+        topic=config["input_topic"],
+        partitions=run.partitions,
+    )
+    traces.say(f"incarnation {incarnation} goes on after batch {restored.batch}")
+    begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
+    transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
+    engine = Engine(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
+    t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
+    if t0_mono_ns is not None:
+        killed_ns = _killed_at_ns(config, run, t0_mono_ns) if incarnation else None
+        if killed_ns is not None:
+            traces.say(f"was killed {killed_ns / 1e9:.3f} s after T0; now it is {_since_s(t0_mono_ns):.3f} s after T0")
+        course = lay_out(script, run, killed_ns)
+        # Nothing of the preparation is looked at again: no pause of the collector at a scripted instant.
+        gc.collect()
+        gc.freeze()
+        engine.follow(course, t0_mono_ns, stateless=script.nothing_to_load, restarted=incarnation > 0)
+    transport.close()
+    traces.end()
+    traces.say("ends as it was asked to")
+
+
+def _gate(path: Path) -> Callable[[], int | None]:
+    def opened() -> int | None:
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8"))["t0_mono_ns"])
+        except FileNotFoundError:
+            return None
+
+    return opened
+
+
+def _killed_at_ns(config: dict[str, Any], run: Run, t0_mono_ns: int) -> int | None:
+    """When the kill was delivered, in ns after T0: by the conductor's journal, else as planned.
+
+    A death that nobody planned counts from the supervisor's exit line. None when it came before T0.
+    """
+    delivered = [line for line in read_journal(Path(config["conductor_journal"])) if line.get("event") == "delivered"]
+    if delivered:
+        return int(delivered[-1]["mono_ns"]) - t0_mono_ns
+    if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
+        return run.fault_at_ns
+    exits = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "exit"]
+    after_ns = int(exits[-1]["mono_ns"]) - t0_mono_ns if exits else -1
+    return after_ns if after_ns > 0 else None
+
+
+def _since_s(t0_mono_ns: int) -> float:
+    return (time.monotonic_ns() - t0_mono_ns) / 1e9
+
+
+if __name__ == "__main__":
+    sys.exit(main())

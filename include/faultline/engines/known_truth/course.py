@@ -1,0 +1,276 @@
+"""The course of a scripted run: when each record is emitted, and when each commit covers how many.
+
+It is a pure function of script, run and t0. The engine follows it, and the truth is read off it. All
+instants are integer nanoseconds after T0. Records are numbered 0, 1, … as the generator's schedule
+has them; record k lies in partition k mod `partitions`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from faultline.base.errors import ConfigError
+from faultline.experiment.workloads.known_truth_script import SLOW_EVERY, WOBBLE, Script
+from generators.pacing import Schedule
+
+Ints = npt.NDArray[np.int64]
+NS = 1_000_000_000
+MS = 1_000_000
+# After the commit of the replay the grid goes on at its first instant that is at least this far away.
+GUARD_NS = 50 * MS
+# Where in its second the backlog of the style `record` is worked off, well away from both of its ends.
+MIDDLE_NS = NS // 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the course needs to know of the run, besides the script."""
+
+    rate: float
+    warmup_s: float
+    duration_s: float
+    interval_s: float
+    partitions: int
+    fault_at_s: float | None
+
+    @classmethod
+    def from_mapping(cls, config: Mapping[str, Any]) -> Self:
+        """From `workload_config.json`. Raises ConfigError naming the key that is missing."""
+        try:
+            return cls(
+                rate=float(config["rate"]),
+                warmup_s=float(config["warmup_s"]),
+                duration_s=float(config["duration_s"]),
+                interval_s=float(config["trigger_s"]),
+                partitions=int(config["partitions"]),
+                fault_at_s=None if config["fault_at_s"] is None else float(config["fault_at_s"]),
+            )
+        except KeyError as error:
+            raise ConfigError(f"{error.args[0]}: missing in workload_config.json; clear the whole run") from None
+
+    @property
+    def end_s(self) -> float:
+        """Seconds after T0 at which the generator's schedule and the measured window end."""
+        return self.warmup_s + self.duration_s
+
+    @property
+    def fault_at_ns(self) -> int | None:
+        """The planned t0 after T0."""
+        return None if self.fault_at_s is None else _ns(self.fault_at_s)
+
+    @property
+    def interval_ns(self) -> int:
+        """The grid of commits."""
+        return _ns(self.interval_s)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One commit: planned, committed, and how many records of the schedule it covers in all."""
+
+    planned_ns: int
+    commit_ns: int
+    upto: int
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The instants of the fault that the script plants, after T0."""
+
+    t0_ns: int
+    launch_ns: int
+    loaded_ns: int
+    replayed_ns: int
+
+    @classmethod
+    def of(cls, script: Script, t0_ns: int) -> Self:
+        """The outage of a kill that was delivered at `t0_ns`."""
+        launch = t0_ns + _ns(script.redeploy_s)
+        loaded = launch + _ns(script.load_s)
+        return cls(t0_ns, launch, loaded, loaded + _ns(script.replay_s))
+
+    @property
+    def length_ns(self) -> int:
+        """From t0 to the commit of what the broker held at t0."""
+        return self.replayed_ns - self.t0_ns
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How often a record is emitted, and as what count."""
+
+    copies: int = 1
+    counted: int = 1
+
+
+PLAIN = Treatment()
+
+
+@dataclass(frozen=True)
+class Course:
+    """due_ns, emit_ns: shape (records,). rows: in order of time. treated: the records that are not PLAIN."""
+
+    due_ns: Ints
+    emit_ns: Ints
+    rows: tuple[Row, ...]
+    outage: Outage | None
+    treated: Mapping[int, Treatment]
+
+    def due(self, at_ns: int) -> int:
+        """Records due at or before an instant."""
+        return int(np.searchsorted(self.due_ns, at_ns, side="right"))
+
+    def treatment(self, number: int) -> Treatment:
+        """What happens to record `number`."""
+        return self.treated.get(number, PLAIN)
+
+
+def lay_out(script: Script, run: Run, t0_ns: int | None) -> Course:
+    """The course of a run whose engine is killed at `t0_ns` after T0, or never."""
+    schedule = Schedule.over(run.rate, run.end_s)
+    due = schedule.due_array(0, 1, schedule.count)
+    outage = None if t0_ns is None else Outage.of(script, t0_ns)
+    lay = _batches if script.style == "batch" else _records
+    emit, rows = lay(script, run, due, outage)
+    return Course(due, emit, rows, outage, treated(script, run, due))
+
+
+def treated(script: Script, run: Run, due_ns: Ints) -> dict[int, Treatment]:
+    """The mistreated records by number, chosen by seed among those due in the measured window, after any fault.
+
+    Before the fault they would bend the baseline. Raises ConfigError when there are too few to choose from.
+    """
+    begin_s = run.warmup_s if run.fault_at_s is None else run.fault_at_s
+    first, last = np.searchsorted(due_ns, [_ns(begin_s), _ns(run.end_s)]).tolist()
+    if script.mistreated > last - first:
+        raise ConfigError(f"truth.lost: {script.mistreated} records to mistreat, but only {last - first}; use fewer")
+    chosen = random.Random(script.seed).sample(range(first, last), script.mistreated)
+    kinds = [(script.lost, Treatment(copies=0)), (script.overcounted, Treatment(counted=2))]
+    kinds.append((script.reemitted, Treatment(copies=2)))
+    treatments = [treatment for number, treatment in kinds for _ in range(number)]
+    return dict(zip(chosen, treatments, strict=True))
+
+
+def _batches(script: Script, run: Run, due: Ints, outage: Outage | None) -> tuple[Ints, tuple[Row, ...]]:
+    """Style `batch`: what is due at a grid instant is emitted, then committed, one latency later."""
+    total, step = len(due), run.interval_ns
+
+    def due_at(at_ns: int) -> int:
+        return int(np.searchsorted(due, at_ns, side="right"))
+
+    def regular(index: int, upto: int) -> Row:
+        at = index * step
+        return Row(at, at + round((script.latency_ms + script.wobble_ms(index)) * MS), upto)
+
+    rows: list[Row] = []
+    late: list[int] = []  # how much later than its commit a batch is emitted
+    index = 1
+    while not rows or rows[-1].upto < total:
+        row = regular(index, due_at(index * step))
+        if outage is not None and row.commit_ns > outage.t0_ns:
+            break
+        rows.append(row)
+        late.append(0)
+        index += 1
+    if outage is not None:
+        held = due_at(outage.t0_ns)
+        rows.append(Row(outage.loaded_ns, outage.replayed_ns, held))
+        late.append(0)
+        first = (outage.replayed_ns + GUARD_NS) // step + 1
+        behind = _behind(script, outage, held, due_at)
+        number = 1
+        while rows[-1].upto < total:
+            index = first + number - 1
+            row = regular(index, behind(number, index * step))
+            slow = script.recovers and 1 < number - script.catchup_bins <= 1 + script.slow_bins
+            rows.append(row)
+            late.append(round(script.slow_ms * MS) if slow else 0)
+            number += 1
+    sizes = np.diff([0, *(row.upto for row in rows)])
+    emit = np.repeat(np.array([row.commit_ns + delay for row, delay in zip(rows, late, strict=True)]), sizes)
+    # A batch that would take nothing is not planned, but for the replay, which is always committed.
+    kept = [row for row, size in zip(rows, sizes.tolist(), strict=True) if size or _is_replay(row, outage)]
+    return emit.astype(np.int64), tuple(kept)
+
+
+def _behind(script: Script, outage: Outage, held: int, due_at: Callable[[int], int]) -> Callable[[int, int], int]:
+    """How far the n-th batch (from 1) after the replay gets, planned at an instant."""
+
+    def upto(number: int, at_ns: int) -> int:
+        if not script.recovers:
+            return due_at(at_ns - outage.length_ns)
+        backlog = due_at(at_ns) - held
+        share = min(number, script.catchup_bins + 1)
+        return held + backlog * share // (script.catchup_bins + 1)
+
+    return upto
+
+
+def _is_replay(row: Row, outage: Outage | None) -> bool:
+    return outage is not None and row.commit_ns == outage.replayed_ns
+
+
+def _records(script: Script, run: Run, due: Ints, outage: Outage | None) -> tuple[Ints, tuple[Row, ...]]:
+    """Style `record`: each record is emitted one latency after its production; commits take what is emitted."""
+    wobble = np.array(WOBBLE)[(due // NS) % len(WOBBLE)] * script.spread_ms
+    emit: Ints = due + np.round((script.latency_ms + wobble) * MS).astype(np.int64)
+    if outage is not None:
+        emit = _delayed(script, due, emit, outage)
+    reached = np.maximum.accumulate(emit)
+    rows: list[Row] = []
+
+    def commit(planned_ns: int, at_ns: int) -> None:
+        upto = int(np.searchsorted(reached, at_ns, side="right"))
+        if upto > (rows[-1].upto if rows else 0) or planned_ns < at_ns:  # the replay is always committed
+            rows.append(Row(planned_ns, at_ns, upto))
+
+    at = run.interval_ns
+    while not rows or rows[-1].upto < len(due):
+        if outage is not None and outage.t0_ns < at <= outage.t0_ns + run.interval_ns:
+            commit(outage.loaded_ns, outage.replayed_ns)
+            at = ((outage.replayed_ns + GUARD_NS) // run.interval_ns + 1) * run.interval_ns
+            outage = None
+        commit(at, at)
+        at += run.interval_ns
+    return emit, tuple(rows)
+
+
+def _delayed(script: Script, due: Ints, normal: Ints, outage: Outage) -> Ints:
+    """The emissions of the style `record` with an outage between them."""
+    emit = normal.copy()
+    waiting = normal > outage.t0_ns
+    later = due > outage.t0_ns
+    emit[waiting & ~later] = outage.replayed_ns
+    if not script.recovers:
+        emit[later] = normal[later] + outage.length_ns
+        return emit
+    back_ns, healthy_ns = lag_back(script, outage)
+    backlog = np.nonzero(later & (normal < back_ns))[0]
+    # Half of the backlog goes out evenly, the other half at once: until then the lag is far out of band.
+    half = len(backlog) // 2
+    steps = (back_ns - outage.replayed_ns) * np.arange(1, half + 1) // (half + 1)
+    emit[backlog[:half]] = outage.replayed_ns + steps
+    emit[backlog[half:]] = back_ns
+    slow_ns = round(script.slow_ms * MS)
+    slow = later & (normal >= healthy_ns) & (normal + slow_ns < healthy_ns + script.slow_bins * NS - GUARD_NS)
+    slow[np.arange(len(due)) % SLOW_EVERY != 0] = False
+    emit[slow] += slow_ns
+    return emit
+
+
+def lag_back(script: Script, outage: Outage) -> tuple[int, int]:
+    """Style `record`: when the backlog is worked off, and the end of the second in which it is."""
+    second = outage.replayed_ns // NS
+    if script.catchup_bins == 0:
+        return outage.replayed_ns, (second + 1) * NS
+    return (second + script.catchup_bins) * NS + MIDDLE_NS, (second + script.catchup_bins + 1) * NS
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * NS)

@@ -1,0 +1,172 @@
+"""Reads a Structured Streaming checkpoint on disk: which batches committed, when, and how large the state is.
+
+The files are Spark's own truth: `offsets/<batch>` is written when a batch is planned, and
+`commits/<batch>` when it is done, so their modification times are the instants of both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import InfrastructureError
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """One committed batch; times in ns since the epoch, end offsets by partition (exclusive)."""
+
+    lineage: int
+    batch: int
+    planned_wall_ns: int
+    committed_wall_ns: int
+    end_offsets: dict[str, int]
+    # Where a lineage began that did not begin at the start; on its first batch only.
+    start_offsets: dict[str, int] | None = None
+
+
+def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[CommittedBatch]:
+    """The committed batches above `after`, in order; empty before the first commit."""
+    found = []
+    for commit in _numbered(checkpoint / "commits"):
+        if int(commit.name) <= after:
+            continue
+        offsets = checkpoint / "offsets" / commit.name
+        try:
+            ends = read_offsets(offsets)
+            planned, committed = offsets.stat().st_mtime_ns, commit.stat().st_mtime_ns
+        except (OSError, ValueError):
+            continue  # purged, or being renamed into place: the next look sees it
+        found.append(CommittedBatch(lineage, int(commit.name), planned, committed, ends))
+    return found
+
+
+def last_commit_ns(checkpoint: Path) -> int:
+    """When a batch was committed last, in ns since the epoch; 0 before the first commit."""
+    commits = _numbered(checkpoint / "commits")
+    return commits[-1].stat().st_mtime_ns if commits else 0
+
+
+def latest_offsets(checkpoint: Path) -> dict[str, int]:
+    """End offsets of the newest committed batch; before the first, where the query began, or nothing."""
+    for commit in reversed(_numbered(checkpoint / "commits")):
+        try:
+            return read_offsets(checkpoint / "offsets" / commit.name)
+        except (OSError, ValueError):
+            continue
+    # A query that began at the end of its input has nothing to commit.
+    return initial_offsets(checkpoint) or {}
+
+
+def read_offsets(path: Path) -> dict[str, int]:
+    """End offsets by partition of the first source in an offset-log file (version line, metadata, sources)."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) < 3:
+        raise ValueError(f"{path}: not a complete offset log")
+    source = json.loads(lines[2])
+    if isinstance(source.get("offset"), int):  # events that the engine numbers itself, in one row
+        return {"0": source["offset"]}
+    ends = next(iter(source.values()))
+    return {str(partition): int(offset) for partition, offset in ends.items()}
+
+
+def covers(committed: dict[str, int], wanted: dict[str, int]) -> bool:
+    """Whether `committed` has reached `wanted` on every partition."""
+    return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
+
+
+def initial_offsets(checkpoint: Path) -> dict[str, int] | None:
+    """Where the query's only Kafka source began, as Spark noted it; None when it did not get to that."""
+    try:
+        # A zero byte and a version stand before the JSON text.
+        text = (checkpoint / "sources" / "0" / "0").read_text(encoding="utf-8").split("\n", 1)[1]
+        ends = next(iter(json.loads(text).values()))
+        return {str(partition): int(offset) for partition, offset in ends.items()}
+    except (OSError, ValueError, IndexError, StopIteration, AttributeError):
+        return None
+
+
+def batches_document(checkpoint: Path, given_up: Path | None = None, *, method: str = "batch") -> dict[str, Any]:
+    """What the harvest stores as `batches.json`: the batches of all lineages, those `given_up` first.
+
+    `given_up` holds a folder each, named by the lineage's number. `method` tells how latency is read.
+    """
+    older = [] if given_up is None else _numbered(given_up)
+    batches: list[CommittedBatch] = []
+    for number, folder in enumerate([*older, checkpoint]):
+        found = committed_batches(folder, lineage=number)
+        if number and found:
+            start = initial_offsets(folder)
+            if start is None:
+                raise InfrastructureError(f"{folder}: lineage {number} does not say where it started; measure again")
+            found[0] = replace(found[0], start_offsets=start)
+        batches += found
+    return {"method": method, "batches": [asdict(batch) for batch in batches], "reached": latest_offsets(checkpoint)}
+
+
+def give_up(checkpoint: Path, target: Path) -> None:
+    """Keeps the logs of a lineage in `target`, with the times of their files, and deletes its checkpoint."""
+    target.mkdir(parents=True)
+    for name in ("offsets", "commits", "sources"):
+        if (checkpoint / name).is_dir():
+            shutil.copytree(checkpoint / name, target / name)  # copies times, too
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def state_document(checkpoint: Path) -> dict[str, Any]:
+    """Sizes of the newest snapshot and the changelog after it, and when each snapshot was uploaded.
+
+    {"snapshot_bytes", "changelog_bytes", "snapshots": [{"operator", "partition", "store", "version", "wall_ns"}]};
+    bytes are what a recovery would read: the snapshots' archives and the table files that they refer to.
+    """
+    snapshot_bytes = changelog_bytes = 0
+    snapshots = []
+    for operator, partition, store in _stores(checkpoint / "state"):
+        # The in-memory store has names of its own for both: `snapshot` and `delta`.
+        archives = sorted(_files(store, ".zip", ".snapshot"), key=_version)
+        name = "" if store == partition else store.name
+        where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
+        snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
+        newest = archives[-1] if archives else None
+        if newest:
+            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ".zip" else 0)
+        base = _version(newest) if newest else 0
+        changes = _files(store, ".changelog", ".delta")
+        changelog_bytes += sum(path.stat().st_size for path in changes if _version(path) > base)
+    return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
+
+
+def _stores(state: Path) -> Iterator[tuple[Path, Path, Path]]:
+    """(operator, partition, store): a join keeps several stores in a partition, each in a folder of its own."""
+    for operator in _numbered(state):
+        for partition in _numbered(operator):
+            yield operator, partition, partition
+            for store in sorted(partition.iterdir()):
+                if store.is_dir():
+                    yield operator, partition, store
+
+
+def _files(store: Path, *suffixes: str) -> list[Path]:
+    return [path for suffix in suffixes for path in store.glob(f"[0-9]*{suffix}")]
+
+
+def _version(path: Path) -> int:
+    """The state version in names such as 25.zip and 25_<unique id>.changelog."""
+    return int(path.name.split(".")[0].split("_")[0])
+
+
+def _table_bytes(archive: Path) -> int:
+    with zipfile.ZipFile(archive) as content:
+        metadata = json.loads(content.read("metadata").decode().split("\n", 1)[1])
+    return sum(int(table["sizeBytes"]) for table in metadata["sstFiles"])
+
+
+def _numbered(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))

@@ -1,0 +1,83 @@
+"""The driver's logs: lost tasks, and connections to the broker that broke.
+
+One file an incarnation of the driver, `spark-logs/driver-<incarnation>.log`, in the run's log4j2 pattern
+`instant level [thread] logger: message`; the program's own output and stack traces stand between and are
+passed over. A thread's name may itself hold brackets. The Kafka client words a broken connection in
+several ways, by what it was doing at the time; lines about a bootstrap entry (node ids below 0) count only
+where they cannot mean that an idle connection was given up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.analysis.raw_files import spark_instant_ns
+
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
+# A streaming query's tasks carry its id and batch before the message.
+_LOST = re.compile(r"^(?:\[[^\]]*\] )*Lost task \d+\.\d+ in stage ")
+_DISCONNECT = re.compile(
+    r"\bNode \d+ disconnected\b"
+    r"|\bConnection to node -?\d+ .*could not be established"
+    r"|\bBootstrap broker .* disconnected\b"
+    r"|\bCancelled in-flight .* due to node -?\d+ being disconnected"
+    r"|\bDisconnecting from node -?\d+ due to\b"
+    r"|\bMetadata update failed\b"
+    r"|\bDisconnectException\b"
+)
+# Looked for first, because most lines of a log hold none of them and a regular expression costs more.
+_HINTS = ("Lost task", "isconnect", "could not be established", "Metadata update failed")
+_LONGEST = 160
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of interest; `text` is `logger: message`, shortened."""
+
+    wall_ns: int
+    file: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DriverEvents:
+    """What the driver's incarnations logged, by kind, in order of time."""
+
+    lost_tasks: tuple[LogLine, ...] = ()
+    disconnects: tuple[LogLine, ...] = ()
+
+
+def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
+    """The events of one log; lines of any other form are passed over."""
+    lost: list[LogLine] = []
+    disconnects: list[LogLine] = []
+    for line in lines:
+        if not any(hint in line for hint in _HINTS):
+            continue
+        match = _LINE.match(line.rstrip("\n"))
+        if match is None:
+            continue
+        instant, logger, message = match.groups()
+        if _LOST.match(message):
+            kind = lost
+        elif _DISCONNECT.search(message):
+            kind = disconnects
+        else:
+            continue
+        kind.append(LogLine(spark_instant_ns(instant), file, f"{logger}: {message}"[:_LONGEST]))
+    return DriverEvents(tuple(lost), tuple(disconnects))
+
+
+def read_driver_logs(directory: Path) -> DriverEvents:
+    """Events of `directory`/driver-*.log, all incarnations together; empty without logs."""
+    parsed = []
+    for path in sorted(directory.glob("driver-*.log")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            parsed.append(parse_driver_log(lines, path.name))
+    return DriverEvents(
+        tuple(sorted((item for one in parsed for item in one.lost_tasks), key=lambda item: item.wall_ns)),
+        tuple(sorted((item for one in parsed for item in one.disconnects), key=lambda item: item.wall_ns)),
+    )

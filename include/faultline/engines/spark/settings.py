@@ -1,0 +1,213 @@
+"""Spark's programs and settings for the workloads and for the harvest.
+
+`engine_settings` are part of the build's identity: records measured under other engine settings
+are never averaged with these.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.attempt import Attempt
+from faultline.base.settings import HOST, Settings
+from faultline.cluster.class_data import archive_option
+from faultline.experiment.config import Configuration
+from faultline.experiment.workloads import topology
+from faultline.experiment.workloads.base import is_paced
+
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
+MEMORY = f"{_STATE}.HDFSBackedStateStoreProvider"
+DRIVER_MEMORY_MB = 768
+# Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
+LOCAL_MASTER = "local[2]"
+# Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
+EXTRA_BATCHES = 200
+# A batch without any work takes longer: planning, and two files to sync.
+SHORTEST_BATCH_S = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Spark runs for a workload.
+
+    `program`: of spark_jobs/, without suffix; None: the workload is no Spark program. `tuples`: what the harvest takes
+    for a tuple. `method`: how a tuple's batch and first output are found (docs/metrics.md). `streams`: of the stock
+    exchange, which are its input. `stateful`: real-time mode has to be told to take it all the same.
+    """
+
+    program: str | None
+    tuples: str
+    method: str = "batch"
+    streams: tuple[str, ...] = ()
+    stateful: bool = True
+
+    @property
+    def event_time(self) -> bool:
+        """Whether records have an event time, and can be late."""
+        return bool(self.streams)
+
+
+JOBS: dict[str, Job] = {
+    "word_count": Job("word_count", "words"),
+    "word_count_python": Job("word_count", "words"),
+    "pi": Job("pi", "pi", method="id", stateful=False),
+    "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
+    "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
+    "nexmark": Job("nexmark_query", "nexmark"),
+    "topology": Job("topology", "ranked_words", method="rank"),
+    "known_truth": Job(None, "id"),
+}
+
+
+# Java compiles no method of more than 8,000 bytes of code, and making events would be one: above the limit Spark takes
+# smaller ones. Sessions of one partition of the input are merged before they are sent to where their state is, and what
+# goes to Python goes in pieces that are worth a call.
+NEXMARK_SETTINGS = {
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Counting rows costs a look-up for each that is written, and no figure of Nexmark is a number of rows.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+}
+
+
+def engine_settings() -> dict[str, str]:
+    """Settings that are the same for every configuration of the workloads."""
+    return {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.driver.memory": f"{DRIVER_MEMORY_MB}m",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        # The driver plans while the executors start; the program itself waits for all of them.
+        "spark.scheduler.minRegisteredResourcesRatio": "0.0",
+    }
+
+
+def configured_settings(config: Configuration) -> dict[str, str]:
+    """Settings that follow from the configuration."""
+    changelog = config.commit_mode == "aligned-changelog"
+    interval_s = config.checkpoint_interval_s if is_paced(config) else SHORTEST_BATCH_S
+    batches = math.ceil((config.warmup_s + config.duration_s) / interval_s)
+    settings = {
+        "spark.cores.max": str(config.executors * config.executor_cores),
+        "spark.executor.cores": str(config.executor_cores),
+        "spark.executor.memory": f"{config.executor_memory_mb}m",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
+        # The batch boundaries are evidence: none of the measured run may be purged before the harvest.
+        "spark.sql.streaming.minBatchesToRetain": str(batches + EXTRA_BATCHES),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(changelog).lower(),
+    }
+    if config.state_store == "memory":
+        settings["spark.sql.streaming.stateStore.providerClass"] = MEMORY
+    if config.workload == "nexmark":
+        settings |= NEXMARK_SETTINGS
+    if config.workload == "topology":
+        settings |= topology.engine_settings(config)
+    if changelog:
+        # Batches without a schedule have no interval to count with: the maintenance's own makes the snapshots.
+        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s)) if is_paced(config) else 1
+        settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)
+        settings["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{round(config.snapshot_interval_s * 1000)}ms"
+    if config.commit_mode == "unaligned" and JOBS[config.workload].stateful:
+        # Spark 4.2 lists no operator with state for real-time mode; it runs them, but their outputs wait for the batch.
+        settings["spark.sql.streaming.realTimeMode.allowlistCheck"] = "false"
+    return settings
+
+
+def loopback_settings() -> dict[str, str]:
+    """The driver listens on loopback only, also when the host has other addresses."""
+    return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+
+
+def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
+    """Everything the workload's spark-submit is told with --conf."""
+    # The attempt's id in an executor's command line is what the guard rails look for.
+    options = f'{mark_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
+    if not config.planned_faults():
+        # Where something is broken, processes start as everybody's do: their start is part of what is measured.
+        options = f"{options} {archive_option(settings)}".rstrip()
+    return {
+        **engine_settings(),
+        **configured_settings(config),
+        **loopback_settings(),
+        "spark.ui.port": str(ui_port),
+        "spark.executorEnv.PYTHONPATH": str(settings.root / "spark_jobs"),
+        "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": options,
+    }
+
+
+def mark_option(attempt: str) -> str:
+    """The JVM option by which `processes_with_token` knows a process of the attempt."""
+    return f"-Dfaultline.run={attempt}"
+
+
+def logging_option(settings: Settings) -> str:
+    """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
+    return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
+
+
+def batch_settings(settings: Settings, *, large: bool = False, attempt: str | None = None) -> dict[str, str]:
+    """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler.
+
+    A job for an `attempt` bears its mark, so that whoever closes the attempt finds it when its task was killed.
+    """
+    options = [] if large else ["-XX:TieredStopAtLevel=1"]
+    options += [mark_option(attempt)] if attempt else []
+    options += [logging_option(settings), archive_option(settings)]
+    return {
+        **loopback_settings(),
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": str(large).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
+    }
+
+
+def spark_environment(settings: Settings) -> dict[str, str]:
+    """Environment of every spark-submit: this environment's programs, the Java of this installation."""
+    from faultline.cluster.java import find_java
+
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "JAVA_HOME": str(find_java(settings.home / "java.json").home),
+        "SPARK_CONF_DIR": str(settings.spark_conf),
+        "SPARK_LOCAL_IP": HOST,
+        # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.
+        "PYTHONPATH": str(settings.root / "spark_jobs"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def kafka_jars(settings: Settings) -> str:
+    """Comma-separated jars of Spark's Kafka connector, for --jars."""
+    return ",".join(str(path) for path in sorted((settings.jars / "spark-kafka").glob("*.jar")))
+
+
+def workload_program(settings: Settings, config: Configuration) -> Path:
+    """The Spark program of the configuration's workload, which must have one."""
+    name = JOBS[config.workload].program
+    assert name is not None, config.workload
+    return program(settings, name)
+
+
+def program(settings: Settings, name: str) -> Path:
+    """The Spark program `name` of this project."""
+    return settings.root / "spark_jobs" / f"{name}.py"
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

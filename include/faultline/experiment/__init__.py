@@ -1,0 +1,1 @@
+"""What is measured: the configuration of one experiment, and matrices of them."""

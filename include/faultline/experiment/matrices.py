@@ -1,0 +1,341 @@
+"""The matrices that stand ready: their axes, and for each preset the values that a form starts from.
+
+`smoke` is one short cell that shows that everything runs. `default` fits two cores and half an hour (`recovery`:
+an hour; `nexmark`, with 72 experiments: three). `paper` holds the values of the papers as far as their texts give
+them; docs/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
+tolerance); Shi and others 2020 (stock trading).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import Configuration, suggest
+from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
+from faultline.experiment.workloads.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
+from faultline.experiment.workloads.topology import DEFAULTS as TOPOLOGY_DEFAULTS
+
+# Of a cell, till it is given up; a form may say otherwise.
+MOST_MEASUREMENTS = 3
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """One matrix: `axes` are field names; a preset maps each axis to its values, other fields to one value."""
+
+    name: str
+    title: str
+    text: str
+    axes: tuple[str, ...]
+    presets: Mapping[str, Mapping[str, Any]]
+    # Whether a search for the highest sustained rate can follow.
+    search: bool = False
+
+    def values(self, preset: str) -> dict[str, Any]:
+        """What `preset` sets. Raises ConfigError for one that the matrix does not have."""
+        if preset not in self.presets:
+            raise ConfigError(f"preset: {preset!r} is not known{suggest(preset, self.presets)}")
+        return {"repetitions": 1, "controls": 0, **self.presets[preset]}
+
+    def complete(self, preset: str) -> dict[str, Any]:
+        """Every parameter under `preset`: its values over the configuration's defaults."""
+        return {name: field.default for name, field in Configuration.model_fields.items()} | self.values(preset)
+
+    def resolve(self, params: Mapping[str, Any], preset: str) -> dict[str, Any]:
+        """`params` of a form, with the values of `preset` wherever the form was left as it shows (preset `default`)."""
+        shown, wanted = self.complete(DEFAULT), self.complete(preset)
+        return {
+            name: wanted[name] if name in shown and value == shown[name] else value for name, value in params.items()
+        }
+
+
+# One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
+_SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
+# The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
+_PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
+# As short as a baseline of four 5 s bins and the 30 s after a fault allow.
+_WITH_FAULT: dict[str, Any] = {"warmup_s": 15.0, "duration_s": 52.0, "repetitions": 3}
+# The chain of stages, in one JVM whose slots are threads: as many tasks as the paper's largest case, and one more.
+# Four queries share two cores, so what each commits is kept small.
+_TOPOLOGY: dict[str, Any] = {
+    **TOPOLOGY_DEFAULTS,
+    "workload": "topology",
+    "state_mb": 0.0,
+    "commit_mode": "aligned-changelog",
+}
+# The fast word count: short random lines, more of them than the chain takes.
+_SATURATED: dict[str, Any] = {
+    "skew": 0.0,
+    "vocabulary": 1000,
+    "rate": 20_000.0,
+    # What a chain of micro-batches holds at its capacity (two batches of the words that two cores count). Tuples do not
+    # time out here: those that wait behind a limit would be sent round for ever; `overload` is where they do.
+    "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 120.0},
+    "accept_overload": True,
+    "warmup_s": 30.0,
+    "duration_s": 30.0,
+}
+_FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
+
+MATRICES: dict[str, MatrixSpec] = {
+    spec.name: spec
+    for spec in (
+        MatrixSpec(
+            "state_size_x_checkpoint_interval",
+            "State size × checkpoint interval",
+            "Word count with a preloaded state, and an executor killed in each experiment: what a larger state and a "
+            "longer interval cost, and what a kill costs then. The preset `paper` has no fault, as the paper's test.",
+            ("state_mb", "checkpoint_interval_s"),
+            {
+                "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **_SHORT},
+                DEFAULT: {"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0], **_WITH_FAULT},
+                # What `./faultline demo` runs.
+                "demo": {"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0], "controls": 1},
+                "paper": {
+                    "state_mb": [0.0, 5.0, 10.0, 15.0],
+                    "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0, 60.0],
+                    "fault": "none",
+                    **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "skew_x_alignment_mode",
+            "Skew × alignment mode",
+            "Word count over keys that are the more unequal the larger `skew` is, in the commit modes that stand for "
+            "the paper's alignment modes. All at one interval, since only then modes can be compared.",
+            ("skew", "commit_mode"),
+            {
+                "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **_SHORT},
+                DEFAULT: {
+                    "skew": [0.0, 1.5],
+                    # Word count in real-time mode waits for its shuffle, 8 s with batches of 5 s: see docs/matrices.md.
+                    "commit_mode": ["none", "aligned"],
+                    "checkpoint_interval_s": 5.0,
+                    **_FAULTLESS,
+                },
+                "paper": {
+                    "skew": [0.0, 0.5, 1.0, 1.5, 2.0],
+                    "commit_mode": ["none", "unaligned", "aligned"],
+                    "checkpoint_interval_s": 30.0,
+                    "fault": "none",
+                    **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "compute_x_checkpoint_interval",
+            "Compute × checkpoint interval",
+            "The Gregory–Leibniz series for each record: does a shorter checkpoint interval cost more when the work "
+            "between two checkpoints is heavier?",
+            ("iterations", "checkpoint_interval_s"),
+            {
+                "smoke": {
+                    "iterations": [1000],
+                    "checkpoint_interval_s": [2.0],
+                    "workload": "pi",
+                    "state_mb": 0.0,
+                    **_SHORT,
+                },
+                DEFAULT: {
+                    # Two cores hold 2 s at 3,000 terms a record, and no longer at 10,000.
+                    "iterations": [100, 3000],
+                    "checkpoint_interval_s": [2.0, 10.0],
+                    "workload": "pi",
+                    "state_mb": 0.0,
+                    **_FAULTLESS,
+                },
+                "paper": {
+                    "iterations": [100, 1000, 10_000, 100_000],
+                    "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0],
+                    "workload": "pi",
+                    "state_mb": 0.0,
+                    "fault": "none",
+                    **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "input_rate",
+            "Input rate",
+            "The stock group-by at growing input rates: what becomes of latency, GC and CPU, and which rate is still "
+            "sustained? `search` looks for the highest sustained rate by bisection afterwards.",
+            ("rate",),
+            {
+                "smoke": {**_SHORT, "rate": [100.0], "workload": "stock_group_by", "state_mb": 0.0},
+                DEFAULT: {
+                    "rate": [100.0, 500.0, 2500.0],
+                    "workload": "stock_group_by",
+                    "state_mb": 0.0,
+                    "accept_overload": True,
+                    **_FAULTLESS,
+                },
+                "paper": {
+                    "rate": [3.97, 19.3, 92.5, 1701.06, 46_071.31],
+                    "workload": "stock_group_by",
+                    "state_mb": 0.0,
+                    "accept_overload": True,
+                    "warmup_s": 60.0,
+                    "duration_s": 300.0,
+                    "fault": "none",
+                    "repetitions": 5,
+                },
+            },
+            search=True,
+        ),
+        MatrixSpec(
+            "executor_cores",
+            "Executor cores",
+            "The stock join on executors with more and more cores, with as many partitions as there are cores at most. "
+            "A record says when the machine has fewer cores than that.",
+            ("executor_cores",),
+            {
+                "smoke": {
+                    **_SHORT,
+                    "executor_cores": [1],
+                    "workload": "stock_join",
+                    "state_mb": 0.0,
+                    "checkpoint_interval_s": 5.0,
+                    "duration_s": 20.0,
+                },
+                DEFAULT: {
+                    "executor_cores": [1, 2, 4],
+                    "executors": 1,
+                    "partitions": 4,
+                    "shuffle_partitions": 4,
+                    # One core takes 5 to 8 s for a batch of the join, however few records it has.
+                    "rate": 200.0,
+                    "checkpoint_interval_s": 10.0,
+                    "workload": "stock_join",
+                    "state_mb": 0.0,
+                    **_FAULTLESS,
+                    "duration_s": 50.0,
+                },
+                "paper": {
+                    "executor_cores": [2, 4, 8, 16],
+                    "executors": 4,
+                    "partitions": 64,
+                    "shuffle_partitions": 64,
+                    "workload": "stock_join",
+                    "state_mb": 0.0,
+                    "warmup_s": 60.0,
+                    "duration_s": 120.0,
+                    "fault": "none",
+                    "repetitions": 5,
+                },
+            },
+        ),
+        MatrixSpec(
+            "recovery",
+            "Recovery: what is killed × checkpoint interval",
+            "Word count in Python, so that one workload has every victim, with one kill in each experiment. `none` on "
+            "the axis `fault` is a control at every interval, measured among the others.",
+            ("fault", "checkpoint_interval_s"),
+            {
+                "smoke": {
+                    "fault": ["none"],
+                    "checkpoint_interval_s": [2.0],
+                    "workload": "word_count_python",
+                    "warmup_s": 5.0,
+                    "duration_s": 10.0,
+                    "rate": 100.0,
+                },
+                DEFAULT: {
+                    "fault": ["executor", "worker", "driver", "python_worker", "kafka", "none"],
+                    "checkpoint_interval_s": [2.0, 5.0],
+                    "workload": "word_count_python",
+                    # A driver needs some 30 s to start again, and as long to catch up.
+                    "duration_s": 100.0,
+                },
+                "paper": {
+                    "fault": ["any", "none"],
+                    "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0],
+                    "workload": "word_count_python",
+                    "state_mb": 10.0,
+                    **_PAPER,
+                },
+            },
+        ),
+        MatrixSpec(
+            "topology_optimisation",
+            "Dynamic topology: what each mechanism is worth",
+            "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "
+            "together. `default` is the fast word count; `latency`, `slow_store` and `overload` are the paper's other "
+            "tests, and `latency` also shows what each mechanism costs when nothing is overloaded. Throughput counts "
+            "words; the rate, and what is at the source, are lines.",
+            ("mechanisms", "parallelism"),
+            {
+                "smoke": {**_TOPOLOGY, "mechanisms": ["all"], "parallelism": ["1-1-1"], **_SHORT},
+                DEFAULT: {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, ALL],
+                    "parallelism": ["1-1-1", "1-4-6"],
+                    **_SATURATED,
+                    "repetitions": 3,
+                },
+                "throughput": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, "back_pressure", "replay", "replacement", ALL],
+                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
+                    **_SATURATED,
+                    "repetitions": 3,
+                },
+                "latency": {
+                    **_TOPOLOGY,
+                    "shuffle_partitions": 4,
+                    "mechanisms": [NONE, *MECHANISMS, ALL],
+                    "parallelism": ["1-2-4-1"],
+                    "rate": 50.0,
+                    "warmup_s": 30.0,
+                    "duration_s": 45.0,
+                    "repetitions": 3,
+                },
+                "slow_store": {
+                    **_TOPOLOGY,
+                    "shuffle_partitions": 4,
+                    "mechanisms": [NONE, "delayed_persistence", ALL],
+                    "parallelism": ["1-2-4-1"],
+                    "rate": 50.0,
+                    "topology": {"persist_delay_ms": 5.0},
+                    "accept_overload": True,
+                    "warmup_s": 15.0,
+                    "duration_s": 45.0,
+                    "repetitions": 3,
+                },
+                "overload": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, "replacement", REBALANCE, DYNAMIC_ALLOCATION],
+                    "parallelism": ["1-1-1"],
+                    **_SATURATED,
+                    "topology": {"tuple_timeout_s": 3.0, "window_s": 5.0, "windows": 3},
+                    "warmup_s": 15.0,
+                    # Dynamic allocation begins with one of them, whose two slots are too few for three stages.
+                    "executors": 3,
+                    "executor_cores": 2,
+                    "repetitions": 3,
+                },
+                "paper": {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, ALL],
+                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
+                    **_SATURATED,
+                    "duration_s": 100.0,
+                    "repetitions": 50,
+                },
+            },
+        ),
+        MatrixSpec(
+            "nexmark",
+            "Nexmark: what each query costs",
+            "The queries of Nexmark over events that the engine makes itself, as fast as it can: events a second, and "
+            "a second and core, latency and state; or through Kafka on a schedule, with latency and recovery. A query "
+            "that was measured is not measured again.",
+            ("query", "rate", "source", "state_store"),
+            NEXMARK_PRESETS,
+        ),
+    )
+}

@@ -1,0 +1,113 @@
+"""Matrices: named axes × fixed parameters × repetitions, expanded to cells."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import Configuration, parse_configuration, suggest
+from faultline.records.store import Cell
+
+MAX_CONFIGURATIONS = 1024
+# Airflow's names of runs, such as scheduled__2026-11-21T02:00:00+00:00. No two of a DAG have the same time.
+_KINDS = ("manual", "scheduled", "backfill")
+_MOMENT = re.compile(r"(?P<date>\d{4}-\d\d-\d\d)T(?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?(?:[+]00:00|Z)")
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell that a sweep is to measure."""
+
+    config: Configuration
+    repetition: int
+    series: str
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.config.config_id, self.repetition, self.series)
+
+    @property
+    def label(self) -> str:
+        """Readable part of the run's id, such as 997a6e53b98f-r0."""
+        return f"{self.config.config_id}-r{self.repetition}"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault."""
+
+    axes: Mapping[str, Sequence[Any]]
+    fixed: Mapping[str, Any]
+    repetitions: int = 1
+    controls: int = 0
+
+    @classmethod
+    def under(cls, params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
+        """The matrix that the complete parameters of a form or a preset stand for."""
+        fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
+        return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
+
+    def configurations(self) -> list[Configuration]:
+        """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
+        for name, values in self.axes.items():
+            if name not in Configuration.model_fields:
+                raise ConfigError(f"{name}: unknown axis{suggest(name, Configuration.model_fields)}")
+            if not values:
+                raise ConfigError(f"{name}: the axis is empty; give at least one value")
+        size = self.repetitions
+        for values in self.axes.values():
+            size *= len(values)
+        if size > MAX_CONFIGURATIONS:
+            longest = max(self.axes, key=lambda name: len(self.axes[name]))
+            raise ConfigError(
+                f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
+            )
+        if "fault" in self.axes and self.fixed.get("fault_plan"):
+            raise ConfigError("fault_plan: it would make all values of the axis fault the same; leave one of them out")
+        points = itertools.product(*self.axes.values())
+        return [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+
+    def _point(self, values: dict[str, Any]) -> Configuration:
+        """One configuration; a control among faults has no fault time, whatever the others have."""
+        control = {"fault_at_s": None} if values.get("fault") == "none" else {}
+        return parse_configuration({**self.fixed, **values, **control})
+
+    def cells(self, series: str) -> list[PlannedCell]:
+        """All cells, the controls after the points; each cell once."""
+        points = self.configurations()
+        planned = [
+            PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
+        ]
+        control = control_of(points[0])
+        planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
+        return list(dict.fromkeys(planned))
+
+
+def control_of(config: Configuration) -> Configuration:
+    """The same experiment without a fault."""
+    return parse_configuration({**config.model_dump(), "fault": "none", "fault_at_s": None, "fault_plan": None})
+
+
+def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
+    """The cells to measure, shuffled by seed; those with a valid record are left out when `only_missing`."""
+    done = set(valid) if only_missing else set()
+    missing = [cell for cell in cells if cell.cell not in done]
+    random.Random(seed).shuffle(missing)
+    return missing
+
+
+def sweep_id_of(run_id: str) -> str:
+    """Short readable id of a sweep: of a run that Airflow named by the time, the time without punctuation; else the
+    run's own id, so that two runs never share one."""
+    kind, _, moment = run_id.partition("__")
+    if kind in _KINDS and (found := _MOMENT.match(moment)):
+        digits = "".join(found["date"].split("-")) + "T" + "".join(found["time"].split(":"))
+        fraction = f"-{found['fraction']}" if found["fraction"] else ""
+        rest = moment[found.end() :].strip("_")
+        return f"{digits}{fraction}{f'-{rest}' if rest else ''}"
+    return re.sub(r"[^A-Za-z0-9._~-]", "-", run_id)

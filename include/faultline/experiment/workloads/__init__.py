@@ -1,0 +1,1 @@
+"""The workloads: what each one's parameters are, and what it can have."""

@@ -1,0 +1,267 @@
+"""What the engine with known truth plants: its latency, its outage, and the records that it mistreats.
+
+A script is part of the configuration (`truth`), so this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Protocol, get_args
+
+from faultline.base.errors import ConfigError
+
+Style = Literal["batch", "record"]
+STYLES: tuple[str, ...] = get_args(Style)
+
+# The scripted latency of successive bins is latency_ms + spread_ms times these. A fixed cycle, not
+# chance: bands get a width, and no order of it looks like a trend. In this order the latencies, the
+# differences between neighbours (hence the spans of batches) and the larger of neighbours (hence the
+# p99 of seconds) all have a median absolute deviation of at least one step, so no band is too narrow.
+WOBBLE = (0, 1, -1, 2, -2)
+# By how much `slow` outputs are later, in spreads: far outside the latency band, whose upper bound
+# lies at most 1 + 3 · 1.48 = 5.45 spreads above latency_ms.
+SLOW_SPREADS = 15
+# One in so many records is slow in the style `record`: enough to move the p99 of a second, too few to
+# move its lag out of band (15 spreads / 20 < 1 spread). They must come well within their second.
+SLOW_EVERY = 20
+SLOW_LONGEST_MS = 400.0
+# Upper bound of the lag band above latency_ms, in spreads, and as a share of latency_ms when that is wider.
+BAND_SPREADS = 5.5
+BAND_SHARE = 0.05
+# The shortest time from the planning of a bin's work to its outputs: records arrive within it.
+SHORTEST_LATENCY_MS = 20.0
+# The spread is at least so many records long, or the lag's band would be narrower than one record.
+LEAST_SPREAD_RECORDS = 2
+# From the supervisor's restart until a new process can act: the interpreter, its imports, the connection.
+START_S = 1.0
+# A kill keeps this distance from what the script commits.
+IDLE_S = 0.03
+_LONGEST_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """The truth of one run. Times that end in `_s` follow each other from t0, the delivery of the kill.
+
+    style: `batch` plans, emits and commits on a fixed grid; `record` emits each record on its own.
+    latency_ms: from the planning of a batch (style batch) or the production of a record (style record)
+    to the emission; spread_ms: the step by which it differs from bin to bin (see WOBBLE).
+    redeploy_s: t0 to the launch of the task, including the supervisor's restart_delay_s.
+    load_s, replay_s: that launch to the loaded state, and the loaded state to the commit of all that the
+    broker held at t0. nothing_to_load: an engine without state; load_s is 0 then.
+    catchup_bins: bins after that commit in which the lag is still out of band.
+    slow_bins: bins after the lag is back in which only the latency is out of band.
+    recovers: False keeps the lag at what the outage cost until the end.
+    lost, overcounted, reemitted: how many records are never emitted, emitted as counted twice, and
+    emitted twice; different records, chosen by seed (see faultline.engines.known_truth.course).
+    """
+
+    style: Style = "batch"
+    latency_ms: float = 150.0
+    spread_ms: float = 20.0
+    redeploy_s: float = 3.5
+    load_s: float = 1.0
+    replay_s: float = 1.0
+    nothing_to_load: bool = False
+    catchup_bins: int = 2
+    slow_bins: int = 1
+    recovers: bool = True
+    lost: int = 0
+    overcounted: int = 0
+    reemitted: int = 0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError with one line that names the key."""
+        for check in (self._check_types, self._check_ranges, self._check_together):
+            check()
+
+    @property
+    def outage_s(self) -> float:
+        """Seconds from t0 to the commit of all that the broker held at t0."""
+        return self.redeploy_s + self.load_s + self.replay_s
+
+    @property
+    def slow_ms(self) -> float:
+        """By how much a slow output is later."""
+        return SLOW_SPREADS * self.spread_ms
+
+    @property
+    def mistreated(self) -> int:
+        """Records that are lost, overcounted or re-emitted."""
+        return self.lost + self.overcounted + self.reemitted
+
+    def wobble_ms(self, number: int) -> float:
+        """By how much the latency of bin `number` (counted on its grid from T0) differs from latency_ms."""
+        return WOBBLE[number % len(WOBBLE)] * self.spread_ms
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Every field with its canonical type: equal scripts, equal mappings."""
+        return asdict(self)
+
+    def _check_types(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "style":
+                if value not in STYLES:
+                    near = difflib.get_close_matches(str(value), STYLES, n=1)
+                    raise _refused("style", f"{value!r} is not known; use {near[0] if near else ' or '.join(STYLES)}")
+            elif isinstance(item.default, bool):
+                if not isinstance(value, bool):
+                    raise _refused(item.name, f"{value!r} is not true or false; use one of them")
+            elif isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise _refused(item.name, f"{value!r} is not a number; give one")
+            elif isinstance(item.default, int):
+                if value != int(value) if math.isfinite(value) else True:
+                    raise _refused(item.name, f"{value!r} is not a whole number; use 0 or more")
+                object.__setattr__(self, item.name, int(value))
+            else:
+                if not math.isfinite(value):
+                    raise _refused(item.name, f"{value!r} is not finite; give a number")
+                object.__setattr__(self, item.name, float(value))
+
+    def _check_ranges(self) -> None:
+        _within("latency_ms", self.latency_ms, SHORTEST_LATENCY_MS, 60_000.0)
+        _within("spread_ms", self.spread_ms, 1.0, 10_000.0)
+        _within("redeploy_s", self.redeploy_s, 0.05, _LONGEST_S)
+        _within("replay_s", self.replay_s, 0.05, _LONGEST_S)
+        _within("load_s", self.load_s, 0.0, _LONGEST_S)
+        _within("catchup_bins", self.catchup_bins, 0, 1000)
+        _within("slow_bins", self.slow_bins, 0, 1000)
+        for name in ("lost", "overcounted", "reemitted"):
+            _within(name, getattr(self, name), 0, 10_000_000)
+        _within("seed", self.seed, 0, 2**31 - 1)
+
+    def _check_together(self) -> None:
+        if self.latency_ms - 2 * self.spread_ms < SHORTEST_LATENCY_MS:
+            raise _refused(
+                "spread_ms",
+                f"{self.spread_ms:g} leaves less than {SHORTEST_LATENCY_MS:g} ms of the latency at its least; "
+                f"use at most {(self.latency_ms - SHORTEST_LATENCY_MS) / 2:g}, or raise latency_ms",
+            )
+        if self.nothing_to_load and self.load_s:
+            raise _refused("load_s", "an engine with nothing to load takes no time for it; use 0")
+        if not self.nothing_to_load and self.load_s < 0.01:
+            raise _refused("load_s", "below the clocks' resolution; use at least 0.01, or nothing_to_load")
+        above_s = 2 * max(BAND_SPREADS * self.spread_ms, BAND_SHARE * self.latency_ms) / 1000
+        if self.outage_s / (self.catchup_bins + 1) < self.latency_ms / 1000 + above_s:
+            raise _refused(
+                "catchup_bins",
+                f"after an outage of {self.outage_s:g} s, {self.catchup_bins} bins cannot all leave the lag out of "
+                "band; use fewer, or a longer outage",
+            )
+        if self.style == "record" and self.slow_bins and self.recovers and self.slow_ms > SLOW_LONGEST_MS:
+            raise _refused(
+                "slow_bins",
+                f"slow outputs come {self.slow_ms:g} ms later, which leaves too few in their second; use 0, "
+                f"or spread_ms of at most {SLOW_LONGEST_MS / SLOW_SPREADS:.3g}",
+            )
+        if self.style == "record" and self.lost and self.recovers:
+            raise _refused(
+                "lost",
+                "in the style record what is lost stays in the lag, so nothing recovers; use style batch, "
+                "or recovers false",
+            )
+
+
+class Fitting(Protocol):
+    """What a script is held against; faultline.experiment.config.Configuration is one."""
+
+    @property
+    def rate(self) -> float:
+        """Input records per second."""
+
+    @property
+    def checkpoint_interval_s(self) -> float:
+        """Seconds between commits."""
+
+    @property
+    def warmup_s(self) -> float:
+        """Seconds after T0 that are not measured."""
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds measured after them."""
+
+    @property
+    def fault_at_s(self) -> float | None:
+        """Seconds after T0 of the kill; None for a control."""
+
+    @property
+    def restart_delay_s(self) -> float:
+        """Pause of the supervisor before it restarts the engine."""
+
+
+def parse_script(values: Mapping[str, Any]) -> Script:
+    """The script that `values` describe, with the defaults for what is not named.
+
+    Raises ConfigError with one line that names the key, as `truth.latency_ms: what is wrong; remedy`.
+    """
+    known = [item.name for item in fields(Script)]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise _refused(str(key), f"unknown; {hint}")
+    given = dict(values)
+    if given.get("nothing_to_load") is True:
+        given.setdefault("load_s", 0.0)
+    return Script(**given)
+
+
+def require_fit(script: Script, config: Fitting) -> None:
+    """Raises ConfigError, naming the key, when the rest of the configuration cannot hold this script."""
+    bin_s = config.checkpoint_interval_s if script.style == "batch" else 1.0
+    latest_s = (script.latency_ms + 2 * script.spread_ms) / 1000
+    if latest_s >= 0.9 * bin_s:
+        raise _refused(
+            "latency_ms",
+            f"outputs up to {latest_s:g} s late do not fit bins of {bin_s:g} s; lower latency_ms or spread_ms"
+            + (", or raise checkpoint_interval_s" if script.style == "batch" else ""),
+        )
+    if script.spread_ms * config.rate < LEAST_SPREAD_RECORDS * 1000:
+        raise _refused(
+            "spread_ms",
+            f"{script.spread_ms:g} ms is too little at {config.rate:g} records/s: bands count whole records; "
+            f"use at least {LEAST_SPREAD_RECORDS * 1000 / config.rate:g}, or raise rate",
+        )
+    begin_s = config.warmup_s if config.fault_at_s is None else config.fault_at_s
+    room = int(config.rate * (config.warmup_s + config.duration_s - begin_s))
+    if script.mistreated > room:
+        raise _refused("lost", f"{script.mistreated} records to mistreat, but only {room} to choose from; use fewer")
+    if config.fault_at_s is None:
+        return
+    least_s = config.restart_delay_s + START_S
+    if script.redeploy_s < least_s:
+        raise _refused(
+            "redeploy_s",
+            f"{script.redeploy_s:g} s is less than restart_delay_s and {START_S:g} s to start; "
+            f"use at least {least_s:g}, or lower restart_delay_s",
+        )
+    _require_idle(script, config, latest_s)
+
+
+def _require_idle(script: Script, config: Fitting, latest_s: float) -> None:
+    """A kill in the middle of a commit may fall on either side of it: then nobody could say what was planted."""
+    assert config.fault_at_s is not None
+    step_s = config.checkpoint_interval_s
+    after_s, phase_s = (latest_s if script.style == "batch" else 0.0) + IDLE_S, config.fault_at_s % step_s
+    if not after_s <= phase_s <= step_s - IDLE_S:
+        early_s = config.fault_at_s - phase_s + after_s
+        raise ConfigError(
+            f"fault_at_s: {config.fault_at_s:g} is not between two commits of the script; use a time from {early_s:g} "
+            f"to {early_s - after_s + step_s - IDLE_S:g}"
+            + (", or lower truth.latency_ms" if after_s > step_s - 2 * IDLE_S else "")
+        )
+
+
+def _within(key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise _refused(key, f"{value:g} lies outside [{low:g}, {high:g}]; use a value inside")
+
+
+def _refused(key: str, message: str) -> ConfigError:
+    return ConfigError(f"truth.{key}: {message}")

@@ -1,0 +1,82 @@
+"""Finding the record that a user means, by file, attempt, the beginning of its id, or the last; and saved arrays."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.records.record import Record, content_problem
+
+LAST = "last"
+_RECORDS = TypeAdapter(list[Record])
+
+
+def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
+    """The record that `reference` names, and the results folder that its raw files lie in.
+
+    `reference`: path of a record, attempt id, unique beginning of one, or `last`. Raises ConfigError, naming the
+    nearest known attempt, when there is none or more than one.
+    """
+    path = Path(reference)
+    if path.suffix == ".json" or path.is_file():
+        record = read_record(path)
+        # <results>/records/<config_id>/<attempt>.json; a copy elsewhere has its raw files in the store, if anywhere.
+        beside = path.resolve().parent.parent.parent
+        return record, beside if (beside / "attempts" / record.attempt).is_dir() else settings.results
+    known = {path.stem: path for path in settings.records.glob("*/*.json") if not path.name.startswith(".")}
+    return read_record(known[_attempt(reference, sorted(known))]), settings.results
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file. Raises ConfigError, naming file and key, when it holds none."""
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a record's file or an attempt") from None
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {content_problem(error)}; this is not a record that can be read") from None
+
+
+def read_saved(paths: Iterable[Path]) -> list[Record]:
+    """The records of the arrays that `results --json` wrote to these files (`.gz`: compressed), in order of attempt.
+
+    An attempt that stands in several of them is taken once. Raises ConfigError naming file, place and key.
+    """
+    found: dict[str, Record] = {}
+    for path in paths:
+        try:
+            text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            records = _RECORDS.validate_json(text)
+        except (OSError, EOFError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--from {path}: cannot be read ({why}); give a file of `results --json`") from None
+        except ValidationError as error:
+            raise ConfigError(f"--from {path}: {content_problem(error)}; give a file of `results --json`") from None
+        for record in records:
+            if found.setdefault(record.attempt, record) != record:
+                raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")
+    return [found[attempt] for attempt in sorted(found)]
+
+
+def _attempt(reference: str, known: list[str]) -> str:
+    """The known attempt that is meant."""
+    if not known:
+        raise ConfigError(f"{reference}: there are no records yet; run one with ./faultline run word_count")
+    if reference == LAST:
+        return known[-1]
+    if reference in known:
+        return reference
+    found = [attempt for attempt in known if reference and attempt.startswith(reference)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{reference}: {len(found)} attempts begin so, the last is {found[-1]}; give more of the id")
+    nearest = difflib.get_close_matches(reference, known, n=1, cutoff=0.0)[0]
+    raise ConfigError(f"{reference}: no such attempt; the nearest is {nearest}, the last {known[-1]}")

@@ -1,0 +1,326 @@
+"""An index of the records, so that a page need not parse thousands of files at each look.
+
+The files stay the truth. `refresh` compares them with the index by path, modification time and size in one scan of
+the folders, and parses what is new or changed. The index is a SQLite file beside the records, made again whenever it
+is missing, damaged or of another layout; where it cannot be written, it lives in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from faultline.records.record import SCHEMA_PATH, Record, content_problem, place_problem
+from faultline.records.summary import Entry, content_of
+
+FILE = ".index.sqlite3"
+# Another process may be writing what it has just parsed.
+TIMEOUT_S = 20.0
+# What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
+_LARGEST = 2**63 - 1
+# Changes with what is asked of a record beyond its schema, so that all are read again.
+_CHECKS = b"4"
+_LAYOUT = """
+CREATE TABLE entries (
+  path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
+  attempt TEXT, matrix TEXT, sweep_id TEXT, status TEXT, measured_at TEXT
+);
+-- Apart, so that counting need not read past it.
+CREATE TABLE contents (path TEXT PRIMARY KEY, config TEXT NOT NULL, content TEXT NOT NULL);
+CREATE INDEX by_attempt ON entries (attempt);
+CREATE INDEX by_sweep ON entries (sweep_id);
+CREATE INDEX by_matrix ON entries (matrix);
+"""
+_COUNTED = """
+SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'invalid'), SUM(status = 'failed'),
+  SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
+FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
+"""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many records a sweep or a matrix has, by status; `name` is None for records that belong to none."""
+
+    name: str | None
+    matrix: str | None
+    total: int
+    valid: int
+    invalid: int
+    failed: int
+    cancelled: int
+    first: str
+    last: str
+
+
+class Index:
+    """The index of the records under `root`/records. All methods may be called from several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "records"
+        self._file = root / FILE
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def refresh(self) -> None:
+        """Takes in what has changed since the last look. A file that cannot be read becomes a problem."""
+        found = _scan(self.directory)
+        with self._lock:
+            try:
+                self._take_in(found)
+            except sqlite3.Error:
+                self._begin_anew(found)
+
+    def sweeps(self, limit: int, offset: int = 0) -> list[Tally]:
+        """Sweeps, newest first."""
+        return self._tallies("sweep_id", "", limit, offset)
+
+    def count_sweeps(self) -> int:
+        """How many rows `sweeps` has in all."""
+        rows = self._rows("SELECT COUNT(DISTINCT COALESCE(sweep_id, '')) FROM entries WHERE problem IS NULL")
+        return int(rows[0][0])
+
+    def matrices(self) -> list[Tally]:
+        """Matrices, the one that was measured last first."""
+        return self._tallies("matrix", "AND matrix IS NOT NULL", -1, 0)
+
+    def sweeps_of(self, matrix: str | None, limit: int) -> list[str]:
+        """Ids of the newest sweeps of a matrix."""
+        query = (
+            "SELECT sweep_id FROM entries WHERE problem IS NULL AND sweep_id IS NOT NULL AND matrix IS ? "
+            "GROUP BY sweep_id ORDER BY MAX(measured_at) DESC LIMIT ?"
+        )
+        return [str(name) for (name,) in self._rows(query, matrix, limit)]
+
+    def of_sweep(self, sweep_id: str | None) -> list[Entry]:
+        """Entries of a sweep in order of attempt; of None: those that belong to no sweep."""
+        return self._entries("sweep_id IS ?", sweep_id)
+
+    def of_matrix(self, matrix: str) -> list[Entry]:
+        """Entries of a matrix in order of attempt."""
+        return self._entries("matrix = ?", matrix)
+
+    def of_configurations(self, config_ids: Iterable[str]) -> list[Entry]:
+        """Entries of these configurations in order of attempt, of whatever sweep."""
+        # A configuration has a folder of its own; `0` is the character that follows `/`.
+        found = [self._entries("path >= ? AND path < ?", f"{one}/", f"{one}0") for one in dict.fromkeys(config_ids)]
+        return sorted((entry for entries in found for entry in entries), key=lambda entry: (entry.attempt, entry.path))
+
+    def all(self) -> list[Entry]:
+        """Every entry in order of attempt."""
+        return self._entries("1")
+
+    def of_attempt(self, attempt: str) -> Entry | None:
+        """The entry of one attempt."""
+        found = self._entries("attempt = ?", attempt)
+        return found[0] if found else None
+
+    def has_sweep(self, sweep_id: str) -> bool:
+        """Whether a record belongs to this sweep."""
+        return bool(self._rows("SELECT 1 FROM entries WHERE problem IS NULL AND sweep_id = ? LIMIT 1", sweep_id))
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Files that could not be read: path under the folder of records, and why."""
+        rows = self._rows("SELECT path, problem FROM entries WHERE problem IS NOT NULL ORDER BY path")
+        return [(str(path), str(problem)) for path, problem in rows]
+
+    def problem_of(self, attempt: str) -> str | None:
+        """Why the record of an attempt cannot be read; None when it can, or when there is none."""
+        return next((problem for path, problem in self.problems() if Path(path).stem == attempt), None)
+
+    def _tallies(self, key: str, where: str, limit: int, offset: int) -> list[Tally]:
+        return [Tally(*row) for row in self._rows(_COUNTED.format(key=key, where=where), limit, offset)]
+
+    def _entries(self, where: str, *values: object) -> list[Entry]:
+        query = (
+            "SELECT path, config, content FROM entries JOIN contents USING (path) "
+            f"WHERE problem IS NULL AND {where} ORDER BY attempt, path"
+        )
+        try:
+            return _parsed(self._rows(query, *values))
+        except (ValueError, KeyError, TypeError):
+            # Damage within a text, which SQLite does not notice.
+            with self._lock:
+                self._begin_anew(_scan(self.directory))
+            return _parsed(self._rows(query, *values))
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            if self._connection is None:
+                self.refresh()
+            try:
+                return self._asked(query, values)
+            except sqlite3.DatabaseError:
+                # Damage in a page that `refresh` had no need to read.
+                self._begin_anew(_scan(self.directory))
+                return self._asked(query, values)
+
+    def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        assert self._connection is not None
+        return self._connection.execute(query, tuple(values)).fetchall()
+
+    def _take_in(self, found: Mapping[str, _File]) -> None:
+        if self._connection is None:
+            self._connection = _connect(str(self._file))
+        known = {
+            path: (mtime_ns, size)
+            for path, mtime_ns, size in self._connection.execute("SELECT path, mtime_ns, size FROM entries")
+        }
+        changed = [path for path, file in found.items() if known.get(path) != (file.mtime_ns, file.size)]
+        gone = [path for path in known if path not in found]
+        if not changed and not gone:
+            return
+        rows = [_row(self.directory, path, found[path]) for path in changed]
+        with self._connection:
+            for table in ("entries", "contents"):
+                self._connection.executemany(
+                    f"DELETE FROM {table} WHERE path = ?", [(path,) for path in [*gone, *changed]]
+                )
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO entries VALUES ({', '.join('?' * 9)})", [row for row, _ in rows]
+            )
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO contents VALUES (?, ?, ?)",
+                [(row[0], *content) for row, content in rows if content is not None],
+            )
+
+    def _begin_anew(self, found: Mapping[str, _File]) -> None:
+        """After an error: with a new file or, where none can be written, in memory."""
+        self._close()
+        try:
+            self._file.unlink(missing_ok=True)
+            self._take_in(found)
+        except (sqlite3.Error, OSError):
+            self._close()
+            self._connection = _connect(":memory:")
+            self._take_in(found)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _File(NamedTuple):
+    """One record file: its own name under the folder of records, modification time in ns, and size in bytes."""
+
+    name: str
+    mtime_ns: int
+    size: int
+
+
+def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+    """Entries from (path, configuration, content)."""
+    # Many records have one configuration, which is parsed once and shared.
+    configs: dict[str, Mapping[str, Any]] = {}
+    found = []
+    for path, config, content in rows:
+        if config not in configs:
+            configs[config] = from_json(config)
+        values_of = from_json(content)
+        values_of["reasons"] = tuple(values_of["reasons"])
+        found.append(Entry(path=path, config=configs[config], **values_of))
+    return found
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(name, timeout=TIMEOUT_S, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")  # made again when lost
+        if connection.execute("PRAGMA user_version").fetchone()[0] != _version():
+            with closing(connection.cursor()) as cursor:
+                cursor.executescript(
+                    f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS entries; DROP TABLE IF EXISTS contents; {_LAYOUT}"
+                    f"PRAGMA user_version = {_version()}; COMMIT;"
+                )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _version() -> int:
+    """Changes with the layout and with what a record is, so that an old index is not taken for a true one."""
+    return zlib.crc32(_LAYOUT.encode() + _CHECKS + SCHEMA_PATH.read_bytes()) & 0x7FFFFFFF
+
+
+def _scan(directory: Path) -> dict[str, _File]:
+    """Each record file by its path under `directory`; what of that is no UTF-8 is written as escapes."""
+    found: dict[str, _File] = {}
+    for folder in _listed(directory):
+        if not folder.is_dir():
+            continue
+        for file in _listed(Path(folder.path)):
+            if not file.name.endswith(".json") or file.name.startswith("."):
+                continue
+            name, mtime_ns, size = f"{folder.name}/{file.name}", 0, 0
+            try:
+                state = file.stat()
+                mtime_ns, size = min(state.st_mtime_ns, _LARGEST), state.st_size
+            except FileNotFoundError:
+                continue
+            except OSError:
+                pass  # reading it says why
+            found[name.encode("utf-8", "backslashreplace").decode()] = _File(name, mtime_ns, size)
+    return found
+
+
+def _listed(directory: Path) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return ()
+
+
+def _row(directory: Path, path: str, file: _File) -> tuple[tuple[Any, ...], tuple[str, str] | None]:
+    """The row of one file, and its configuration and what else the pages show of it; None when it cannot be read."""
+    try:
+        if file.name != path:
+            raise ValueError("file: its path is not UTF-8")
+        record = Record.model_validate_json(_read(f"{directory}/{file.name}"))
+        folder, _, name = path.rpartition("/")
+        if problem := place_problem(record, folder, name.removesuffix(".json")):
+            raise ValueError(problem)
+        _require_usable(record.model_dump(by_alias=True))
+        content = (to_json(record.config).decode(), to_json(content_of(record)).decode())
+    except ValidationError as error:
+        problem = content_problem(error)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except (ValueError, OverflowError, RecursionError) as error:
+        problem = str(error)
+    else:
+        known = (record.attempt, record.matrix or None, record.sweep_id or None, record.status, record.measured_at)
+        return (path, file.mtime_ns, file.size, None, *known), content
+    return (path, file.mtime_ns, file.size, problem, *[None] * 5), None
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _require_usable(values: Mapping[Any, Any], before: str = "") -> None:
+    """Raises ValueError naming the first number that is not finite, or larger than any figure can be."""
+    for name, value in values.items():
+        if value is None or isinstance(value, str):
+            continue
+        if isinstance(value, dict):
+            _require_usable(value, f"{before}{name}.")
+        elif isinstance(value, list):
+            _require_usable(dict(enumerate(value)), f"{before}{name}.")
+        elif not -_LARGEST <= value <= _LARGEST:  # nor is NaN between them
+            wrong = "larger than 2^63" if isinstance(value, int) or math.isfinite(value) else f"{value}, not finite"
+            raise ValueError(f"{before}{name}: the number is {wrong}")

@@ -1,0 +1,135 @@
+"""What a sweep set out to measure: one file for each sweep, so that what is missing can be told.
+
+`<results>/sweeps/<sweep_id>.json`, written by the task `plan` before anything is measured. All cells stand in it, also
+those that had a valid record already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from faultline.base.attempt import write_json
+from faultline.base.errors import ConfigError, FaultlineError
+from faultline.experiment.matrix import PlannedCell
+from faultline.records.store import Cell
+
+
+class ManifestCell(BaseModel):
+    """One cell: its configuration as JSON, its id, and which repetition."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: dict[str, Any]
+    config_id: str
+    repetition: int
+
+
+class Manifest(BaseModel):
+    """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
+    (null in plans from before that was noted); `planned_at`: when it was made, UTC."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    sweep_id: str
+    matrix: str
+    run_id: str
+    series: str
+    build: str
+    logical_date: str | None
+    planned_at: str
+    schedule: str | None = None
+    cells: tuple[ManifestCell, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a valid record; `last`: what its newest record says instead, empty when it was never measured."""
+
+    cell: ManifestCell
+    last: str
+
+
+class Manifests:
+    """The manifests under a results folder."""
+
+    def __init__(self, results: Path) -> None:
+        self.directory = results / "sweeps"
+
+    def write(self, manifest: Manifest) -> Path:
+        """Stores a plan; that of the same run, planned again, takes the place of the earlier one.
+
+        Raises ConfigError when another run has a sweep of this id.
+        """
+        path = self.directory / f"{manifest.sweep_id}.json"
+        present = self.read(manifest.sweep_id)
+        # A night's backfill goes on with it, also when the run that planned it is gone from Airflow.
+        same_night = manifest.logical_date is not None and present and present.logical_date == manifest.logical_date
+        if present and (present.matrix != manifest.matrix or (present.run_id != manifest.run_id and not same_night)):
+            raise ConfigError(
+                f"run_id: the sweep {manifest.sweep_id} is the run {present.run_id} of {present.matrix} already; "
+                "trigger with another run id"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, manifest.model_dump(mode="json", by_alias=True))
+        return path
+
+    def read(self, sweep_id: str) -> Manifest | None:
+        """The plan of a sweep; None when there is none, or when it cannot be read."""
+        return _read(self.directory / f"{sweep_id}.json")
+
+    def ids(self) -> set[str]:
+        """Of all sweeps that were ever planned."""
+        return {path.stem for path in self.directory.glob("*.json")}
+
+    def of_matrix(self, matrix: str) -> list[Manifest]:
+        """The plans of a matrix, the newest last."""
+        found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]
+        return sorted((one for one in found if one.matrix == matrix), key=lambda one: one.planned_at)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """File and reason for each that cannot be read."""
+        return [
+            (str(path), "is not the plan of a sweep; move it away")
+            for path in sorted(self.directory.glob("*.json"))
+            if _read(path) is None
+        ]
+
+
+def cells_of(planned: Iterable[PlannedCell]) -> tuple[ManifestCell, ...]:
+    """Planned cells as a manifest holds them."""
+    return tuple(
+        ManifestCell(
+            config=one.config.model_dump(mode="json"), config_id=one.config.config_id, repetition=one.repetition
+        )
+        for one in planned
+    )
+
+
+def missing_of(
+    cells: Sequence[ManifestCell], series: str, records: Iterable[tuple[Cell, str, Sequence[str]]]
+) -> list[Missing]:
+    """The cells without a valid record, in order.
+
+    `records`: cell, status and reasons of each record, in order of attempt.
+    """
+    valid: set[Cell] = set()
+    last: dict[Cell, str] = {}
+    for cell, status, reasons in records:
+        if status == "valid":
+            valid.add(cell)
+        last[cell] = f"{status}: {reasons[0]}" if reasons else status
+    found = [(one, Cell(one.config_id, one.repetition, series)) for one in cells]
+    return [Missing(one, last.get(cell, "")) for one, cell in found if cell not in valid]
+
+
+def _read(path: Path) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError, FaultlineError):
+        return None

@@ -1,0 +1,169 @@
+"""What can be plotted and compared: each figure of a record with its name, its unit, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from faultline.records.summary import Entry
+from faultline.reports.table import NONE, cores, count, milliseconds, seconds, share
+
+LESS, MORE = "less", "more"
+_CPU, _NODES = "cpu_cores.", "cpu_nodes."
+CPU_TOTAL = f"{_CPU}total"
+MACRO = "recovery.macro_s"
+DEFAULT = "latency_ms.p99"
+CENSORED_AT = "recovery.censored_at_s"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure: `key` is its path in the record's metrics, `group` the heading that it stands under.
+
+    `better`: whether less of it is better or more; None where neither is, as of what was asked for.
+    """
+
+    key: str
+    group: str
+    name: str
+    unit: str = ""
+    better: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Name and unit."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def text(self, value: float | None) -> str:
+        """A value as it stands in a table, without its unit."""
+        if value is None:
+            return NONE
+        match self.unit:
+            case "ms":
+                return milliseconds(value)
+            case "s":
+                return seconds(value, 2)
+            case "cores":
+                return cores(value)
+            case "share":
+                return share(value)
+        return count(value) if value == int(value) or abs(value) >= 1000 else f"{value:,.3g}"
+
+
+KNOWN = (
+    *(
+        Metric(f"latency_ms.{key}", "Latency", f"Latency {name}", "ms", LESS)
+        for key, name in (
+            ("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "maximum"), ("mean", "mean"),
+        )
+    ),
+    Metric("non_compute_ms", "Latency", "Non-compute time", "ms", LESS),
+    Metric("throughput_rps", "Throughput", "Throughput", "records/s", MORE),
+    Metric("rps_per_core", "Throughput", "Throughput per core", "records/s", MORE),
+    Metric("source_rps", "Throughput", "Throughput at the source", "records/s"),
+    Metric("sustained", "Throughput", "Sustained", "1 = yes", MORE),
+    Metric("effective_interval_s", "Throughput", "Time between commits", "s", LESS),
+    Metric(MACRO, "Recovery", "Macro recovery", "s", LESS),
+    Metric("recovery.reload_s", "Recovery", "Reload", "s", LESS),
+    Metric("recovery.replay_s", "Recovery", "Replay", "s", LESS),
+    Metric("recovery.detection_s", "Recovery", "Detection", "s", LESS),
+    Metric("recovery.redeploy_s", "Recovery", "Redeploy", "s", LESS),
+    Metric("recovery.load_s", "Recovery", "Load", "s", LESS),
+    Metric("recovery.catchup_s", "Recovery", "Catch-up", "s", LESS),
+    Metric("recovery.silence_s", "Recovery", "Longest silence", "s", LESS),
+    Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", LESS),
+    Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", LESS),
+    Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores", LESS),
+    *(
+        Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores", LESS)
+        for role in ("executors", "driver", "python_workers", "kafka", "generator")
+    ),
+    Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
+    Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
+    Metric("work.batches", "Work", "Batches"),
+    Metric("work.tasks", "Work", "Tasks"),
+    Metric("work.batch_s", "Work", "Execution time of batches", "s", LESS),
+    Metric("work.task_s", "Work", "Run time of tasks", "s", LESS),
+    Metric("gc_s", "Memory and state", "Garbage collection", "s", LESS),
+    Metric("state_bytes.logical", "Memory and state", "State, logical", "bytes"),
+    Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes", LESS),
+    *(
+        Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB", LESS)
+        for role in ("executors", "driver", "python_workers", "kafka", "generator")
+    ),
+    *(
+        Metric(f"audit.{key}", "Audit", name, unit, LESS)
+        for key, name, unit in (
+            ("lost", "Lost", "tuples"), ("overcounted", "Overcounted", "tuples"), ("wrong", "Wrong", "outputs"),
+            ("reemitted", "Re-emitted", "outputs"), ("unknown", "Sends unknown", "records"),
+        )
+    ),
+    Metric("latency_ms.unreflected", "Audit", "Tuples never reflected", "tuples", LESS),
+    Metric("late.sent", "Audit", "Sent too late", "records"),
+    Metric("late.dropped_rows", "Audit", "Left out as too late", "rows"),
+    Metric("stages.signals", "Stages", "Signals to slow down"),
+    Metric("stages.failed", "Stages", "Failed tuples", "tuples", LESS),
+    Metric("stages.set_aside", "Stages", "Tuples set aside", "tuples", LESS),
+    Metric("stages.most_queued", "Stages", "Longest queue", "tuples", LESS),
+    Metric("stages.replacements", "Stages", "Replaced stages"),
+    Metric("stages.gap_s", "Stages", "Longest pause of a replacement", "s", LESS),
+    Metric("stages.batch_s", "Stages", "Longest batch of a replaced stage", "s"),
+    Metric("stages.unstored", "Stages", "Words not stored as acknowledged", "", LESS),
+    Metric("keys.requested", "Keys", "Zipf exponent, asked for"),
+    Metric("keys.measured", "Keys", "Zipf exponent, measured"),
+    Metric("keys.hottest_share", "Keys", "Share of the hottest key", "share"),
+    Metric("keys.distinct", "Keys", "Distinct keys"),
+    Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
+)  # fmt: skip
+# What a reader of a comparison wants to know first.
+USUAL = (
+    "latency_ms.p50", "latency_ms.p99", "throughput_rps", CPU_TOTAL,
+    "recovery.reload_s", "recovery.replay_s", MACRO,
+)  # fmt: skip
+_BY_KEY = {metric.key: metric for metric in KNOWN}
+# Neither figures of their own nor comparable: bounds, counts of what a figure was made of.
+_HIDDEN = frozenset(
+    {
+        CENSORED_AT, "recovery.recovered", "recovery.resolution_s", "latency_ms.count", "latency_ms.negative",
+        "keys.low", "keys.high", "realtime",
+    }
+)  # fmt: skip
+_UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
+
+
+def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
+    """The metrics that at least one valid entry has, well-known ones first; others under their path in the record."""
+    present: dict[str, None] = {}
+    for entry in entries:
+        if entry.status == "valid":
+            present.update(dict.fromkeys(entry.metrics))
+    if any(key.startswith(_CPU) for key in present):
+        present[CPU_TOTAL] = None
+    others = [_named(key) for key in present if key not in _BY_KEY and key not in _HIDDEN]
+    return [*(metric for metric in KNOWN if metric.key in present), *others]
+
+
+def value_of(entry: Entry, key: str) -> float | None:
+    """One figure of one record; a truth value as 1 or 0."""
+    if key == CPU_TOTAL:
+        known = [value for name, value in entry.metrics.items() if name.startswith(_CPU)]
+        return float(sum(known)) if known else None
+    value = entry.metrics.get(key)
+    return None if value is None else float(value)
+
+
+def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
+    """The metrics under their headings, for a list to choose from."""
+    groups: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        groups.setdefault(metric.group, []).append(metric)
+    return list(groups.items())
+
+
+def _named(key: str) -> Metric:
+    """A metric of which only the path is known."""
+    if key.startswith(_NODES):
+        return Metric(key, "CPU", f"CPU of node {key.removeprefix(_NODES)}", "cores")
+    leaf = key.split(".")
+    unit = next((unit for suffix, unit in _UNITS.items() for part in reversed(leaf) if part.endswith(suffix)), "")
+    return Metric(key, "Others", key.replace("_", " ").replace(".", " · "), unit)

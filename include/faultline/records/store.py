@@ -1,0 +1,201 @@
+"""The store of records: one file per attempt, written once, never changed.
+
+`<root>/records/<config_id>/<attempt>.json`. The files are the truth about what was measured; a reader
+never fails because of a single bad one, but names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+from pydantic import ValidationError
+
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.records.record import Record, Status, committed_schema, content_problem, place_problem
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+# What file systems without hard links say, such as some that are shared over a network.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """The unit of work that ends with one valid record."""
+
+    config_id: str
+    repetition: int
+    series: str
+
+    @classmethod
+    def of(cls, record: Record) -> Cell:
+        """The cell that a record belongs to."""
+        return cls(record.config_id, record.repetition, record.series)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All readable records in order of attempt, and a line for each file that could not be read."""
+
+    records: tuple[Record, ...]
+    problems: tuple[str, ...]
+
+    def matching(
+        self, matrix: str | None = None, sweeps: Collection[str] = (), status: str | None = None
+    ) -> list[Record]:
+        """Records narrowed by the arguments that are given; without `sweeps`, of all."""
+        return [
+            record
+            for record in self.records
+            if (matrix is None or record.matrix == matrix)
+            and (not sweeps or record.sweep_id in sweeps)
+            and (status is None or record.status == status)
+        ]
+
+
+class Store:
+    """Records under a results folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "records"
+
+    def path(self, record: Record) -> Path:
+        """Where the record of this attempt lies."""
+        return self.directory / record.config_id / f"{record.attempt}.json"
+
+    def write(self, record: Record) -> Path:
+        """Stores a record atomically and returns its path.
+
+        Writing the very same record again changes nothing, and a `failed` one, which holds no figure, gives
+        way to what a later try of the judge measured. Raises InfrastructureError when the attempt already
+        has another record, when the record breaks the JSON Schema, or when the disk is full;
+        ConfigError when the folder cannot be written.
+        """
+        try:
+            jsonschema.validate(record.as_dict(), committed_schema())
+        except jsonschema.ValidationError as error:
+            raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
+        path, text = self.path(record), record.as_json()
+        try:
+            _make_folder(path.parent)
+            try:
+                _write_atomically(path, text, replace=False)
+            except FileExistsError:
+                present = path.read_text(encoding="utf-8")
+                if present == text:
+                    return path
+                if not _unmeasured(present):
+                    raise InfrastructureError(
+                        f"{path}: this attempt already has another record; it is never overwritten"
+                    ) from None
+                _write_atomically(path, text, replace=True)
+        except OSError as error:
+            raise _explained(path, error) from error
+        return path
+
+    def read(self, config_id: str | None = None) -> Contents:
+        """Reads all records, or one configuration's; corrupt files and foreign schemas are listed, never fatal."""
+        records, problems = [], []
+        for path in sorted(self.directory.glob(f"{config_id or '*'}/*.json")):
+            if path.name.startswith("."):
+                continue
+            try:
+                record = Record.model_validate_json(path.read_bytes())
+                if problem := place_problem(record, path.parent.name, path.stem):
+                    problems.append(f"{path}: {problem}; move it away")
+                else:
+                    records.append(record)
+            except ValidationError as error:
+                problems.append(f"{path}: {content_problem(error)}; move it away or measure again")
+            except OSError as error:
+                problems.append(f"{path}: {error.strerror}; check its permissions")
+        return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
+
+    def newest(self, cell: Cell) -> Record | None:
+        """The record of the cell's latest attempt, whatever its status."""
+        return _last(self.of(cell))
+
+    def valid(self, cell: Cell) -> Record | None:
+        """The latest valid record of the cell."""
+        return _last(record for record in self.of(cell) if record.status == "valid")
+
+    def of(self, cell: Cell) -> list[Record]:
+        """The records of the cell, in order of attempt."""
+        # A configuration has a folder of its own, so that the others need not be read.
+        return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
+
+    def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
+        """Records in order of attempt, narrowed by the arguments that are given."""
+        return self.read().matching(matrix, () if sweep is None else (sweep,), status)
+
+
+def _unmeasured(text: str) -> bool:
+    try:
+        return Record.model_validate_json(text).status == "failed"
+    except ValidationError:
+        return False
+
+
+def _last(records: Iterable[Record]) -> Record | None:
+    found = list(records)
+    return found[-1] if found else None
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder, and syncs the one that holds it: a record must not be lost with its folder."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        _sync(folder.parent)
+
+
+def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
+    """Writes beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
+
+    Raises FileExistsError when there is one that is not to be replaced, also when another process was a moment faster.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            temporary.rename(path)
+        else:
+            _link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS or path.exists():
+            raise
+        temporary.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:
+    if error.errno in _FULL:
+        return InfrastructureError(f"{path}: the disk is full; free some space, then clear the task judge")
+    if error.errno in _REFUSED:
+        return ConfigError(
+            f"{path}: not writable ({error.strerror}); mend its permissions or set FAULTLINE_RESULTS elsewhere"
+        )
+    return InfrastructureError(f"{path}: cannot be written ({error.strerror}); check the disk")

@@ -1,0 +1,92 @@
+"""One record as the pages and comparisons know it: what identifies it, and its figures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from faultline.records.record import Record
+from faultline.reports.table import fault_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the pages show of one record without opening its file.
+
+    `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
+    with dots, such as `latency_ms.p50`, in the record's units.
+    """
+
+    path: str
+    attempt: str
+    matrix: str | None
+    sweep_id: str | None
+    config_id: str
+    repetition: int
+    series: str
+    build: str
+    status: str
+    measured_at: str
+    logical_date: str | None
+    config: Mapping[str, Any]
+    metrics: Mapping[str, float | bool]
+    reasons: tuple[str, ...]
+    cores: int | None
+    # As git describes the checkout, with `-dirty` when it had changes; and what would make a night differ from others.
+    commit: str | None
+    surroundings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, record: Record, path: str = "") -> Entry:
+        """What the pages show of `record`."""
+        kept = {**content_of(record), "reasons": tuple(record.reasons)}
+        return cls(path=path, config=record.config, **kept)
+
+    @property
+    def group(self) -> str:
+        """What may be averaged together: one build, and of that one series."""
+        return self.build if self.series == self.build else f"{self.build} · {self.series}"
+
+    @cached_property
+    def fault(self) -> str:
+        """The fault in a few words."""
+        return fault_of(self.config)
+
+
+def content_of(record: Record) -> dict[str, Any]:
+    """The same as JSON holds it, without the path and the configuration."""
+    return {
+        "attempt": record.attempt,
+        "matrix": record.matrix,
+        "sweep_id": record.sweep_id,
+        "config_id": record.config_id,
+        "repetition": record.repetition,
+        "series": record.series,
+        "build": record.build,
+        "status": record.status,
+        "measured_at": record.measured_at,
+        "logical_date": record.logical_date,
+        "metrics": dict(_numbers(record.metrics.model_dump(exclude_none=True))),
+        "reasons": record.reasons,
+        "cores": record.environment.cores,
+        "commit": record.environment.git_commit,
+        "surroundings": _surroundings(record),
+    }
+
+
+def _surroundings(record: Record) -> dict[str, str]:
+    """Host and versions."""
+    environment = record.environment
+    known = {"host": environment.host, "cores": environment.cores, **(environment.versions or {})}
+    return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def _numbers(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, float | bool]]:
+    """Every single number and truth value by its path; what is null, a list or a text is left out."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{name}", value

@@ -1,0 +1,1 @@
+"""What people see: tables, plots, pages and texts."""

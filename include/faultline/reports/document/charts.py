@@ -1,0 +1,84 @@
+"""The plots of a page: which figures of each matrix are drawn, and along what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from faultline.comparison.cells import FAULT, Axis, Point, in_order, label
+from faultline.reports.document.svg import Line, Mark, Panel, draw
+from faultline.reports.document.tables import METRICS
+
+# More plots than this are not looked at; more lines cannot be told apart.
+MOST_CHARTS, MOST_LINES = 2, 8
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Figures beside each other; `name` is part of the file's name, `title` what a reader who cannot see it is told."""
+
+    name: str
+    title: str
+    keys: tuple[str, ...]
+
+
+_LATENCY = Chart("latency", "Latency", ("latency_ms.mean", "latency_ms.p50", "latency_ms.p99"))
+_RECOVERY = Chart("recovery", "Recovery", ("recovery.reload_s", "recovery.replay_s", "recovery.macro_s"))
+_RESOURCES = Chart("resources", "GC, CPU and tasks", ("gc_s", "cpu_cores.executors", "work.task_s"))
+_NON_COMPUTE = Chart("latency", "Latency", ("non_compute_ms", "latency_ms.p50", "latency_ms.p99"))
+_LOAD = Chart("resources", "Throughput, GC and CPU", ("throughput_rps", "gc_s", "cpu_cores.executors"))
+_EVENTS = Chart("throughput", "Throughput and CPU", ("rps_per_core", "throughput_rps", "cpu_cores.executors"))
+_SPEED = Chart(
+    "throughput", "Throughput, latency and queues", ("throughput_rps", "latency_ms.mean", "stages.most_queued")
+)
+# In order of importance: the first that can be drawn are.
+CHARTS: Mapping[str, tuple[Chart, ...]] = {
+    "state_size_x_checkpoint_interval": (_LATENCY, _RECOVERY, _RESOURCES),
+    "skew_x_alignment_mode": (_LATENCY, _RESOURCES),
+    "compute_x_checkpoint_interval": (_LATENCY, _RESOURCES),
+    "input_rate": (_NON_COMPUTE, _LOAD),
+    "executor_cores": (_NON_COMPUTE, _LOAD),
+    "recovery": (_RECOVERY, _LATENCY),
+    "nexmark": (_EVENTS, _LATENCY),
+    "topology_optimisation": (_SPEED, _LATENCY, _RESOURCES),
+}
+
+
+def charts(matrix: str, points: Sequence[Point], axes: Sequence[Axis]) -> list[tuple[Chart, str]]:
+    """Each chart that can be drawn, as SVG; none without a valid record."""
+    measured = [point for point in points if point.valid]
+    varied = [axis for axis in axes if len(axis.values) > 1]
+    x = next((axis for axis in (axes[0], *varied) if axis in varied), axes[0])
+    others = [axis for axis in varied if axis != x]
+    lines: dict[str, list[Point]] = {}
+    for point in in_order(measured, others):
+        lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
+    ticks = [label(value) for value in x.values]
+    drawn = []
+    for chart in CHARTS[matrix]:
+        panels = [_panel(key, list(lines.items())[:MOST_LINES], x, ticks) for key in chart.keys]
+        kept = [panel for panel in panels if any(line.marks for line in panel.lines)]
+        if kept:
+            drawn.append((chart, draw(kept, ticks, x.name, f"{chart.title} by {x.name}")))
+    return drawn[:MOST_CHARTS]
+
+
+def _named(axis: Axis, point: Point) -> str:
+    """`state (MB) 8`; a fault needs no name before it."""
+    return axis.label(point) if axis.key == FAULT else f"{axis.name} {axis.label(point)}"
+
+
+def _panel(key: str, lines: Sequence[tuple[str, Sequence[Point]]], x: Axis, ticks: Sequence[str]) -> Panel:
+    return Panel(
+        METRICS[key].title,
+        tuple(Line(name, tuple(_marks(key, points, x, ticks)), joined=x.numeric) for name, points in lines),
+    )
+
+
+def _marks(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> Iterator[Mark]:
+    """In order of the axis; a point without a place on it, or without a figure, has none."""
+    for place, tick in enumerate(ticks):
+        for point in points:
+            one = point.figure(key)
+            if x.label(point) == tick and one.median is not None and one.low is not None and one.high is not None:
+                yield Mark(place, one.median, one.low, one.high, one.bound)

@@ -1,0 +1,249 @@
+"""A matrix's results as one Markdown page, and the pictures beside it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.errors import ConfigError
+from faultline.comparison.cells import FAULT, Axis, Point, label
+from faultline.comparison.findings.catalogue import PAPERS, findings
+from faultline.comparison.findings.finding import Verdict
+from faultline.comparison.findings.nexmark import beside
+from faultline.comparison.findings.shi import sustained_rates
+from faultline.experiment.config import Configuration, suggest
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.workloads.base import TRAITS, has_schedule
+from faultline.records.record import Record
+from faultline.reports.document.charts import charts
+from faultline.reports.document.grid import grid
+from faultline.reports.document.tables import sections, table, words
+from faultline.reports.table import CONTROL, NONE, fault_of
+
+# What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
+SETTINGS = (
+    "workload", "rate", "warmup_s", "duration_s", "checkpoint_interval_s", "commit_mode", "executors", "executor_cores",
+    "executor_memory_mb", "partitions", "shuffle_partitions", "state_mb", "restart_delay_s", "seed",
+)  # fmt: skip
+# Without a schedule, a batch follows the one before it, and nothing is broken.
+_OF_A_SCHEDULE = ("checkpoint_interval_s", "restart_delay_s")
+# Told in words, or following from other settings.
+_TOLD_OTHERWISE = ("fault", "fault_action", "fault_at_s", "fault_plan")
+_WAITS = (
+    "On Spark a record waits for its micro-batch, so latency contains the checkpoint interval: a claim about intervals "
+    "is answered for an engine that trades latency for its interval in any case."
+)
+NOTES: Mapping[str, str] = {
+    "state_size_x_checkpoint_interval": _WAITS,
+    "compute_x_checkpoint_interval": _WAITS,
+    "skew_x_alignment_mode": "What each commit mode stands for: [matrices.md](../matrices.md#commit-modes).",
+    "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
+    "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
+    "nexmark": "With the engine's own events, rate is how many of them lie in a second of event time.",
+    "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
+}
+IMAGES = "images"
+TARGETS = (
+    "What Faultline set out to reach, beside Flink's list from two cores. Every repetition has to meet a target for it "
+    "to be met."
+)
+BESIDE_FLINK = (
+    "Thousand events of the generator per second and core, events of all kinds made in both: here of executors and "
+    "their Python workers, *with the driver* of that as well, there of the TaskManager. The ratios are of two "
+    "systems, not of two engines on one footing: machines, generators, warm-up, checkpoints, how dense events lie in "
+    "event time, and how some queries are written differ ([matrices.md](../matrices.md#beside-flink))."
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The text, and the pictures by their path from the page's folder."""
+
+    text: str
+    images: Mapping[str, str]
+
+
+def write_page(records: Sequence[Record], path: Path, *, matrix: str | None = None) -> str:
+    """Writes the page of `matrix` (by default the one that all records name) and its pictures; returns the matrix.
+
+    Raises ConfigError naming the option and the remedy when there is no such page, or it cannot be written.
+    """
+    chosen = matrix_of(records, matrix)
+    page = results_page(records, chosen, name=path.stem)
+    try:
+        for target, content in ((path, page.text), *((path.parent / name, svg) for name, svg in page.images.items())):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--page {path}: cannot be written ({error.strerror}); name a file that can") from error
+    return chosen
+
+
+def matrix_of(records: Sequence[Record], named: str | None) -> str:
+    """The one matrix that a page is about. Raises ConfigError when there is none, or more than one."""
+    if named is not None and named not in MATRICES:
+        raise ConfigError(f"--matrix {named}: unknown{suggest(named, MATRICES)}")
+    if not records:
+        raise ConfigError("--page: no record matches; `./faultline results` without options lists those there are")
+    found = sorted({record.matrix or "no matrix" for record in records})
+    if named is None and (len(found) != 1 or not records[0].matrix):
+        known = ", ".join(MATRICES)
+        raise ConfigError(
+            f"--page: records of {' and '.join(found)} make no page; name a matrix with --matrix ({known})"
+        )
+    chosen = named or found[0]
+    if chosen not in MATRICES:
+        raise ConfigError(f"--page: nothing is known of the matrix {chosen}{suggest(chosen, MATRICES)}")
+    return chosen
+
+
+def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
+    """The page and its pictures, whose names begin with `name`. Raises ConfigError when builds would be mixed."""
+    builds = sorted({record.build for record in records if record.status == "valid"})
+    if len(builds) > 1:
+        raise ConfigError(
+            f"--page: {len(builds)} builds ({', '.join(builds)}) do not mix; name the sweeps of one with --sweep"
+        )
+    spec = MATRICES[matrix]
+    records = sorted(records, key=lambda record: record.attempt)
+    points, axes = grid(records, spec.axes)
+    measured = [point for point in points if point.valid]
+    drawn = [(f"{IMAGES}/{name}-{chart.name}.svg", chart.title, svg) for chart, svg in charts(matrix, points, axes)]
+    lines = [
+        f"# {spec.title}",
+        "",
+        f"Made by `./faultline results --matrix {matrix} --page FILE` from the records, not by hand. What the figures "
+        "mean: [metrics.md](../metrics.md); how verdicts are reached: [README.md](README.md#verdicts).",
+        "",
+        spec.text,
+        "",
+        *_measured_on(records, axes),
+        "",
+    ]
+    for path, title, _ in drawn:
+        lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
+    for heading, columns in sections(matrix, points):
+        lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
+        if heading == "Recovery":
+            lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
+    flink = beside(records) if matrix == "nexmark" else []
+    if flink:
+        lines += ["## Beside Flink", "", BESIDE_FLINK, "", *flink, ""]
+    lines += ["## Not valid", "", *_not_valid(points, axes), ""]
+    # The targets are of what a query can, which a schedule says nothing of.
+    if matrix in PAPERS or any(not has_schedule(record.config) for record in records):
+        lines += _findings(matrix, records)
+    return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
+
+
+def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
+    machines, software, commits = {}, {}, {}
+    for record in records:
+        found = record.environment
+        memory = NONE if found.memory_mb is None else f"{found.memory_mb / 1024:.0f} GiB"
+        processor = f" of {words(found.processor)}" if found.processor else ""
+        machines[f"{found.cores or 'unknown'} cores{processor}, {memory}"] = True
+        software[", ".join(f"{name} {value}" for name, value in sorted((found.versions or {}).items()))] = True
+        commits[str(found.git_commit)[:12]] = True
+    over = sum(bool(record.environment.oversubscribed) for record in records)
+    shared = f"oversubscribed in {over} of {len(records)} runs" if over else "not oversubscribed"
+    dates = sorted(record.measured_at[:10] for record in records)
+    sweeps = sorted({record.sweep_id for record in records if record.sweep_id})
+    return [
+        f"- Machine: {'; '.join(machines)} ({shared}); everything on it, broker and generator included.",
+        f"- Software: {words('; '.join(software))}; Faultline {', '.join(sorted(commits))}.",
+        f"- Settings: {', '.join(_settings(records, axes))}.",
+        f"- Measured {dates[0]}{'' if dates[0] == dates[-1] else f' to {dates[-1]}'}, records: {len(records)}, "
+        f"{'sweep' if len(sweeps) == 1 else 'sweeps'} {words(', '.join(sweeps)) or NONE}.",
+    ]
+
+
+def _settings(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
+    """What rows have in common: the usual fields, those that only this workload has, and those off their default."""
+    own = {key for record in records for key in TRAITS[str(record.config["workload"])].own}
+    shown = {axis.key for axis in axes}
+    told = []
+    for key, field in Configuration.model_fields.items():
+        values = list(dict.fromkeys(json.dumps(record.config.get(key, field.default)) for record in records))
+        applies = key not in _OF_A_SCHEDULE or any(has_schedule(record.config) for record in records)
+        wanted = applies and key in SETTINGS or key in own or values != [json.dumps(field.default)]
+        if wanted and key not in shown and key not in _TOLD_OTHERWISE:
+            said = " or ".join(label(json.loads(value)) for value in values)
+            told.append(f"`{key}` {words(said)}")
+    if FAULT not in shown:
+        told.append(words(" or ".join(dict.fromkeys(_fault(record) for record in records))))
+    return told
+
+
+def _fault(record: Record) -> str:
+    fault = fault_of(record.config)
+    return "no fault" if fault == CONTROL else f"fault {fault}"
+
+
+def _not_valid(points: Sequence[Point], axes: Sequence[Axis]) -> list[str]:
+    """Which points have no valid record, and why; below, what was measured beside valid ones and not believed."""
+    lines = []
+    empty = [point for point in points if not point.valid]
+    if empty:
+        heads = [*(words(axis.name) for axis in axes), "tries", "why there is no valid record"]
+        lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+        for point in empty:
+            cells = [*(words(axis.label(point)) for axis in axes), str(len(point.entries)), words(_why(point))]
+            lines.append(f"| {' | '.join(cells)} |")
+    reasons = Counter(
+        reason.split(":")[0] for point in points if point.valid for entry in point.entries for reason in entry.reasons
+    )
+    if reasons:
+        listed = ", ".join(f"{words(code)} ({number})" for code, number in sorted(reasons.items()))
+        lines += [""] if lines else []
+        lines += [f"Beside valid records also measured, not valid and in no figure: {listed}."]
+    return lines or ["Every point has a valid record, and every record is valid."]
+
+
+def _why(point: Point) -> str:
+    """Each reason's code with its first text, and how often it came."""
+    texts: dict[str, list[str]] = {}
+    for entry in point.entries:
+        for reason in entry.reasons or (entry.status,):
+            texts.setdefault(reason.split(":")[0], []).append(reason)
+    return "; ".join(first[0] + (f" (and {len(first) - 1} more)" if len(first) > 1 else "") for first in texts.values())
+
+
+def _findings(matrix: str, records: Sequence[Record]) -> list[str]:
+    if matrix in PAPERS:
+        heading, heads, said = "The paper's findings", "finding | in the paper", {}
+        told = (
+            f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says "
+            "whether the same holds here."
+        )
+    else:
+        heading, heads, said = "Targets", "target | set by", {Verdict.AGREES: "met", Verdict.DISAGREES: "missed"}
+        told = TARGETS
+    lines = [
+        f"## {heading}",
+        "",
+        f"{told} {NOTES.get(matrix, '')}".rstrip(),
+        "",
+        f"| {heads} | here | because |",
+        "| --- | --- | --- | --- |",
+    ]
+    for one in findings(matrix, records):
+        verdict = said.get(one.verdict, one.verdict.value)
+        lines.append(f"| {one.claim.text} | {one.claim.source} | **{verdict}** | {words(one.evidence)} |")
+    held = sustained_rates(records) if matrix == "input_rate" else {}
+    if held:
+        kept = [rate for rate, answers in held.items() if all(answers)]
+        lost = [rate for rate, answers in held.items() if not all(answers)]
+        lines += [
+            "",
+            f"Highest rate that every run of it sustained: {_rate(max(kept, default=None))}; lowest that a run did "
+            f"not: {_rate(min(lost, default=None))}.",
+        ]
+    return [*lines, ""]
+
+
+def _rate(rate: float | None) -> str:
+    return "none" if rate is None else f"{rate:,.10g} records/s"

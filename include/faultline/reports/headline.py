@@ -1,0 +1,140 @@
+"""The headline of an experiment or a sweep, as the note of its run in Airflow: Markdown in a line or two."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from faultline.base.errors import ConfigError, FaultlineError
+from faultline.client.airflow_api import AirflowApi
+from faultline.records.record import Record
+from faultline.reports.pages import UI_PAGE
+from faultline.reports.table import NONE, count, macro, milliseconds, name_of, seconds, throughput
+
+if TYPE_CHECKING:
+    from faultline.base.settings import Settings
+    from faultline.comparison.nights import NightVerdict
+
+# Airflow refuses longer notes.
+MAX_NOTE = 1000
+MAX_REASON = 240
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
+
+
+def headline(record: Record) -> str:
+    """What one experiment came to, with a link to its page."""
+    link = f"[Results]({experiment_page(record)})"
+    parts = [f"**{record.status}**", _plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
+    if record.status in ("valid", "invalid"):
+        parts += _figures(record)
+    if record.reasons:
+        reason = record.reasons[0]
+        parts.append(_plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
+    return _fitting(parts, link)
+
+
+def experiment_page(record: Record) -> str:
+    """Path of the record's page in the Airflow UI."""
+    return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
+
+
+def refusal_headline(error: ConfigError) -> str:
+    """Why a sweep was not even planned."""
+    return f"**Nothing was planned.** {_plain(str(error))}"
+
+
+def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> str:
+    """What a sweep came to: how many of its records have which status, and the range of what is looked for first.
+
+    `missing`: its cells that have no valid record of whatever sweep.
+    """
+    link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
+    if not records:
+        if missing:
+            return f"No experiment got as far as a record, and {missing} cells are missing: the red tasks say why."
+        return "Nothing had to be measured: every cell has a valid record already."
+    statuses = Counter(record.status for record in records)
+    parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
+    valid = [record for record in records if record.status == "valid"]
+    parts += [
+        f"{name} {text}"
+        for name, text in (
+            ("latency p99", _range(valid, lambda record: record.metrics.latency_ms.p99, milliseconds, "ms")),
+            ("macro", _range(valid, lambda record: record.metrics.recovery.macro_s, seconds, "s")),
+        )
+        if text
+    ]
+    censored = sum(record.metrics.recovery.recovered is False for record in valid)
+    if censored:
+        parts.append(f"{censored} not recovered while watched")
+    audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
+    if audited:
+        parts.append(f"{count(sum(audited))} tuples lost")
+    return _fitting(parts, link)
+
+
+def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
+    """What a night came to: the counts of its verdicts, what became worse, and what kept it from a verdict."""
+    from faultline.comparison.nights import summary
+
+    link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
+    parts = [f"**{verdict.night.day}**: {_plain(summary(verdict))}"]
+    parts += [f"**worse** {_plain(reason)}" for reason in verdict.reasons()]
+    return _fitting([*parts, *([_plain(verdict.problem)] if verdict.problem else [])], link)
+
+
+def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:
+    """Sets the note of a run through Airflow's API. Returns None, or why it could not be set.
+
+    It never raises: a note is not worth a run. In `dag.test()` there is no server, and so no note.
+    """
+    try:
+        AirflowApi(settings).set_note(dag_id, run_id, note[:MAX_NOTE])
+    except (FaultlineError, OSError, ValueError, KeyError) as error:
+        return f"no note for the run {run_id} of {dag_id}: {error}"
+    return None
+
+
+def _figures(record: Record) -> list[str]:
+    metrics = record.metrics
+    recovery, audit = metrics.recovery, metrics.audit
+    latency = metrics.latency_ms
+    parts = [
+        f"latency p50 {milliseconds(latency.p50)} ms, p99 {milliseconds(latency.p99)} ms",
+        throughput(record),
+    ]
+    if recovery.recovered is not None:
+        parts.append(
+            f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
+            f"macro {_plain(macro(record))} s"
+        )
+    parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted")
+    return [part for part in parts if NONE not in part or "latency" in part]
+
+
+def _range(
+    records: Sequence[Record], value: Callable[[Record], float | None], text: Callable[[float | None], str], unit: str
+) -> str:
+    """Median, least and greatest; empty where nothing is known."""
+    known = [found for record in records if (found := value(record)) is not None]
+    if not known:
+        return ""
+    if len(known) == 1:
+        return f"{text(known[0])} {unit}"
+    return f"{text(statistics.median(known))} {unit} ({text(min(known))} to {text(max(known))})"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown leaves as it is, on one line."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def _fitting(parts: Sequence[str], link: str) -> str:
+    """The parts and the link, within what a note may hold; the link is never cut."""
+    text = " · ".join(parts)
+    room = MAX_NOTE - len(link) - 3
+    return f"{text if len(text) <= room else text[: room - 1] + '…'} · {link}"

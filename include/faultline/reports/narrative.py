@@ -1,0 +1,352 @@
+"""What happened in one attempt, gathered from its record and, where they are still there, its raw files.
+
+The record is the truth; a raw file that is gone or broken leaves its part empty and adds a remark, and never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fault.plan import Fault, PlannedFault
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.experiment.config import parse_configuration
+from faultline.records.event_names import EDGES, WORDS, split_name
+from faultline.records.record import Record, RecoveryPart
+from faultline.reports.sweep_figures import PARTS, part_lengths
+from faultline.reports.table import fault_of, seconds
+
+NS = 1e9
+Line = Mapping[str, Any]
+# The words of the journal for how an act ended.
+_OUTCOMES = {
+    "effective": "it took effect",
+    "no-effect": "it had no effect",
+    "missed-window": "it missed its instant",
+    "unknown": "whether it took effect is unknown",
+}
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One event. Seconds after T0 and after the fault's t0, None where there is none; `source` is the evidence."""
+
+    name: str
+    words: str
+    after_gate_s: float | None
+    after_fault_s: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a recovery, in seconds after t0. `seen` is False for the time that was watched without recovery."""
+
+    name: str
+    start_s: float
+    length_s: float
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What the conductor did for one planned fault, from its journal.
+
+    `planned_at_s`: seconds after T0; `late_ms`: actual − planned of the last delivery; `undone`: what healed it.
+    """
+
+    planned_at_s: float | None
+    late_ms: float | None
+    victims: tuple[str, ...]
+    outcome: str | None
+    detail: str
+    undone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FaultStory:
+    """One planned fault: `number` from 1, `what` was planned, the `verdict` in words, and how it went."""
+
+    number: int
+    what: str
+    verdict: str
+    recovery: Mapping[str, Any]
+    spans: tuple[Span, ...]
+    snapshot_age_s: float | None
+    events: tuple[Happening, ...]
+    deed: Deed | None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Who started what again. `after_gate_s`: seconds after T0."""
+
+    after_gate_s: float | None
+    who: str
+    what: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """All of it. `edges`: events that belong to no fault; `offenders`: first offending keys of the audit."""
+
+    record: Record
+    edges: tuple[Happening, ...]
+    faults: tuple[FaultStory, ...]
+    restarts: tuple[Restart, ...]
+    offenders: tuple[Mapping[str, Any], ...]
+    remarks: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same facts for JSON."""
+        record = self.record
+        kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
+        facts = record.as_dict()
+        return {
+            **{name: facts[name] for name in (*kept, "measured_at", "config")},
+            "fault": fault_of(record.config),
+            "metrics": {key: value for key, value in facts["metrics"].items() if not key.startswith("recover")},
+            "edges": [asdict(event) for event in self.edges],
+            "faults": [asdict(fault) for fault in self.faults],
+            "restarts": [asdict(restart) for restart in self.restarts],
+            "offenders": [dict(offender) for offender in self.offenders],
+            "clock_offsets": facts["environment"].get("clock_offsets"),
+            "remarks": list(self.remarks),
+        }
+
+
+def tell(record: Record, results: Path) -> Story:
+    """The story of `record`; `results` holds `attempts/` with its raw files, which may be gone."""
+    remarks: list[str] = []
+    attempt = Attempt(results / "attempts" / record.attempt)
+    conductor = _journal(attempt.conductor_journal, remarks)
+    gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
+    if gate_ns is None:
+        gate_ns = next((line.get("t0_wall_ns") for line in conductor if line.get("event") == "gate"), None)
+    return Story(
+        record=record,
+        edges=tuple(happening for number, happening in _happenings(record, gate_ns) if number == 0),
+        faults=tuple(_faults(record, conductor, gate_ns)),
+        restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
+        offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
+        remarks=tuple(remarks),
+    )
+
+
+def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:
+    """The lines of a raw journal; a broken one gives none and a remark, a missing one none."""
+    try:
+        return read_journal(path)
+    except InfrastructureError as error:
+        remarks.append(str(error))
+        return []
+
+
+def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happening]]:
+    """Each event in order of time with the number of its fault; 0 for those of the attempt."""
+    at = {event.name: event.wall_ns for event in record.timeline}
+    for event in sorted(record.timeline, key=lambda event: event.wall_ns):
+        plain, number = split_name(event.name)
+        number = 0 if plain in EDGES else number
+        t0_ns = at.get("t0" if number == 1 else f"t0#{number}") if number else None
+        yield (
+            number,
+            Happening(
+                name=event.name,
+                words=WORDS.get(plain, plain),
+                after_gate_s=_between(gate_ns, event.wall_ns),
+                after_fault_s=_between(t0_ns, event.wall_ns),
+                source=event.source,
+            ),
+        )
+
+
+def _faults(record: Record, conductor: Sequence[Line], gate_ns: int | None) -> Iterable[FaultStory]:
+    """One story for each fault that was planned, or that left a trace."""
+    planned = _planned(record)
+    metrics = record.metrics
+    recoveries = list(metrics.recoveries)
+    if not recoveries and metrics.recovery.recovered is not None:
+        recoveries = [metrics.recovery]
+    events: dict[int, list[Happening]] = {}
+    for number, happening in _happenings(record, gate_ns):
+        events.setdefault(number, []).append(happening)
+    for number in range(1, max(len(planned), len(recoveries), *events.keys(), 0) + 1):
+        recovery = recoveries[number - 1] if number <= len(recoveries) else RecoveryPart.empty()
+        deed = _deed(number - 1, conductor, gate_ns)
+        own = events.get(number, [])
+        snapshot = next((one.after_fault_s for one in own if split_name(one.name)[0] == "snapshot"), None)
+        yield FaultStory(
+            number=number,
+            what=planned[number - 1] if number <= len(planned) else fault_of(record.config),
+            verdict=_verdict(record, recovery, deed),
+            recovery=recovery.model_dump(),
+            spans=tuple(_spans(recovery)),
+            snapshot_age_s=None if snapshot is None else -snapshot,
+            events=tuple(own),
+            deed=deed,
+        )
+
+
+def _planned(record: Record) -> list[str]:
+    """Each planned fault in words; from a configuration that can no longer be read, its short form."""
+    try:
+        faults = parse_configuration(record.config).planned_faults()
+    except ConfigError:
+        return [] if fault_of(record.config) == "control" else [fault_of(record.config)]
+    return [plan_words(fault) for fault in faults]
+
+
+def plan_words(planned: PlannedFault) -> str:
+    """`2 × executor kill at T0 + 41 s`, `kafka delay of 200 ms for 10 s at phase 0.5 of …`."""
+    fault = planned.fault
+    many = f"{fault.count} × " if fault.count > 1 else ""
+    how = f" of {fault.delay_ms:g} ms" if fault.delay_ms is not None else ""
+    how += f" for {fault.duration_s:g} s" if fault.duration_s is not None else ""
+    return f"{many}{fault.victim} {fault.action}{how} {_when(fault, planned.earliest_s)}"
+
+
+def _when(fault: Fault, at_s: float) -> str:
+    if fault.cycle is None:
+        return f"at T0 + {at_s:g} s"
+    return f"at phase {fault.phase:g} of the first {fault.cycle} cycle from T0 + {at_s:g} s on"
+
+
+def _verdict(record: Record, recovery: RecoveryPart, deed: Deed | None) -> str:
+    """How it ended, in words that cannot be taken for something else."""
+    if recovery.recovered:
+        bin_s = "" if recovery.resolution_s is None else f" (± {seconds(recovery.resolution_s)} s, one bin)"
+        return f"recovered in {seconds(recovery.macro_s, 2)} s{bin_s}"
+    if recovery.recovered is False:
+        return f"not recovered within {seconds(recovery.censored_at_s)} s (censored)"
+    if deed is not None and deed.outcome is not None and deed.outcome != "effective":
+        return f"no recovery: {_OUTCOMES.get(deed.outcome, deed.outcome)}"
+    return f"no recovery was measured: the attempt is {record.status}"
+
+
+def _spans(recovery: RecoveryPart) -> Iterable[Span]:
+    """The parts one after another; a part that is missing ends the chain, since the next one's start is unknown."""
+    lengths = part_lengths(recovery)
+    at = 0.0
+    for key, name, _ in PARTS:
+        if key not in lengths:
+            break
+        yield Span(name, round(at, 6), lengths[key])
+        at += lengths[key]
+    if "unseen" in lengths:
+        yield Span("watched on", round(at, 6), lengths["unseen"], seen=False)
+
+
+def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Deed | None:
+    """The conductor's lines on one fault; None when it wrote none."""
+    lines = [line for line in conductor if line.get("fault") == fault]
+    named: Line = next(
+        (line for line in reversed(conductor) if line.get("event") == "victims" and _about(fault, line)), {}
+    )
+    victims = [victim for victim in named.get("victims") or () if victim.get("fault", fault) == fault]
+    if not lines and not victims:
+        return None
+    delivered = [line for line in lines if line.get("event") == "delivered"]
+    timed = [line for line in [*delivered, *lines] if line.get("planned_wall_ns") is not None]
+    late = [
+        (line["mono_ns"] - line["planned_mono_ns"]) / 1e6
+        for line in delivered
+        if line.get("mono_ns") is not None and line.get("planned_mono_ns") is not None
+    ]
+    settled: Line = next((line for line in reversed(lines) if line.get("event") == "settled"), {})
+    first_ns = delivered[0].get("wall_ns") if delivered else None
+    return Deed(
+        planned_at_s=_between(gate_ns, timed[0]["planned_wall_ns"]) if timed else None,
+        late_ms=max(late) if late else None,
+        victims=tuple(_victim_words(victim) for victim in victims),
+        outcome=settled.get("outcome"),
+        detail=str(settled.get("detail") or ""),
+        undone=tuple(_undone_words(line, first_ns) for line in lines if line.get("event") == "undone"),
+    )
+
+
+def _about(fault: int, line: Line) -> bool:
+    """Whether a line of victims names one of this fault."""
+    victims = line.get("victims") or ()
+    return any(victim.get("fault", line.get("fault", 0)) == fault for victim in victims)
+
+
+def _victim_words(victim: Line) -> str:
+    """`executor 0 (pid 200 on node1)`."""
+    command = [str(part) for part in victim.get("command") or ()]
+    number = command[command.index("--executor-id") + 1] if "--executor-id" in command[:-1] else ""
+    name = f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
+    where = f" on {victim['host']}" if victim.get("host") else ""
+    pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"
+    lost = victim.get("executors")
+    return f"{name}{pid}" + (f", host of executors {', '.join(map(str, lost))}" if lost else "")
+
+
+def _undone_words(line: Line, first_ns: int | None) -> str:
+    after = _between(first_ns, line.get("wall_ns"))
+    when = "" if after is None else f" {seconds(after, 2)} s after the fault"
+    trouble = f", but failed: {line['error']}" if line.get("error") else ""
+    return f"{line.get('undo', 'undone')}{when}{trouble}"
+
+
+def _restarts(record: Record, attempt: Attempt, gate_ns: int | None, remarks: list[str]) -> list[Restart]:
+    """Whatever was started again after T0, in order of time."""
+    found = [
+        *_by_supervisor(_journal(attempt.supervisor_journal, remarks)),
+        *_services(_journal(attempt.services_journal, remarks)),
+    ]
+    for event in record.timeline:
+        if split_name(event.name)[0] == "replacement_up":
+            found.append((event.wall_ns, "the Spark Master", "an executor", event.source))
+    return [
+        Restart(_between(gate_ns, wall_ns), who, what, source)
+        for wall_ns, who, what, source in sorted(found, key=lambda item: item[0])
+    ]
+
+
+_Started = tuple[int, str, str, str]
+
+
+def _by_supervisor(lines: Sequence[Line]) -> Iterable[_Started]:
+    """Incarnations of the driver but the first, and state lineages: instant, who, what, source."""
+    who, source, after = "the workload supervisor", "supervisor.jsonl", ""
+    for line in lines:
+        event, wall_ns = line.get("event"), int(line.get("wall_ns") or 0)
+        if event == "restart":
+            after = f", {line.get('delay_s')} s after the last one ended"
+        elif event == "start" and line.get("incarnation"):
+            yield wall_ns, who, f"the driver, incarnation {line['incarnation']} (pid {line.get('pid')}){after}", source
+        elif event == "lineage":
+            yield wall_ns, who, f"state lineage {line.get('lineage')}, because {line.get('reason')}", source
+
+
+def _services(lines: Sequence[Line]) -> Iterable[_Started]:
+    """Services that were started during the attempt: instant, who, what, source."""
+    for line in lines:
+        if line.get("event") == "started":
+            held = f", held back for {line['waited_s']:g} s" if line.get("waited_s") else ""
+            what = f"{line.get('service')} (pid {line.get('pid')}){held}"
+            yield int(line.get("wall_ns") or 0), "supervisord", what, "services.jsonl"
+
+
+def _offenders(path: Path, remarks: list[str]) -> list[Mapping[str, Any]]:
+    """The first offending keys; none when the file is not there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["offenders"]
+        return [{name: entry.get(name) for name in ("kind", "key", "expected", "final")} for entry in found]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        remarks.append(f"{path.name}: cannot be read ({type(error).__name__})")
+        return []
+
+
+def _between(start_ns: int | None, end_ns: int | None) -> float | None:
+    """Seconds from one instant to the other; None when either is unknown."""
+    return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / NS, 6)

@@ -1,0 +1,162 @@
+"""The app that serves the pages. Every address, known or not, asks the guard first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from faultline.records.summary import Entry
+from faultline.reports.pages.assets import asset
+from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.download import as_csv, as_parquet
+from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.runs import address_of_dag, address_of_run
+from faultline.reports.pages.site import Site, Unknown, not_found_page
+from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
+
+# Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src data: blob:; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-cache, private",
+}
+# The address of an asset changes with its content.
+FOREVER = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
+_DOWNLOADS: dict[str, tuple[str, Callable[[list[Entry]], bytes]]] = {
+    "csv": ("text/csv; charset=utf-8", lambda entries: as_csv(entries)),
+    "parquet": ("application/vnd.apache.parquet", lambda entries: as_parquet(entries)),
+}
+
+
+def build_app(site_of: Callable[[Request], Site], guard: Callable[..., Any]) -> FastAPI:
+    """The app. `site_of` gives the store for a request; `guard` raises HTTPException 401 unless one is logged in."""
+    app = FastAPI(
+        title="Faultline results", dependencies=[Depends(guard)], openapi_url=None, docs_url=None, redoc_url=None
+    )
+
+    def unknown(request: Request, error: Exception) -> Response:
+        return HTMLResponse(not_found_page(site_of(request), error), 404, HEADERS)
+
+    def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StarletteHTTPException)
+        return HTMLResponse(_plain_page(str(error.detail)), error.status_code, {**HEADERS, **(error.headers or {})})
+
+    app.add_exception_handler(Unknown, unknown)
+    app.add_exception_handler(StarletteHTTPException, refused)
+    _add_pages(app, site_of)
+    _add_comparisons(app, site_of)
+    _add_ways_in(app, site_of)
+
+    @app.get("/static/{name:path}")
+    def static(name: str) -> Response:
+        found = asset(name)
+        if found is None:
+            raise Unknown(f"No file {name}.")
+        if found.path is not None:
+            return FileResponse(found.path, media_type=found.media_type, headers=FOREVER)
+        return Response(found.text, media_type=found.media_type, headers=FOREVER)
+
+    @app.get("/{rest:path}")
+    def nothing(rest: str) -> Response:
+        raise Unknown(f"Nothing is at {rest or '/'}.")
+
+    return app
+
+
+def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+    @app.get("/")
+    def overview(request: Request, page: str = "") -> Response:
+        return _page(overview_page(site_of(request), _number(page)))
+
+    @app.get("/sweeps/{name:path}")
+    def sweep(
+        request: Request, name: str, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
+    ) -> Response:
+        return _page(sweep_page(site_of(request), name, Choice(metric, build, x, view, _number(page))))
+
+    @app.get("/matrices/{name:path}")
+    def matrix(
+        request: Request, name: str, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
+    ) -> Response:
+        return _page(matrix_page(site_of(request), name, Choice(metric, build, x, view, _number(page))))
+
+    @app.get("/unswept")
+    def unswept(
+        request: Request, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
+    ) -> Response:
+        return _page(sweep_page(site_of(request), None, Choice(metric, build, x, view, _number(page))))
+
+    @app.get("/experiments/{name:path}")
+    def experiment(request: Request, name: str) -> Response:
+        return _page(experiment_page(site_of(request), name))
+
+
+def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+    @app.get("/nights")
+    def nights(request: Request, metric: str = "", cell: str = "", page: str = "") -> Response:
+        # Statistics take a second to import, and Airflow's API server seldom needs them.
+        from faultline.reports.pages.nights import Chosen, nights_page
+
+        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page))))
+
+    @app.get("/compare")
+    def compare(
+        request: Request,
+        a: str = "",
+        b: str = "",
+        build_a: str = "",
+        build_b: str = "",
+        metric: str = "",
+        page: str = "",
+    ) -> Response:
+        return _page(compare_page(site_of(request), Pair(a, b, build_a, build_b, metric, _number(page))))
+
+    @app.get("/experiments.{form}")
+    def download(request: Request, form: str, sweep: str = "", matrix: str = "") -> Response:
+        if form not in _DOWNLOADS:
+            raise Unknown(f"No table is called experiments.{form}.")
+        index = site_of(request).index
+        index.refresh()
+        entries = index.of_sweep(sweep) if sweep else index.of_matrix(matrix) if matrix else index.all()
+        if not entries:
+            raise Unknown(f"No record belongs to {sweep or matrix or 'this store'}.")
+        media_type, made = _DOWNLOADS[form]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", sweep or matrix or "all")[:100]
+        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="faultline-{name}.{form}"'}
+        return Response(made(entries), media_type=media_type, headers=headers)
+
+
+def _add_ways_in(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
+    """Addresses that Airflow's UI can make; they lead to the page that is meant."""
+
+    @app.get("/dags/{dag_id}")
+    def of_dag(request: Request, dag_id: str) -> Response:
+        return RedirectResponse(address_of_dag(site_of(request), dag_id), 303, HEADERS)
+
+    @app.get("/runs/{dag_id}/{run_id:path}")
+    def of_run(request: Request, dag_id: str, run_id: str) -> Response:
+        return RedirectResponse(address_of_run(site_of(request), dag_id, run_id), 303, HEADERS)
+
+
+def _page(html: str) -> HTMLResponse:
+    # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
+    return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
+
+
+def _number(text: str) -> int:
+    """A page's number; anything that is none means the first page."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+def _plain_page(message: str) -> str:
+    from markupsafe import escape
+
+    return f"<!doctype html><html lang=en><meta charset=utf-8><title>Faultline</title><p>{escape(message)}</p></html>"

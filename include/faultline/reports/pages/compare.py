@@ -1,0 +1,132 @@
+"""Two sweeps side by side: cells matched by configuration, both medians, and the verdict on what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.comparison.cells import FAULT, Figure, Point, axes_of, in_order, points_of
+from faultline.comparison.compare import compare_sides, texts
+from faultline.comparison.selection import Side, shared_records
+from faultline.records.metrics import Metric, by_group, metrics_of
+from faultline.records.summary import Entry
+from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
+from faultline.reports.pages.sweep import chosen_group, chosen_metric
+from faultline.reports.table import NONE
+
+SUGGESTED = 200
+# A verdict takes some 8 ms, and a page answers within a second.
+MOST_VERDICTS = 80
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a reader chose: two sweeps, of each a group, and a metric; empty: the default."""
+
+    a: str = ""
+    b: str = ""
+    group_a: str = ""
+    group_b: str = ""
+    metric: str = ""
+    page: int = 1
+
+
+def compare_page(site: Site, pair: Pair) -> str:
+    """The page; a form while a sweep is missing. Raises Unknown for a sweep, group or metric that is not there."""
+    site.index.refresh()
+    suggested = [tally.name for tally in site.index.sweeps(SUGGESTED) if tally.name]
+    if not (pair.a and pair.b):
+        return render(site, "compare", title="Compare two sweeps", pair=pair, suggested=suggested, sides=[], rows=[])
+    sides = [_side(site, pair.a, pair.group_a), _side(site, pair.b, pair.group_b)]
+    every = [entry for side in sides for entry in side["members"]]
+    metrics = metrics_of(every)
+    metric = chosen_metric(metrics, pair.metric)
+    points: list[dict[str, Point]] = [side["points"] for side in sides]
+    known = {**points[1], **points[0]}
+    axes = axes_of(list(known.values()))
+    ordered = in_order(list(known.values()), axes)
+    page, pages, offset = paged(pair.page, len(ordered))
+    cell_axes = [axis for axis in axes if axis.key != FAULT]
+    both = len(points[0].keys() & points[1].keys())
+    verdicts = _verdicts(sides, metric) if both <= MOST_VERDICTS else {}
+    rows = [
+        {
+            "axes": [axis.label(point) for axis in cell_axes],
+            "fault": point.entries[0].fault,
+            **_matched(site, points, point.config_id, metric),
+            "said": verdicts.get(point.config_id),
+        }
+        for point in ordered[offset : offset + PAGE_ROWS]
+    ]
+    return render(
+        site,
+        "compare",
+        title="Two sweeps side by side",
+        pair=pair,
+        suggested=suggested,
+        sides=sides,
+        metric=metric,
+        metric_groups=by_group(metrics),
+        cell_axes=cell_axes,
+        rows=rows,
+        verdicts=bool(verdicts),
+        both=both,
+        many=both > MOST_VERDICTS,
+        only=[len(points[0]) - both, len(points[1]) - both],
+        page=page,
+        pages=pages,
+        page_link=lambda number: site.link("compare", **{**_query(pair), "page": number}),
+    )
+
+
+def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
+    entries: list[Entry] = site.index.of_sweep(sweep_id)
+    if not entries:
+        raise Unknown(f"No sweep {sweep_id} has a record.")
+    group, groups = chosen_group(entries, group)
+    members = [entry for entry in entries if entry.group == group]
+    return {
+        "sweep": sweep_id,
+        "href": site.link("sweeps", sweep_id),
+        "group": group,
+        "groups": groups,
+        "members": members,
+        "points": {point.config_id: point for point in points_of(members)},
+        "valid": sum(entry.status == "valid" for entry in members),
+    }
+
+
+def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, dict[str, str]]:
+    """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
+    which neither less nor more is better, nor of sides that share a record."""
+    before, after = (
+        Side(side["sweep"], tuple(entry for entry in side["members"] if entry.status == "valid")) for side in sides
+    )
+    if metric is None or metric.better is None or shared_records(before, after):
+        return {}
+    return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
+
+
+def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric: Metric | None) -> dict[str, Any]:
+    """Both figures of one configuration, and the second as a multiple of the first."""
+    found = [side.get(config_id) for side in points]
+    figures = [point.figure(metric.key) if point and metric else Figure(0) for point in found]
+    a, b = figures
+    ratio = b.median / a.median if a.median and b.median is not None and not (a.bound or b.bound) else None
+    return {
+        "figures": [
+            {
+                "text": one.text(metric) if metric else NONE,
+                "spread": one.spread(metric) if metric else "",
+                "n": one.n,
+                "attempts": attempts(site, point.entries if point else ()),
+            }
+            for point, one in zip(found, figures, strict=True)
+        ],
+        "ratio": NONE if ratio is None else f"{ratio:,.2f}",
+    }
+
+
+def _query(pair: Pair) -> Mapping[str, str | int]:
+    return {"a": pair.a, "b": pair.b, "build_a": pair.group_a, "build_b": pair.group_b, "metric": pair.metric}

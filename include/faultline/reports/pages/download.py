@@ -1,0 +1,88 @@
+"""The experiments of a selection as one table, for spreadsheets and notebooks.
+
+One row a record. Columns are named as in the summary tables: what identifies it, `config_…`, figures by their path, and
+the reasons. Missing is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faultline.records.summary import Entry
+
+_IDENTITY = (
+    "matrix", "config_id", "series", "build", "attempt", "repetition", "status", "sweep_id", "logical_date",
+    "measured_at",
+)  # fmt: skip
+
+
+def table_of(entries: Sequence[Entry]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Column names, and a row by column name for each record."""
+    rows = [_row(entry) for entry in entries]
+    names = dict.fromkeys(name for row in rows for name in row)
+    names.pop("reasons", None)
+    return [*names, "reasons"], rows
+
+
+def as_csv(entries: Sequence[Entry]) -> bytes:
+    """The table as CSV in UTF-8 with a header line."""
+    names, rows = table_of(entries)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def as_parquet(entries: Sequence[Entry]) -> bytes:
+    """The table as Parquet; a column holds truth values, whole numbers, numbers or text, as all its values are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names, rows = table_of(entries)
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kind = _kind(values, empty="string" if name in _IDENTITY else "float64")
+        columns[name] = pa.array([_as(kind, value) for value in values], getattr(pa, kind)())
+    target = io.BytesIO()
+    pq.write_table(pa.table(columns), target)
+    return target.getvalue()
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        **{name: getattr(entry, name) for name in _IDENTITY},
+        **{f"config_{name}": _plain(value) for name, value in entry.config.items()},
+        **{name.replace(".", "_"): value for name, value in entry.metrics.items()},
+        "reasons": "; ".join(entry.reasons),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+
+
+def _kind(values: Sequence[Any], *, empty: str) -> str:
+    """Name of the narrowest Arrow type that holds them all; `empty` where nothing is known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return empty
+    if all(isinstance(value, bool) for value in known):
+        return "bool_"
+    if any(isinstance(value, bool | str) for value in known):
+        return "string"
+    whole = all(isinstance(value, int) and abs(value) < 2**63 for value in known)
+    return "int64" if whole else "float64"
+
+
+def _as(kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind == "string":
+        return value if isinstance(value, str) else json.dumps(value)
+    return float(value) if kind == "float64" else value

@@ -1,0 +1,218 @@
+"""The nights of the regression set: one figure over all of them, and what each came to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.comparison.cells import axes_of, in_order, points_of
+from faultline.comparison.coverage import gap_of, missed_nights, recorded
+from faultline.comparison.nights import Course, Night, changes_of_surroundings, course_of, nights_of
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.manifest import Manifest, Manifests
+from faultline.records.metrics import by_group, metrics_of
+from faultline.reports.pages.charts import escaped
+from faultline.reports.pages.site import Site, Unknown, paged, render
+from faultline.reports.pages.sweep import chosen_metric
+from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.reports.table import NONE
+from faultline.reports.time_series import FAINT_COLOUR
+
+NIGHTS_A_PAGE = 60
+NIGHTS_WITH_A_TICK = 10
+_DAY_MS = 86_400_000
+_NOT_MEASURED = f"not measured; make up for it with a backfill of {NIGHTLY}"
+_CLEAR = "rgba(0,0,0,0)"
+_CHANGE_COLOUR = "#b3261e"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a reader chose; empty: the default. `cell` is a configuration's id."""
+
+    metric: str = ""
+    cell: str = ""
+    page: int = 1
+
+
+def nights_page(site: Site, choice: Chosen | None = None) -> str:
+    """The page. Raises Unknown while there is no night, and for a cell or a metric that no night has."""
+    choice = choice or Chosen()
+    site.index.refresh()
+    entries = site.index.of_matrix(NIGHTLY)
+    nights = nights_of(entries)
+    if not nights:
+        raise Unknown(f"No night of {NIGHTLY} has a record yet.")
+    points = points_of(entries)
+    axes = axes_of(points)
+    cells = [
+        (point.config_id, ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.entries[0].fault)
+        for point in in_order(points, axes)
+    ]
+    cell = choice.cell or cells[0][0]
+    if cell not in dict(cells):
+        raise Unknown(f"No night has measured the configuration {cell}.")
+    metrics = metrics_of([entry for entry in entries if entry.config_id == cell])
+    metric = chosen_metric(metrics, choice.metric)
+    surroundings = changes_of_surroundings(nights)
+    course = course_of(nights, cell, metric) if metric else None
+    planned = [plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date]
+    plans = {plan.logical_date: plan for plan in planned}
+    measured = {night.date: night for night in nights}
+    # Of those that never ran there is no record, and perhaps no plan.
+    waiting = {str(plan.logical_date): len(plan.cells) for plan in planned if plan.logical_date not in measured}
+    missed = {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
+    absent = {date: ("nothing measured yet", cells) for date, cells in waiting.items()}
+    absent |= {date: (f"{_NOT_MEASURED} from and to {date}", cells) for date, cells in missed.items()}
+    dates = sorted({*measured, *absent}, reverse=True)
+    page, pages, offset = paged(choice.page, len(dates), NIGHTS_A_PAGE)
+    shown = dates[offset : offset + NIGHTS_A_PAGE]
+    return render(
+        site,
+        "nights",
+        title="Nights",
+        figures={"course": course_figure(course, surroundings)} if course and any(course.values) else {},
+        metric=metric,
+        metric_groups=by_group(metrics),
+        cells=cells,
+        cell=cell,
+        cell_name=dict(cells)[cell],
+        rows=[
+            _row(site, measured[date], plans.get(date), surroundings, course)
+            if date in measured
+            else _absent_row(date, *absent[date])
+            for date in shown
+        ],
+        page=page,
+        pages=pages,
+        page_link=lambda number: site.link("nights", metric=choice.metric, cell=choice.cell, page=number),
+    )
+
+
+def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
+    """Medians over nights with intervals; a line where a level begins, a diamond where the surroundings changed."""
+    seen = [(date[:10], one) for date, one in zip(course.dates, course.values, strict=True) if one is not None]
+    known = [(day, one) for day, one in seen if one.value < float("inf")]
+    colour = SERIES_COLOURS[0]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[day for day, _ in known],
+        y=[one.value for _, one in known],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [_finite(one.high, one.value) - one.value for _, one in known],
+            "arrayminus": [one.value - _finite(one.low, one.value) for _, one in known],
+            "thickness": 1.2,
+            "width": 4,
+            "color": colour,
+        },
+        name="median",
+        mode="lines+markers",
+        line={"color": colour, "width": 1.6},
+        marker={"color": colour, "size": 7},
+        text=[f"{day}: {course.metric.text(one.value)} {escaped(course.metric.unit)}" for day, one in known],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    by_day = {day: one.value for day, one in known}
+    changed = [(date[:10], words) for date, words in surroundings.items() if date[:10] in by_day]
+    if changed:
+        figure.add_scatter(
+            x=[day for day, _ in changed],
+            y=[by_day[day] for day, _ in changed],
+            name="other surroundings",
+            mode="markers",
+            marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 13, "line": {"width": 2}},
+            text=[f"{day}: {escaped(words)}" for day, words in changed],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    for number in course.changes:
+        figure.add_vline(x=course.dates[number][:10], line={"color": _CHANGE_COLOUR, "width": 1.6, "dash": "dash"})
+    figure.update_layout(
+        height=420,
+        margin={"l": 72, "r": 16, "t": 44, "b": 56},
+        paper_bgcolor=_CLEAR,
+        plot_bgcolor=_CLEAR,
+        showlegend=len(figure.data) > 1,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        xaxis={
+            "title": {"text": "night"},
+            "type": "date",
+            "zeroline": False,
+            "tickformat": "%Y-%m-%d",
+            **_ticks(course),
+        },
+        yaxis={
+            "title": {"text": escaped(course.metric.title)},
+            "zeroline": False,
+            "rangemode": "tozero",
+            "tickformat": ",~r",
+        },
+    )
+    return figure
+
+
+def _ticks(course: Course) -> dict[str, Any]:
+    """One a day where there are few, which would else get several with the same text."""
+    first, last = (datetime.fromisoformat(course.dates[place]) for place in (0, -1))
+    return {"dtick": _DAY_MS} if (last - first).days < NIGHTS_WITH_A_TICK else {}
+
+
+def _row(
+    site: Site, night: Night, plan: Manifest | None, surroundings: Mapping[str, str], course: Course | None
+) -> dict[str, Any]:
+    """One night of the table."""
+    sweep = night.entries[-1].sweep_id
+    verdict = _kept(site, sweep)
+    place = course.dates.index(night.date) if course else -1
+    value = course.values[place] if course else None
+    return {
+        "day": night.day,
+        "href": site.link("sweeps", sweep) if sweep else None,
+        "valid": len(night.valid),
+        "total": len(night.entries),
+        "missing": None if plan is None else len(gap_of(plan, recorded(night.entries)).missing),
+        "build": night.build or NONE,
+        "value": course.metric.text(value.value) if course and value is not None else NONE,
+        "begins": course is not None and place in course.changes,
+        "summary": verdict.get("summary") or "not compared",
+        "worse": _lines(verdict.get("reasons")),
+        "problem": verdict.get("problem") or "",
+        "changed": surroundings.get(night.date, ""),
+    }
+
+
+def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
+    """A night of which nothing was measured."""
+    blank: dict[str, Any] = {
+        "href": None,
+        "value": NONE,
+        "begins": False,
+        "worse": [],
+        "problem": "",
+        "changed": "",
+        "build": NONE,
+    }
+    return {**blank, "day": date[:10], "summary": summary, "valid": 0, "total": 0, "missing": planned}
+
+
+def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:
+    """The verdict as the task wrote it; empty when there is none, or when it cannot be read."""
+    try:
+        found = json.loads((site.results / "nights" / f"{sweep}.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(found: object) -> Sequence[str]:
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _finite(value: float, other: float) -> float:
+    return value if abs(value) < float("inf") else other

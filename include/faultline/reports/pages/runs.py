@@ -1,0 +1,117 @@
+"""From runs in Airflow to pages, and back. A sweep's id is made from its run's, and so can be traced back to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.summary import Entry
+from faultline.reports.pages.site import NotYet, Run, Site
+
+EXPERIMENT = "experiment"
+# Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
+# after the time.
+_CHILD = re.compile(
+    r"(?P<sweep>.+)__(?P<config_id>[0-9a-f]{12})-(?:r(?P<repetition>\d{1,6})(?:-[0-9a-f]{8})?|search-\d{6})", re.DOTALL
+)
+# What `sweep_id_of` leaves of an id that Airflow made from an instant.
+_INSTANT = re.compile(
+    r"(?P<kind>[a-z_]+__)?(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"
+    r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)(?:-(?P<fraction>\d{1,6}))?"
+)
+_KINDS = ("manual__", "scheduled__", "backfill__")
+
+
+def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
+    """The page of what a run has measured. Raises NotYet while it has no record."""
+    site.index.refresh()
+    child = _CHILD.fullmatch(run_id) if dag_id == EXPERIMENT else None
+    if child is not None:
+        cell = (child["config_id"], int(child["repetition"] or 0))
+        tries = [one for one in site.index.of_sweep(child["sweep"]) if (one.config_id, one.repetition) == cell]
+        # A search may have measured the very cell that another run of the sweep did.
+        known = [_runs_said(site, one.attempt)[0] for one in tries]
+        tries = [one for one, said in zip(tries, known, strict=True) if said == (run_id if run_id in known else None)]
+        if tries:
+            return site.link("experiments", tries[-1].attempt)
+    for sweep_id in dict.fromkeys((run_id, sweep_id_of(run_id))):
+        found = site.index.of_sweep(sweep_id) if sweep_id else []
+        if found and dag_id == EXPERIMENT:
+            return site.link("experiments", found[-1].attempt)
+        if found:
+            return site.link("sweeps", sweep_id)
+    raise NotYet(f"The run {run_id} of {dag_id} has no record yet.", site.link("runs", dag_id, run_id))
+
+
+def address_of_dag(site: Site, dag_id: str) -> str:
+    """The page of a matrix; of another DAG the list of all sweeps."""
+    site.index.refresh()
+    if not any(one.name == dag_id for one in site.index.matrices()):
+        return site.link()
+    return site.link("nights") if dag_id == NIGHTLY else site.link("matrices", dag_id)
+
+
+def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:
+    """The run that measured a sweep, when Airflow knows it: of its matrix, or of a single experiment."""
+    dag_id = matrix or EXPERIMENT
+    return _found(site, dag_id, [sweep_id, *_by_instant(sweep_id)], _by_instant(sweep_id))
+
+
+def runs_of_entry(site: Site, entry: Entry) -> list[Run]:
+    """The run of the experiment, and that of its matrix, when Airflow knows them."""
+    run_id, parent = _runs_said(site, entry.attempt)
+    if entry.matrix and entry.sweep_id:
+        # Attempts of before the run was noted: by the name of the cell.
+        own = run_id or f"{entry.sweep_id}__{entry.config_id}-r{entry.repetition}"
+        runs = _found(site, EXPERIMENT, [own], ())
+        if parent:
+            return [*runs, *_found(site, entry.matrix, [parent], ())]
+        return [*runs, *runs_of_sweep(site, entry.matrix, entry.sweep_id)]
+    if run_id:
+        return _found(site, EXPERIMENT, [run_id], ())
+    beginnings = _by_instant(entry.sweep_id or "")
+    return _found(site, EXPERIMENT, [entry.sweep_id, *beginnings] if entry.sweep_id else [], beginnings)
+
+
+def _found(site: Site, dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> list[Run]:
+    return (
+        [Run(dag_id, run_id) for run_id in dict.fromkeys(site.find_runs(dag_id, run_ids, beginnings))]
+        if run_ids
+        else []
+    )
+
+
+def _by_instant(sweep_id: str) -> list[str]:
+    """How the ids of runs begin that this sweep's id may have been made from."""
+    match = _INSTANT.fullmatch(sweep_id)
+    if match is None:
+        return []
+    fraction = f".{match['fraction']}" if match["fraction"] else ""
+    instant = "{year}-{month}-{day}T{hour}:{minute}:{second}".format(**match.groupdict()) + fraction + "+00:00"
+    return [f"{kind}{instant}" for kind in _kinds(match["kind"])]
+
+
+def _kinds(kind: str | None) -> Iterable[str]:
+    return (kind,) if kind else _KINDS
+
+
+def _runs_said(site: Site, attempt: str) -> tuple[str | None, str | None]:
+    """The run that measured an attempt, and its matrix's, as the attempt's own file has them; None where it has not.
+
+    The index has checked the attempt's name.
+    """
+    try:
+        content = json.loads((site.results / "attempts" / attempt / "attempt.json").read_bytes())
+        return _id(content.get("run_id")), _id(content.get("parent_run_id"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None, None
+
+
+def _id(found: object) -> str | None:
+    """What can be an id: half of a surrogate pair stands in no address and in no database."""
+    if not isinstance(found, str) or not found:
+        return None
+    return None if any("\ud800" <= letter <= "\udfff" for letter in found) else found

@@ -1,0 +1,242 @@
+"""One sweep or matrix: a metric over its axes, and the table of its cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
+from faultline.comparison.coverage import cell_text, gap_of, recorded
+from faultline.records.manifest import Manifests
+from faultline.records.metrics import DEFAULT, MACRO, Metric, by_group, metrics_of
+from faultline.records.summary import Entry
+from faultline.reports.experiment_view import minute
+from faultline.reports.pages import charts
+from faultline.reports.pages.runs import runs_of_sweep
+from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
+
+# Beside the metric that was chosen, where the sweep has them.
+COLUMNS = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
+           "audit.lost")  # fmt: skip
+NEIGHBOURS = 50
+MOST_MISSING = 100
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`."""
+
+    metric: str = ""
+    group: str = ""
+    x: str = ""
+    view: str = ""
+    page: int = 1
+
+
+def sweep_page(site: Site, sweep_id: str | None, choice: Choice | None = None) -> str:
+    """The page of a sweep; of None: of the records that belong to none. Raises Unknown when it has no record."""
+    site.index.refresh()
+    entries = site.index.of_sweep(sweep_id)
+    if not entries:
+        raise Unknown(f"No sweep {sweep_id} has a record." if sweep_id else "Every record belongs to a sweep.")
+    return _page(site, entries, choice or Choice(), sweep=sweep_id)
+
+
+def matrix_page(site: Site, matrix: str, choice: Choice | None = None) -> str:
+    """The page of a matrix over all its sweeps. Raises Unknown when it has no record."""
+    site.index.refresh()
+    entries = site.index.of_matrix(matrix)
+    if not entries:
+        raise Unknown(f"No matrix {matrix} has a record.")
+    return _page(site, entries, choice or Choice(), matrix=matrix)
+
+
+def chosen_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
+    """The metric of that key, by default the latency p99 or else the first; None when there is none at all."""
+    if not metrics:
+        return None
+    for metric in metrics:
+        if metric.key == (key or DEFAULT):
+            return metric
+    if key:
+        raise Unknown(f"No valid record here has the metric {key}.")
+    return metrics[0]
+
+
+def chosen_group(entries: Sequence[Entry], group: str) -> tuple[str, list[str]]:
+    """The group of that name, by default the newest one with a valid record, and all groups."""
+    groups = groups_of(entries)
+    if group and group not in groups:
+        raise Unknown(f"No record here is of build {group}.")
+    believed = groups_of([entry for entry in entries if entry.status == "valid"])
+    return group or (believed or groups)[0], groups
+
+
+def _page(
+    site: Site, entries: Sequence[Entry], choice: Choice, *, sweep: str | None = None, matrix: str | None = None
+) -> str:
+    group, groups = chosen_group(entries, choice.group)
+    members = [entry for entry in entries if entry.group == group]
+    points, metrics = points_of(members), metrics_of(members)
+    measured = [point for point in points if point.valid]
+    metric = chosen_metric(metrics, choice.metric)
+    drawn_axes = axes_of(measured)
+    x, view = _chosen_view(drawn_axes, choice)
+    figures, left_out = _figures(measured, drawn_axes, x, view, metric)
+    axes = axes_of(points)
+    ordered = in_order(points, axes)
+    page, pages, offset = paged(choice.page, len(ordered))
+    cell_axes = [axis for axis in axes if axis.key != FAULT]
+    columns = _columns(metrics, metric)
+    whole_matrix = matrix or next((entry.matrix for entry in entries if entry.matrix), None)
+    return render(
+        site,
+        "sweep",
+        title=sweep or matrix or "Without a sweep",
+        kind="Matrix" if matrix else "Sweep",
+        here=_here(sweep, matrix),
+        facts=_facts(entries),
+        matrix=None if matrix else whole_matrix,
+        runs=[(run, site.run_link(run)) for run in (runs_of_sweep(site, whole_matrix, sweep) if sweep else ())],
+        counts=[(status, sum(entry.status == status for entry in entries)) for status in STATUSES],
+        group=group,
+        groups=groups,
+        metric=metric,
+        metric_groups=by_group(metrics),
+        axes=drawn_axes,
+        x=x,
+        view=view,
+        views=["heat", "curves"] if _two_numbers(drawn_axes) else [],
+        left_out=left_out,
+        figures=figures,
+        controls=_controls(measured, cell_axes, metric) if view == "heat" else [],
+        with_controls=bool(apart(measured)[1]),
+        repeated=any(len(point.valid) > 1 for point in measured),
+        bounded=metric is not None and any(point.figure(metric.key).bound for point in measured),
+        columns=columns,
+        cell_axes=cell_axes,
+        rows=[_row(site, point, cell_axes, columns) for point in ordered[offset : offset + PAGE_ROWS]],
+        troubles=_troubles(site, members),
+        gap=_gap(site, sweep),
+        cell_total=len(ordered),
+        page=page,
+        pages=pages,
+        page_link=lambda number: site.link(
+            *_here(sweep, matrix), metric=choice.metric, build=choice.group, x=choice.x, view=choice.view, page=number
+        ),
+        downloads=[
+            (name, site.link(f"experiments.{name}", sweep=sweep, matrix=matrix))
+            for name in ("csv", "parquet")
+            if sweep or matrix
+        ],
+        neighbours=[other for other in site.index.sweeps_of(whole_matrix, NEIGHBOURS) if other != sweep]
+        if sweep
+        else [],
+        sweep=sweep,
+    )
+
+
+def _here(sweep: str | None, matrix: str | None) -> tuple[str, ...]:
+    """The parts of this page's own address."""
+    return ("sweeps", sweep) if sweep else ("matrices", matrix) if matrix else ("unswept",)
+
+
+def _chosen_view(axes: Sequence[Axis], choice: Choice) -> tuple[Axis | None, str]:
+    """The horizontal axis and the view; a heat map where there are two axes and both are numbers."""
+    if choice.view not in ("", "heat", "curves"):
+        raise Unknown(f"No view is called {choice.view}.")
+    if choice.x and choice.x not in [axis.key for axis in axes]:
+        raise Unknown(f"The valid records here do not differ in {choice.x}.")
+    if not axes:
+        return None, ""
+    x = next((axis for axis in axes if axis.key == choice.x), axes[0])
+    return x, "heat" if _two_numbers(axes) and choice.view != "curves" else "curves"
+
+
+def _two_numbers(axes: Sequence[Axis]) -> bool:
+    return len(axes) == 2 and all(axis.numeric for axis in axes)
+
+
+def _figures(
+    points: Sequence[Point], axes: Sequence[Axis], x: Axis | None, view: str, metric: Metric | None
+) -> tuple[dict[str, go.Figure], int]:
+    """The figure under its place's name, and how many lines it leaves out."""
+    if metric is None or x is None:
+        return {}, 0
+    others = [axis for axis in axes if axis.key != x.key]
+    if view == "heat":
+        return {"metric": charts.heat_map(points, x, others[0], metric)}, 0
+    figure, left_out = charts.curves(in_order(points, [*others, x]), x, others, metric)
+    return {"metric": figure}, left_out
+
+
+def _facts(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """When and on what; several values of one thing are all named."""
+    times = sorted(entry.measured_at for entry in entries)
+    workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)
+    cores = sorted({entry.cores for entry in entries if entry.cores})
+    span = minute(times[0]) if minute(times[0]) == minute(times[-1]) else f"{minute(times[0])} to {minute(times[-1])}"
+    return [
+        ("Measured", f"{span} UTC"),
+        ("Workload", ", ".join(workloads)),
+        ("Machine", f"{' or '.join(map(str, cores)) or 'unknown number of'} cores"),
+        ("Experiments", str(len(entries))),
+    ]
+
+
+def _columns(metrics: Sequence[Metric], chosen: Metric | None) -> list[Metric]:
+    """The columns of the table: the chosen metric first, then the usual ones that the records have."""
+    usual = [metric for key in COLUMNS for metric in metrics if metric.key == key and metric != chosen]
+    return [*([chosen] if chosen else []), *usual]
+
+
+def _row(site: Site, point: Point, axes: Sequence[Axis], columns: Sequence[Metric]) -> dict[str, Any]:
+    figures = [(metric, point.figure(metric.key)) for metric in columns]
+    return {
+        "axes": [axis.label(point) for axis in axes],
+        "fault": point.entries[0].fault,
+        "config_id": point.config_id,
+        "n": len(point.valid),
+        "figures": [one.text(metric) for metric, one in figures],
+        "spread": figures[0][1].spread(figures[0][0]) if figures else "",
+        "attempts": attempts(site, point.entries),
+    }
+
+
+def _troubles(site: Site, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The kinds of reasons why experiments are not valid, the commonest first, each with its newest example."""
+    found: dict[str, list[tuple[Entry, str]]] = {}
+    for entry in entries:
+        for reason in dict.fromkeys(entry.reasons) if entry.status != "valid" else ():
+            found.setdefault(f"{entry.status} {reason.partition(':')[0]}", []).append((entry, reason))
+    return [
+        {"times": len(cases), "reason": cases[-1][1], "example": attempts(site, [cases[-1][0]])}
+        for cases in sorted(found.values(), key=len, reverse=True)
+    ]
+
+
+def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
+    """What the sweep set out to measure and has no valid record of; None when its plan is not known."""
+    plan = Manifests(site.results).read(sweep) if sweep else None
+    if plan is None:
+        return None
+    entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
+    gap = gap_of(plan, recorded(entries))
+    shown = [(cell_text(gap, one), one.last or "never measured") for one in gap.missing[:MOST_MISSING]]
+    return {"planned": gap.planned, "missing": len(gap.missing), "cells": shown}
+
+
+def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | None) -> list[str]:
+    """What a heat map has no cell for: runs without a fault among runs with one."""
+    told = []
+    for point in apart(points)[1]:
+        one = point.figure(metric.key) if metric else Figure(0)
+        if metric and one.median is not None:
+            where = ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes)
+            spread = f", {one.spread(metric)}" if one.spread(metric) else ""
+            told.append(f"{where}: {one.text(metric)} {metric.unit}{spread} (n = {one.n})")
+    return told

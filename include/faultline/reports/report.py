@@ -1,0 +1,176 @@
+"""The report: one HTML file that opens without a network.
+
+Everything in it comes from records, their `series.json` and their `audit.json`. Texts of the configuration, of
+reasons and of evidence are untrusted: the template escapes all of them, data goes in as JSON that holds no `<`, and
+the page's own policy lets no script run but the two that belong to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from faultline import __version__
+from faultline.records.record import Record
+from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
+from faultline.reports.html import environment, figures_json, own_text
+from faultline.reports.sweep_figures import overview_figures, parts_figure
+from faultline.reports.table import Column, columns_of, count, ordered, plain_rows
+
+_ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
+
+
+def write_report(
+    records: Sequence[Record],
+    results: Path,
+    target: Path,
+    *,
+    title: str,
+    sweep: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes the report of `records` to `target` and returns that path.
+
+    `results`: the folder that holds `attempts/`; `sweep`: more facts for the head, by name. The file appears whole
+    or not at all. Raises OSError when it cannot be written.
+    """
+    html = render(records, results, title=title, sweep=sweep)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(html, encoding="utf-8")
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mapping[str, Any] | None = None) -> str:
+    """The report as text."""
+    rows = plain_rows(records)
+    columns = columns_of(rows)
+    figures: dict[str, go.Figure] = {}
+    experiments = [
+        section_of(row["number"], record, results, figures) for row, record in zip(rows, ordered(records), strict=True)
+    ]
+    overview = []
+    for index, (axis, figure) in enumerate(overview_figures(records)):
+        figures[f"overview-{index}"] = figure
+        overview.append((axis, f"overview-{index}", figure.layout.height))
+    parts = parts_figure(records)
+    if parts is not None:
+        figures["parts"] = parts
+    scripts = [get_plotlyjs(), own_text("report.js")]
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title,
+            lead=_lead(records),
+            facts=_facts(records, sweep),
+            groups=_groups(columns),
+            column_count=len(columns),
+            rows=rows,
+            overview=overview,
+            parts=None if parts is None else parts.layout.height,
+            experiments=experiments,
+            figures=figures_json(figures),
+            scripts=[Markup(script) for script in scripts],
+            script_sources=Markup(" ".join(_source(script) for script in scripts)),
+            css=Markup(own_text("report.css")),
+            version=__version__,
+            written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        )
+    )
+
+
+def _lead(records: Sequence[Record]) -> str:
+    """The outcome in two sentences."""
+    if not records:
+        return "No records."
+    statuses = Counter(record.status for record in records)
+    told = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
+    experiments = "experiment" if len(records) == 1 else "experiments"
+    audits = [record.metrics.audit for record in records if record.status == "valid"]
+    if not audits:
+        return f"{len(records)} {experiments}: {told}."
+    sums = {name: sum(getattr(audit, name) or 0 for audit in audits) for name in ("lost", "overcounted", "wrong")}
+    if any(sums.values()):
+        found = ", ".join(f"{count(number)} {name}" for name, number in sums.items())
+        return f"{len(records)} {experiments}: {told}. The audit of the valid ones found {found}."
+    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong."
+
+
+def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:
+    """When, on what and with what it was measured; several values of one thing are all named."""
+    times = sorted(record.measured_at for record in records)
+    machines, warned = [], False
+    for record in records:
+        env = record.environment
+        memory = "" if env.memory_mb is None else f", {env.memory_mb / 1024:.0f} GB of memory"
+        processor = f" of {env.processor}" if env.processor else ""
+        machines.append(f"{env.host or 'unknown host'}: {env.cores or 'unknown'} cores{processor}{memory}")
+        warned = warned or bool(env.oversubscribed)
+    engines = []
+    for record in records:
+        known = record.environment.versions or {}
+        engines.append(" · ".join(f"{name} {known[key]}" for key, name in _ENGINES.items() if key in known))
+    facts = [
+        ("Measured", _period(times)),
+        ("Machine", _distinct(machines)),
+        ("Oversubscribed", "yes: the executors ask for more cores than there are" if warned else "no"),
+        ("Software", _distinct(engines)),
+        ("Build", _distinct(record.build for record in records)),
+        ("Faultline", _distinct(_faultline(record) for record in records)),
+        ("Matrix", _distinct(record.matrix or "" for record in records)),
+        ("Sweep", _distinct(record.sweep_id or "" for record in records)),
+    ]
+    facts += [(str(name), as_text(value)) for name, value in (sweep or {}).items()]
+    return [(name, value) for name, value in facts if value]
+
+
+def _faultline(record: Record) -> str:
+    version = (record.environment.versions or {}).get("faultline", "")
+    commit = record.environment.git_commit
+    return f"{version} (commit {commit})" if commit else str(version)
+
+
+def _period(times: Sequence[str]) -> str:
+    """From the first to the last instant, to the minute."""
+    if not times:
+        return ""
+    first, last = (minute(text) for text in (times[0], times[-1]))
+    if first == last:
+        return f"{first} UTC"
+    return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(value for value in values if value))
+
+
+def _groups(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+    """Columns under the heading that they share."""
+    groups: list[tuple[str, list[Column]]] = []
+    for column in columns:
+        if groups and groups[-1][0] == column.group:
+            groups[-1][1].append(column)
+        else:
+            groups.append((column.group, [column]))
+    return groups
+
+
+def _source(script: str) -> str:
+    """The policy's permission for exactly this script. HTML parsing turns CR LF into LF before it is hashed."""
+    normal = script.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'sha256-{base64.b64encode(hashlib.sha256(normal.encode()).digest()).decode()}'"

@@ -1,0 +1,349 @@
+"""The result table: what each experiment came to, in the terminal and in the report.
+
+`plain_rows` makes the texts once, so that both show the same figures.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from faultline.experiment.workloads.base import TRAITS, Traits, has_schedule
+from faultline.records.record import Record, RecoveryPart
+
+NONE = "—"
+CONTROL = "control"
+WIDTH = 120
+# A workload that this version does not know may have a preloaded state.
+_UNKNOWN = Traits(words=True)
+# Shown in columns of their own, or following from what is; other differences are named beside the row.
+FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
+_SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in `plain_rows`, the group above it, its name and its unit."""
+
+    key: str
+    group: str
+    name: str
+    unit: str = ""
+
+    @property
+    def left(self) -> bool:
+        """Whether its texts begin at the left: words do, numbers end at the right."""
+        return self.key in ("query", "fault", "status")
+
+    @property
+    def heading(self) -> str:
+        """Two short lines for the terminal, where a group has no line of its own."""
+        name = _SHORT.get(self.name, self.name)
+        return f"CPU\n{name}" if self.group == "CPU" else f"{name}\n{self.unit}"
+
+
+_SHORT = {"executors": "exec.", "generator": "gen.", "Overcounted": "Over"}
+
+IDENTITY = (
+    Column("number", "Experiment", "#"),
+    Column("query", "Experiment", "Query"),
+    Column("state_mb", "Experiment", "State", "MB"),
+    Column("interval_s", "Experiment", "Interval", "s"),
+    Column("fault", "Experiment", "Fault"),
+    Column("repetition", "Experiment", "Rep"),
+)
+GROUPS = (
+    (Column("throughput", "Throughput", "Handled", "per s"),),
+    (Column("p50_ms", "Latency", "p50", "ms"), Column("p99_ms", "Latency", "p99", "ms")),
+    (
+        Column("cpu_driver", "CPU", "driver", "cores"),
+        Column("cpu_executors", "CPU", "executors", "cores"),
+        Column("cpu_python", "CPU", "python", "cores"),
+        Column("cpu_kafka", "CPU", "kafka", "cores"),
+        Column("cpu_generator", "CPU", "generator", "cores"),
+    ),
+    (
+        Column("reload_s", "Recovery", "Reload", "s"),
+        Column("replay_s", "Recovery", "Replay", "s"),
+        Column("macro_s", "Recovery", "Macro", "s"),
+    ),
+    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
+)
+COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
+# Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
+_ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
+_LEGEND = (
+    "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
+    "> n: not recovered within the n s that were watched; —: does not apply, or unknown."
+)
+
+
+def milliseconds(value: float | None) -> str:
+    """`2,283`; below 10 with one decimal."""
+    if value is None:
+        return NONE
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def seconds(value: float | None, digits: int = 1) -> str:
+    """`1.8`; three digits give milliseconds."""
+    return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """`+0.350`, `−1.837`, and zero without a sign."""
+    return f"{value:+.{digits}f}".replace("-", "−") if round(value, digits) else f"{0:.{digits}f}"
+
+
+def cores(value: float | None) -> str:
+    """`0.25`."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def count(value: float | None) -> str:
+    """`376,357`."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """`87 %`."""
+    return NONE if value is None else f"{value * 100:.0f} %"
+
+
+def macro(record: Record) -> str:
+    """Macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
+    return macro_of(record.metrics.recovery)
+
+
+def macro_of(recovery: RecoveryPart) -> str:
+    """The same of one recovery."""
+    if recovery.macro_s is None and recovery.censored_at_s is not None:
+        return f"> {seconds(recovery.censored_at_s)}"
+    return seconds(recovery.macro_s)
+
+
+def fault_of(config: Mapping[str, Any]) -> str:
+    """`executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
+    if config.get("fault", "none") == "none":
+        return CONTROL
+    plan = config.get("fault_plan")
+    faults = plan.get("faults") if isinstance(plan, Mapping) else None
+    if not isinstance(faults, list | tuple):
+        return f"{config['fault']} {config.get('fault_action', '')}".strip()
+    times: dict[str, int] = {}
+    for fault in faults:
+        if isinstance(fault, Mapping):
+            name, every = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
+            times[name] = times.get(name, 0) + (every if isinstance(every, int) else 1)
+    return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
+
+
+def lasting(record: Record) -> str:
+    """Whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
+    verdict = {True: "sustained", False: "not sustained", None: ""}[record.metrics.sustained]
+    # With a fault only what lies before it is judged.
+    return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
+
+
+def throughput(record: Record) -> str:
+    """`344 records/s, sustained before the fault`."""
+    rate = f"{count(record.metrics.throughput_rps)} records/s"
+    return ", ".join(part for part in (rate, lasting(record)) if part)
+
+
+def plain(value: Any) -> str:
+    """A configuration value as text: numbers without a useless `.0`."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_of(config: Mapping[str, Any]) -> list[str]:
+    """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
+    named = [f"query {plain(config.get('query', '?'))}"] if config.get("workload") == "nexmark" else []
+    rate = config.get("rate", "?")
+    offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
+    offered = f"{offered} records/s" if has_schedule(config) else "as fast as it can"
+    return [str(config.get("workload", "?")), *named, offered]
+
+
+def name_of(record: Record) -> str:
+    """One experiment in a few words."""
+    config = record.config
+    if config.get("workload") == "nexmark":
+        return f"query {plain(config.get('query', '?'))}, {fault_of(config)}"
+    state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
+    return f"state {state} MB, interval {interval} s, {fault_of(config)}"
+
+
+def ordered(records: Sequence[Record]) -> list[Record]:
+    """By workload, state, interval, what else differs, then faults before controls, repetition and attempt."""
+    others = sorted(_varying(records) - {"state_mb", "checkpoint_interval_s"} - FAULT_KEYS)
+
+    def key(record: Record) -> tuple[Any, ...]:
+        config = record.config
+        axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
+        return (
+            *(_sortable(config.get(name)) for name in axes),
+            fault_of(config) == CONTROL,
+            fault_of(config),
+            record.repetition,
+            record.attempt,
+        )
+
+    return sorted(records, key=key)
+
+
+def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+    """One row of texts for each record, sorted by the matrix's axes.
+
+    Keys: those of COLUMNS, `reason` (the first one, else empty) and `varies` (other parameters in which
+    the records differ, else empty).
+    """
+    others = sorted(_varying(records) - _SHOWN)
+    repeated = len({record.repetition for record in records}) > 1
+    builds = len({record.build for record in records}) > 1
+    rows = []
+    for number, record in enumerate(ordered(records), start=1):
+        metrics, config = record.metrics, record.config
+        traits = TRAITS.get(str(config.get("workload")), _UNKNOWN)
+        # Where records keep a schedule and the engine keeps up, what it handled is what was offered.
+        tells = traits.counts != "records" or not has_schedule(config) or metrics.sustained is False
+        varies = [f"{name} {plain(config.get(name))}" for name in others]
+        varies += [f"build {record.build}"] if builds else []
+        rows.append(
+            {
+                "number": str(number),
+                "query": plain(config.get("query", NONE)) if config.get("workload") == "nexmark" else NONE,
+                "state_mb": plain(config.get("state_mb", NONE)) if traits.words else NONE,
+                # As fast as it can, a batch follows the one before it.
+                "interval_s": plain(config.get("checkpoint_interval_s", NONE)) if has_schedule(config) else NONE,
+                "fault": fault_of(config),
+                "repetition": str(record.repetition) if repeated else NONE,
+                "throughput": count(metrics.throughput_rps) if tells else NONE,
+                "p50_ms": milliseconds(metrics.latency_ms.p50),
+                "p99_ms": milliseconds(metrics.latency_ms.p99),
+                "cpu_driver": cores(metrics.cpu_cores.driver),
+                "cpu_executors": cores(metrics.cpu_cores.executors),
+                "cpu_python": cores(metrics.cpu_cores.python_workers),
+                "cpu_kafka": cores(metrics.cpu_cores.kafka),
+                "cpu_generator": cores(metrics.cpu_cores.generator),
+                "reload_s": seconds(metrics.recovery.reload_s),
+                "replay_s": seconds(metrics.recovery.replay_s),
+                "macro_s": macro(record),
+                "lost": count(metrics.audit.lost),
+                "overcounted": count(metrics.audit.overcounted),
+                "status": record.status,
+                "reason": record.reasons[0] if record.reasons else "",
+                "varies": ", ".join(varies),
+            }
+        )
+    return rows
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:
+    """The columns that these rows need: all, but those in which nothing is known of any, or no CPU was used."""
+    useless = {NONE, cores(0)}
+    return [
+        column for column in COLUMNS if not rows or column.key in _ALWAYS or {row[column.key] for row in rows} - useless
+    ]
+
+
+def result_table(records: Sequence[Record]) -> Table:
+    """The table for a terminal of 120 columns; narrower ones get the same figures in several tables."""
+    return ResultTable(plain_rows(records))
+
+
+def print_table(records: Sequence[Record]) -> None:
+    """Prints the table on standard output; a pipe or a file, which has no width of its own, gets 120 columns."""
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(result_table(records))
+
+
+class ResultTable(Table):
+    """All columns beside each other where they fit, else some of them below the others, none left out."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
+        super().__init__()
+        self._texts = list(rows)
+        self._columns = columns_of(self._texts)
+        _fill(self, self._columns, self._texts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for index, part in enumerate(self._parts(console, options)):
+            if index:
+                yield Text()
+            yield part
+        yield Padding(Text(_LEGEND, style="dim"), (1, 0, 0, 0))
+        for row in self._texts:
+            if row["varies"]:
+                yield Text(f"{row['number']}: {row['varies']}", style="dim")
+            if row["reason"]:
+                yield Text(f"{row['number']} {row['status']}: {row['reason']}", style="yellow")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = min(self._width(console, options, self._part(self._columns)), options.max_width)
+        return Measurement(width, width)
+
+    def _parts(self, console: Console, options: ConsoleOptions) -> list[Table]:
+        """One table, with less space between its columns if need be; else as few as hold all columns."""
+        for gap in (2, 1):
+            whole = self._part(self._columns, gap)
+            if self._width(console, options, whole) <= options.max_width:
+                return [whole]
+        parts: list[list[Column]] = []
+        identity = [column for column in IDENTITY if column in self._columns]
+        for every in GROUPS:
+            group = [column for column in every if column in self._columns]
+            if not group:
+                continue
+            fits = self._width(console, options, self._part([*identity, *group])) <= options.max_width
+            for piece in [group] if fits else [[column] for column in group]:
+                together = self._part([*parts[-1], *piece]) if parts else None
+                if together is not None and self._width(console, options, together) <= options.max_width:
+                    parts[-1] += piece
+                else:
+                    parts.append([*identity, *piece])
+        return [self._part(columns) for columns in parts]
+
+    def _part(self, columns: Sequence[Column], gap: int = 2) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap - 1, 0, 0), show_edge=False)
+        _fill(table, columns, self._texts)
+        return table
+
+    @staticmethod
+    def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
+        return table.__rich_measure__(console, options.update(width=10_000)).maximum
+
+
+def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, str]]) -> None:
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(column.heading, justify=justify, no_wrap=True)
+    for row in rows:
+        # Text, because a plain string would be read as markup.
+        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] == "valid" else "dim")
+
+
+def _varying(records: Sequence[Record]) -> set[str]:
+    """Configuration keys whose values differ between the records."""
+    keys = {key for record in records for key in record.config}
+    return {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
+
+
+def _sortable(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then texts, so that whatever a file holds can be sorted."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, float(value) if number else 0.0, "" if number else natural(str(value)))
+
+
+def natural(text: str) -> str:
+    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
+    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"

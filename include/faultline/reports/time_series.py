@@ -1,0 +1,339 @@
+"""One attempt over time: latency, throughput, lag and CPU in one figure. Pure functions.
+
+Colours are from the Okabe-Ito palette, which people with a colour vision deficiency can tell apart, and of
+middling lightness, so that they hold on white and on black. What depends on the theme (text, grid) is left to the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.records.event_names import LABELS, split_name
+from faultline.reports.table import signed
+
+Series = Mapping[str, Any]
+
+ROLE_COLOURS = {
+    "executors": "#0072B2",
+    "driver": "#E69F00",
+    "kafka": "#009E73",
+    "generator": "#CC79A7",
+    "python_workers": "#56B4E9",
+}
+FAULT_COLOUR = "#D55E00"
+FAINT_COLOUR = "#8D99A5"
+_STRONG, _SOFT = "#3B7DBD", "#86B6E0"
+_SHADE = "rgba(128,138,148,0.13)"
+_MARK = "rgba(128,138,148,0.55)"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How an event of the timeline is named and drawn."""
+
+    label: str
+    symbol: str
+
+
+# In the order of the legend. `gate` and the window's edges are drawn as shades, not as marks.
+_SYMBOLS = {
+    "t0": "x",
+    "t1": "line-ns-open",
+    "t2": "triangle-up",
+    "t3": "triangle-right",
+    "t4": "square",
+    "t5": "circle",
+    "t6": "diamond",
+    "t7": "star",
+    "undone": "cross-open",
+    "driver_restarted": "pentagon-open",
+    "service_up": "hexagon-open",
+    "lineage": "bowtie-open",
+    "replacement_up": "triangle-down-open",
+    "snapshot": "circle-open",
+}
+MARKS = {name: Mark(LABELS[name], symbol) for name, symbol in _SYMBOLS.items()}
+# From top to bottom: the strip of events, then the four rows, as shares of the height.
+_STRIP = (0.965, 1.0)
+_ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
+_TITLES = ("Latency (ms)", "Throughput<br>(records/s)", "Lag (records)", "CPU (cores)")
+_AXES = ("y", "y2", "y3", "y4")
+# The log axis pays where a curve leaves its usual height this many times behind.
+_LOG_FACTOR = 12
+
+
+def time_figure(series: Series, *, rate: float | None = None, machine_cores: int | None = None) -> go.Figure:
+    """Latency, throughput, lag and CPU of one attempt over one time axis, seconds after T0.
+
+    `series` is the content of series.json; a number in it that is not finite is drawn as a gap. `rate`: the offered
+    rate in records/s, drawn for comparison; `machine_cores`: the machine's, drawn where the load comes near. Raises
+    KeyError, TypeError, ValueError, AttributeError or OverflowError on other content.
+    """
+    figure = go.Figure()
+    _latency(figure, series["latency"])
+    _throughput(figure, series["throughput"], rate)
+    _lag(figure, series["lag"])
+    peak = _cpu(figure, series["cpu"])
+    start, end = _span(series)
+    _events(figure, series["events"])
+    _shades(figure, *_window(series), end)
+    if machine_cores is not None and peak > machine_cores / 2:
+        _level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
+    figure.update_layout(
+        height=780,
+        margin={"l": 78, "r": 150, "t": 58, "b": 48},
+        hovermode="x unified",
+        hoversubplots="axis",
+        dragmode="zoom",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        xaxis={
+            "anchor": "y4",
+            "range": [start, end],
+            "title": {"text": "Seconds after T0 (opening of the gate)"},
+            "hoverformat": ".1f",
+            "zeroline": False,
+        },
+        yaxis5={"domain": _STRIP, "range": [-1, 1], "visible": False, "fixedrange": True},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.012, "yanchor": "bottom"},
+        showlegend=True,
+        **_row_layout(_log_worthwhile(series["latency"])),
+    )
+    return figure
+
+
+def _latency(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
+    times = _column(points, "t_s")
+    # The maximum first, so that it lies behind the p99 it often coincides with.
+    for key, name, line in (
+        ("max_ms", "max", {"color": FAINT_COLOUR, "width": 1.4, "dash": "dot"}),
+        ("p99_ms", "p99", {"color": _STRONG, "width": 2}),
+        ("p50_ms", "p50", {"color": _SOFT, "width": 2}),
+    ):
+        figure.add_scatter(
+            x=times,
+            y=_column(points, key),
+            name=f"latency {name}",
+            mode="lines" if key == "max_ms" else "lines+markers",
+            line=line,
+            marker={"size": 4},
+            yaxis="y",
+            legend="legend2",
+            hovertemplate="%{y:,.0f} ms",
+        )
+
+
+def _throughput(figure: go.Figure, points: Sequence[Mapping[str, Any]], rate: float | None) -> None:
+    times = _column(points, "t_s")
+    # A bin is given by its end: vertical first, then horizontal draws its value over its whole span.
+    figure.add_scatter(
+        x=times,
+        y=_column(points, "rps", 1),
+        name="committed",
+        mode="lines",
+        line={"color": _STRONG, "width": 1.8, "shape": "vh"},
+        yaxis="y2",
+        legend="legend3",
+        hovertemplate="%{y:,.0f} records/s",
+    )
+    known = [time for time in times if time is not None]
+    if rate is not None and known:
+        _level(figure, "y2", rate, [known[0], known[-1]], "offered", "legend3")
+
+
+def _lag(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> None:
+    figure.add_scatter(
+        x=_column(points, "t_s"),
+        y=_column(points, "records", 0),
+        name="lag at commit",
+        mode="lines+markers",
+        line={"color": _STRONG, "width": 1.8},
+        marker={"size": 4},
+        yaxis="y3",
+        legend="legend4",
+        hovertemplate="%{y:,.0f} records",
+    )
+
+
+def _cpu(figure: go.Figure, points: Sequence[Mapping[str, Any]]) -> float:
+    """Stacked areas; returns the highest sum of all roles."""
+    times = _column(points, "t_s")
+    peak = 0.0
+    for role, colour in ROLE_COLOURS.items():
+        values = [_number(point.get(role, 0.0)) for point in points]
+        if role == "python_workers" and not any(values):
+            continue
+        figure.add_scatter(
+            x=times,
+            y=[None if value is None else round(value, 3) for value in values],
+            name=role.replace("_", " "),
+            mode="lines",
+            stackgroup="cpu",
+            line={"color": colour, "width": 0.8},
+            yaxis="y4",
+            legend="legend5",
+            hovertemplate="%{y:.2f} cores",
+        )
+    for point in points:
+        peak = max(peak, sum(_number(point.get(role, 0.0)) or 0.0 for role in ROLE_COLOURS))
+    return peak
+
+
+def _events(figure: go.Figure, events: Sequence[Mapping[str, Any]]) -> None:
+    """Each event as a line through all rows and a mark above them, whose legend says what it is.
+
+    Of several faults each has its line; only the first one's events are in the legend, which would burst otherwise.
+    """
+    order = list(MARKS)
+    events = [event for event in events if _number(event["t_s"]) is not None]
+    strikes = {split_name(event["name"])[1]: float(event["t_s"]) for event in events if _plain(event) == "t0"}
+    marked = [event for event in events if _plain(event) in MARKS]
+    named: set[str] = set()
+    for event in sorted(marked, key=lambda event: (split_name(event["name"])[1], order.index(_plain(event)))):
+        # Several victims are undone one by one: one entry of the legend stands for all.
+        _event(figure, event, strikes, legend="#" not in event["name"] and event["name"] not in named)
+        named.add(event["name"])
+
+
+def _plain(event: Mapping[str, Any]) -> str:
+    return split_name(str(event["name"]))[0]
+
+
+def _event(figure: go.Figure, event: Mapping[str, Any], strikes: Mapping[int, float], *, legend: bool) -> None:
+    """One event; `strikes`: t0 of each fault by number, in seconds after T0."""
+    plain, number = split_name(str(event["name"]))
+    mark, at, fault = MARKS[plain], round(float(event["t_s"]), 3), plain == "t0"
+    after = f" {signed(at - strikes[number], 1)} s" if number in strikes and not fault else ""
+    several = f" (fault {number})" if number > 1 else ""
+    colour = FAULT_COLOUR if fault else FAINT_COLOUR
+    figure.add_scatter(
+        x=[at],
+        y=[0],
+        name=f"{mark.label}{after}{several}",
+        mode="markers",
+        marker={
+            "symbol": mark.symbol,
+            "size": 10 if fault else 9,
+            "color": colour,
+            "line": {"width": 1.4, "color": colour},
+        },
+        yaxis="y5",
+        meta=str(event["name"]),
+        showlegend=legend,
+        cliponaxis=False,
+        hovertemplate=f"{at:.3f} s after T0",
+    )
+    line = {"color": FAULT_COLOUR, "width": 2} if fault else {"color": _MARK, "width": 1, "dash": "dot"}
+    top = {"x0": at, "x1": at, "y0": 0, "y1": _STRIP[1]}
+    figure.add_shape(type="line", name=str(event["name"]), xref="x", yref="paper", **top, line=line, layer="above")
+
+
+def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -> None:
+    """Warm-up, and what follows the measured window, in grey."""
+    until = warmup_s + duration_s
+    for name, left, right in (("warm-up", 0.0, warmup_s), ("drain", until, end)):
+        if right <= left:
+            continue
+        figure.add_shape(
+            type="rect",
+            name=name,
+            xref="x",
+            yref="paper",
+            x0=left,
+            x1=right,
+            y0=0,
+            y1=_ROWS[0][1],
+            fillcolor=_SHADE,
+            line={"width": 0},
+            layer="below",
+        )
+        figure.add_annotation(
+            text=name,
+            x=left,
+            xref="x",
+            y=_ROWS[0][1],
+            yref="paper",
+            xanchor="left",
+            yanchor="top",
+            showarrow=False,
+            font={"size": 11},
+            opacity=0.75,
+        )
+
+
+def _level(
+    figure: go.Figure, axis: str, value: float, span: Sequence[float], name: str, legend: str = "legend5"
+) -> None:
+    """A dotted reference line at one height."""
+    figure.add_scatter(
+        x=list(span),
+        y=[value, value],
+        name=name,
+        mode="lines",
+        line={"color": FAINT_COLOUR, "width": 1, "dash": "dot"},
+        yaxis=axis,
+        legend=legend,
+        hoverinfo="skip",
+    )
+
+
+def _row_layout(log: bool) -> dict[str, Any]:
+    layout: dict[str, Any] = {}
+    for index, (domain, title) in enumerate(zip(_ROWS, _TITLES, strict=True)):
+        axis: dict[str, Any] = {
+            "domain": domain,
+            "anchor": "x",
+            "title": {"text": title, "standoff": 8},
+            "fixedrange": True,
+            "zeroline": False,
+        }
+        if index == 0 and log:
+            axis |= {"type": "log", "title": {"text": "Latency<br>(ms, log)", "standoff": 8}, "dtick": "D2"}
+        else:
+            axis |= {"rangemode": "tozero", "tickformat": ",~g"}
+        layout["yaxis" if index == 0 else f"yaxis{index + 1}"] = axis
+        layout[f"legend{index + 2}"] = {"x": 1.012, "xanchor": "left", "y": domain[1], "yanchor": "top"}
+    return layout
+
+
+def _log_worthwhile(points: Sequence[Mapping[str, Any]]) -> bool:
+    usual = sorted(_known(points, "p50_ms"))
+    if not usual or usual[0] <= 0:
+        return False
+    return max(_known(points, "max_ms"), default=0.0) > _LOG_FACTOR * usual[len(usual) // 2]
+
+
+def _span(series: Series) -> tuple[float, float]:
+    """From T0 (or an earlier point) to the last point or the window's end."""
+    times = [time for name in ("latency", "throughput", "lag", "cpu") for time in _known(series[name], "t_s")]
+    return min([0.0, *times]), max([sum(_window(series)), *times])
+
+
+def _window(series: Series) -> tuple[float, float]:
+    """Length of the warm-up and of the measured window, in seconds. Raises ValueError when one is not finite."""
+    warmup_s, duration_s = float(series["warmup_s"]), float(series["duration_s"])
+    if not math.isfinite(warmup_s + duration_s):
+        raise ValueError("warmup_s and duration_s are not finite")
+    return warmup_s, duration_s
+
+
+def _column(points: Sequence[Mapping[str, Any]], key: str, digits: int = 3) -> list[float | None]:
+    return [None if (value := _number(point[key])) is None else round(value, digits) for point in points]
+
+
+def _known(points: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    """The numbers of a column, without the gaps."""
+    return [value for point in points if (value := _number(point[key])) is not None]
+
+
+def _number(value: Any) -> float | None:
+    """A number to draw; None for one that is missing or not finite."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,1 @@
+"""One attempt, step by step, and the processes that live across the steps."""

@@ -1,0 +1,84 @@
+"""What a conductor is to do, read from the attempt's own file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fault.errors import FaultError
+from fault.identity import Tokens
+from fault.plan import PlannedFault
+from fault.remote import RemoteHost, RemoteInjector
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import Configuration
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the conductor takes from attempt.json. `end_s`: seconds after T0 when its work is done."""
+
+    attempt: str
+    planned: tuple[PlannedFault, ...]
+    end_s: float
+    bootstrap: str
+    input_topic: str
+    seed: int = 0
+    repetition: int = 0
+    interval_s: float = 1.0
+    cycle_s: Mapping[str, float] = field(default_factory=dict)
+    restart_delay_s: float = 0.0
+    services: str | None = None
+    holds: Mapping[str, Path] = field(default_factory=dict)
+    hosts: Mapping[str, RemoteHost] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> Tokens:
+        """What the command lines of victims carry."""
+        return Tokens(self.attempt, self.services)
+
+
+def read_assignment(directory: Path) -> Assignment:
+    """Reads DIR/attempt.json. Raises ConfigError with one line that names the key."""
+    try:
+        data = json.loads((directory / "attempt.json").read_text(encoding="utf-8"))
+        config = Configuration.model_validate(data["config"])
+        services = data.get("services") or {}
+        return Assignment(
+            attempt=str(data["attempt"]),
+            planned=config.planned_faults(),
+            end_s=config.warmup_s + config.duration_s,
+            bootstrap=str(data["kafka"]["bootstrap"]),
+            input_topic=str(data["topics"]["input"]),
+            seed=config.plan().seed,
+            repetition=int(data["repetition"]),
+            interval_s=config.checkpoint_interval_s,
+            cycle_s={"checkpoint": config.checkpoint_interval_s, "snapshot": config.snapshot_interval_s},
+            restart_delay_s=config.restart_delay_s,
+            services=services.get("instance"),
+            holds={name: Path(path) for name, path in services.get("holds", {}).items()},
+            hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},
+        )
+    except KeyError as error:
+        raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
+    except FaultError as error:
+        raise ConfigError(str(error)) from None
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
+
+
+def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
+    return RemoteHost(
+        host=str(values["host"]),
+        user=str(values["user"]),
+        key_file=Path(values["key_file"]),
+        known_hosts=Path(values["known_hosts"]),
+        port=int(values.get("port", 22)),
+    )
+
+
+def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:
+    """An injector for each machine that is reached over SSH, by name; none connects before it is used."""
+    return {name: RemoteInjector(host) for name, host in assignment.hosts.items()}

@@ -1,0 +1,114 @@
+"""The step `harvest`, without Spark: gathers what the run left on disk, and says what Spark is to read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.base.settings import Settings
+from faultline.engines.spark import checkpoint
+from faultline.engines.spark.settings import JOBS
+from faultline.experiment.config import Configuration
+from generators.stock import LATE_MS
+
+# Above it, a harvest gains more from Spark's optimisations than they cost.
+LARGE_RECORDS = 500_000
+
+
+def gather(attempt: Attempt, settings: Settings) -> Path:
+    """Writes batches.json and checkpoint.json, copies the executors' logs; returns the harvest's configuration.
+
+    Repeating it gives the same: it only reads what the run left.
+    """
+    description = attempt.read()
+    config = attempt.configuration()
+    batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=latency_method(config))
+    if not batches["batches"]:
+        raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
+    write_json(attempt.folder / "batches.json", batches)
+    write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
+    copy_executor_logs(attempt, settings)
+    copy_service_starts(attempt, settings)
+    configuration = attempt.folder / "harvest_config.json"
+    write_json(
+        configuration,
+        {
+            "bootstrap": description["kafka"]["bootstrap"],
+            "input_topic": description["topics"]["input"],
+            "output_topic": description["topics"]["output"],
+            "batches": str(attempt.folder / "batches.json"),
+            "target": str(attempt.harvest),
+            **tuples(config),
+        },
+    )
+    return configuration
+
+
+def latency_method(config: Configuration) -> str:
+    """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
+    return "rank" if (config.truth or {}).get("style") == "record" else JOBS[config.workload].method
+
+
+def is_large(records: float) -> bool:
+    """Whether a harvest of so many records is to have Spark's optimisations."""
+    return records > LARGE_RECORDS
+
+
+def tuples(config: Configuration) -> dict[str, Any]:
+    """What the harvest takes for a tuple, and what it must know of the workload for that."""
+    job = JOBS[config.workload]
+    if config.workload == "nexmark":
+        return {"tuples": job.tuples, "query": config.query}
+    if not job.event_time:
+        return {"tuples": job.tuples}
+    times = {"window_s": config.window_s, "slide_s": config.slide_s}
+    return {"tuples": job.tuples, **times, "late_ms": LATE_MS}
+
+
+def application_ids(attempt: Attempt) -> list[str]:
+    """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
+    lines = read_journal(attempt.recorder_journal)
+    return list(dict.fromkeys(line["app_id"] for line in lines if line.get("kind") == "executors"))
+
+
+def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
+    """Copies each executor's standard error to spark-logs/<application>/<executor>/stderr."""
+    for application in application_ids(attempt):
+        for log in settings.spark_work.glob(f"worker-*/{application}/*/stderr"):
+            target = attempt.spark_logs / application / log.parent.name / "stderr"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, target)
+
+
+def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
+    """Copies the starts of services since the attempt was prepared: what a fault ended comes back there."""
+    since = attempt.read()["prepared_wall_ns"]
+    lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    attempt.services_journal.write_text(text, encoding="utf-8")
+
+
+def keep_logs_only(attempt: Attempt) -> None:
+    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them."""
+    if not attempt.checkpoint.is_symlink():
+        return
+    present = attempt.checkpoint.resolve()
+    attempt.checkpoint.unlink()
+    checkpoint.give_up(present, attempt.checkpoint)
+    shutil.rmtree(attempt.throwaway, ignore_errors=True)
+
+
+def remove_working_data(attempt: Attempt, settings: Settings) -> None:
+    """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
+    if attempt.checkpoint.is_symlink():
+        attempt.checkpoint.unlink()
+    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint", attempt.scratch):
+        shutil.rmtree(folder, ignore_errors=True)
+    for application in application_ids(attempt):
+        for folder in settings.spark_work.glob(f"worker-*/{application}"):
+            shutil.rmtree(folder, ignore_errors=True)

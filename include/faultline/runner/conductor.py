@@ -1,0 +1,378 @@
+"""The conductor of one attempt: opens the gate, fires the fault plan on its clock, journals each act.
+
+    python -m faultline.runner.conductor --attempt-dir DIR [--dry-run] [faultline-run=<attempt>]
+
+Reads DIR/attempt.json and writes DIR/conductor.jsonl and DIR/gate.json. Exit codes: 0 the plan was
+carried out, whatever its outcome; 1 it failed or was ended, and everything is healed.
+The trailing token marks the process as part of its run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from fault.errors import FaultError, TooFewVictims
+from fault.guard import Guard
+from fault.hosts import Hosts
+from fault.injector import Delivery, Injector, Outcome, Settlement
+from fault.local import LocalInjector
+from fault.plan import WAIT_INTERVALS
+from fault.proxy import ProxyControl
+from fault.undo import UndoStack
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.base.journal import Instant, Journal
+from faultline.base.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.engines.spark.cycles import await_cycle
+from faultline.runner.acts import Act, ConnectionAct, HalfDone, ProcessAct, Sent
+from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
+
+# T0 lies this far ahead when the gate opens, so that the generator reads the gate in time.
+GATE_LEAD_S = 0.3
+# This long before a fault its victims are looked at again.
+RECHECK_LEAD_S = 1.0
+# The answer of the broker is taken up to here; a later one is journalled after the signal.
+OFFSETS_CUT_S = 0.008
+MISSED_WINDOW_S = 1.0
+# After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
+CYCLE_LEAD_S = 0.1
+# Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
+SPIN_S = 0.002
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
+
+
+class Conductor:
+    """Carries out one assignment; its collaborators come from outside."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        directory: Path,
+        *,
+        injector: Injector,
+        offsets: EndOffsets,
+        clocks: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """`clocks` measures the offsets of the other hosts' clocks, by host."""
+        self._assignment = assignment
+        self._attempt = Attempt(directory)
+        self._injector = injector
+        self._offsets = offsets
+        self._clocks = clocks
+        self._undo = UndoStack()
+        self._fault = -1
+
+    def dry_run(self) -> list[str]:
+        """One line for each act that would happen; touches nothing. Raises VictimRefused."""
+        lines: list[str] = []
+        for act in self._acts():
+            act.choose()
+            lines += act.describe()
+        return lines or ["would break nothing: a control"]
+
+    def run(self, journal: Journal) -> int:
+        """The whole life of a conductor, journalled; gives the exit code."""
+        with _Terminations() as terminations:
+            message = ""
+            try:
+                try:
+                    self._conduct(journal)
+                finally:
+                    terminations.hold()
+                    message = self._heal(journal)
+            except Terminated:
+                message = "the conductor was told to end before its work was done"
+            except HalfDone as half:
+                message = str(half.cause)
+            except (FaultlineError, FaultError) as error:
+                message = str(error)
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+            if not message:
+                return 0
+            self._heal(journal)  # again: the end may have been told before `hold`, and what failed may work now
+            journal.write("failed", message=_one_line(message), sync=True)
+        print(_one_line(message), file=sys.stderr)
+        return 1
+
+    def _acts(self) -> list[Act]:
+        given = self._assignment
+        guard = Guard(given.tokens)
+        acts: list[Act] = []
+        for planned in given.planned:
+            if planned.fault.on_connection:
+                acts.append(ConnectionAct(planned, ProxyControl(self._attempt.proxy_control)))
+            else:
+                acts.append(
+                    ProcessAct(
+                        planned,
+                        injector=self._injector,
+                        tokens=given.tokens,
+                        guard=guard,
+                        seed=given.seed,
+                        repetition=given.repetition,
+                        holds=given.holds,
+                        restart_delay_s=given.restart_delay_s,
+                    )
+                )
+        return acts
+
+    def _conduct(self, journal: Journal) -> None:
+        acts = self._acts()
+        for act in acts:
+            act.choose()
+        if acts:
+            self._offsets.read(OFFSETS_TIMEOUT_S)  # connects well before it matters, or fails before the gate
+        for host, offset in self._clocks().items():
+            journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
+        journal.write("victims", victims=[victim for act in acts for victim in act.victims()])
+        t0 = self._open_gate(journal)
+        for act in acts:
+            self._break(journal, act, t0)
+        _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
+        journal.write("done", sync=True)
+
+    def _open_gate(self, journal: Journal) -> Instant:
+        t0 = Instant.now().plus(GATE_LEAD_S)
+        gate: dict[str, Any] = {"t0_wall_ns": t0.wall_ns, "t0_mono_ns": t0.mono_ns}
+        journal.write("gate", sync=True, **gate)
+        target = self._attempt.gate
+        unfinished = target.with_suffix(".tmp")
+        try:
+            with unfinished.open("w", encoding="utf-8") as file:
+                json.dump(gate, file)
+            unfinished.rename(target)
+        except OSError as error:
+            raise InfrastructureError(f"{target}: cannot be written: {error.strerror}; free disk space") from None
+        if time.monotonic_ns() >= t0.mono_ns:
+            raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
+        return t0
+
+    def _break(self, journal: Journal, act: Act, t0: Instant) -> None:
+        """One fault: looks at the victims again, reads the offsets, acts at the instant, settles, undoes."""
+        self._fault = index = act.planned.index
+        _sleep_until(t0.plus(act.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
+        planned = self._instant(journal, act, t0) if self._recheck(journal, act) else None
+        if planned is None:
+            return
+        watch = OffsetsWatch(self._offsets, planned.mono_ns)
+        self._register_undo(journal, act)
+        act.before(planned)
+        _sleep_until(planned.mono_ns - round(OFFSETS_CUT_S * 1e9))
+        in_time = watch.result(0)
+        for victim in act.victims():
+            journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
+        _sleep_until(planned.mono_ns, spin=True)
+        with following(self._offsets, act.planned.fault.waits) as newest:
+            ready = self._once_ready(journal, act, planned)
+            if ready is None:
+                return
+            settlement = self._act(journal, act, ready)
+        reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
+        if reading is None:
+            raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
+        self._note_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
+        self._settled(journal, index, settlement)
+        _sleep_until(ready.plus(act.planned.fault.duration_s or 0.0).mono_ns)
+        problem = self._heal(journal)
+        if problem:
+            raise InfrastructureError(problem)
+
+    def _recheck(self, journal: Journal, act: Act) -> bool:
+        """Whether there are victims now; other ones than before are journalled."""
+        index = act.planned.index
+        try:
+            if act.choose():
+                journal.write("victims", fault=index, reason="replaced", victims=act.victims())
+        except TooFewVictims as refusal:
+            self._settled(journal, index, Settlement(Outcome.NO_EFFECT, f"no victim: {refusal}"))
+            return False
+        return True
+
+    def _instant(self, journal: Journal, act: Act, t0: Instant) -> Instant | None:
+        """When the fault is due: as planned, or at its phase of the cycle that it waits for; None when none came."""
+        one, fault = act.planned, act.planned.fault
+        if fault.cycle is None or fault.phase is None:
+            return t0.plus(one.earliest_s)
+        latest = t0.plus(one.latest_s)
+        began = await_cycle(self._attempt.checkpoint, fault.cycle, t0.plus(one.earliest_s).wall_ns, latest.mono_ns)
+        if began is None:
+            detail = f"no {fault.cycle} cycle began between {one.earliest_s:g} and {one.latest_s:g} s after T0"
+            self._settled(journal, one.index, Settlement(Outcome.MISSED_WINDOW, detail))
+            return None
+        due = t0.plus((began - t0.wall_ns) / 1e9 + fault.phase * self._assignment.cycle_s[fault.cycle])
+        soonest = Instant.now().plus(CYCLE_LEAD_S)
+        due = due if due.mono_ns >= soonest.mono_ns else soonest
+        journal.write(
+            "planned", fault=one.index, planned_wall_ns=due.wall_ns, planned_mono_ns=due.mono_ns, cycle_wall_ns=began
+        )
+        return due
+
+    def _once_ready(self, journal: Journal, act: Act, planned: Instant) -> Instant | None:
+        """The instant at which the victims are as they must be; None when they never were, or it had passed."""
+        index = act.planned.index
+        if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
+            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
+            return None
+        until = planned.plus(WAIT_INTERVALS * self._assignment.interval_s)
+        if not act.await_ready(until.mono_ns):
+            detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
+            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
+            return None
+        if not act.planned.fault.waits:
+            return planned
+        self._register_undo(journal, act)
+        return Instant.now()
+
+    def _act(self, journal: Journal, act: Act, planned: Instant) -> Settlement:
+        """Acts, and journals the deliveries after all of them, since writing costs time."""
+        sent: list[Sent] = []
+        try:
+            sent = act.perform()
+        except HalfDone as half:
+            sent = half.sent
+            raise
+        finally:
+            self._journal_deliveries(journal, act, planned, sent)
+        late_s = (max(one.at.mono_ns for one in sent) - planned.mono_ns) / 1e9
+        settlement = act.settle(sent)
+        if late_s > MISSED_WINDOW_S:
+            return Settlement(Outcome.MISSED_WINDOW, f"the act came {late_s:.3f} s late")
+        return settlement
+
+    def _journal_deliveries(self, journal: Journal, act: Act, planned: Instant, sent: Sequence[Sent]) -> None:
+        if act.planned.fault.waits:  # chosen at the instant of the act
+            journal.write("victims", fault=act.planned.index, reason="at work", victims=act.victims())
+        for one in sent:
+            if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
+                journal.write(
+                    "delivered",
+                    at=one.at,
+                    fault=act.planned.index,
+                    victim=one.victim,
+                    role=one.role,
+                    action=act.planned.fault.action,
+                    planned_wall_ns=planned.wall_ns,
+                    planned_mono_ns=planned.mono_ns,
+                    acknowledged=one.delivery is Delivery.SENT,
+                )
+
+    def _register_undo(self, journal: Journal, act: Act) -> None:
+        for undo in act.undos():
+            # Journalled as well: should this process be killed, a healer can read what is to be undone.
+            journal.write("undo_registered", **{**undo.fields, "fault": act.planned.index, "undo": undo.name})
+            self._undo.register(undo.name, undo.step)
+
+    def _heal(self, journal: Journal) -> str:
+        """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""
+        first = ""
+        for name, problem in self._undo.run():
+            error = None if problem is None else _one_line(f"healing by {name} failed: {problem}")
+            journal.write("undone", fault=self._fault, undo=name, error=error)
+            first = first or error or ""
+        return first
+
+    def _note_offsets(
+        self, journal: Journal, index: int, reading: tuple[dict[str, int], Instant], *, before_signal: bool
+    ) -> None:
+        offsets, at = reading
+        journal.write("end_offsets", at=at, fault=index, offsets=offsets, before_signal=before_signal)
+
+    def _settled(self, journal: Journal, index: int, settlement: Settlement) -> None:
+        journal.write("settled", fault=index, outcome=settlement.outcome.value, detail=settlement.detail, sync=True)
+
+
+def _sleep_until(mono_ns: int, *, spin: bool = False) -> None:
+    """Waits on the monotonic clock; `spin` burns the last 2 ms to hit the instant."""
+    rest_s = (mono_ns - time.monotonic_ns()) / 1e9 - (SPIN_S if spin else 0.0)
+    if rest_s > 0:
+        time.sleep(rest_s)
+    while spin and time.monotonic_ns() < mono_ns:
+        pass
+
+
+class _Terminations:
+    """Turns the first SIGTERM or SIGINT into Terminated; later ones must not interrupt the healing."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._previous: dict[int, Any] = {}
+
+    def hold(self) -> None:
+        """From now on the signals are ignored."""
+        self._held = True
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _arrived(self, signum: int, frame: FrameType | None) -> None:
+        if not self._held:
+            self._held = True
+            raise Terminated
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def build(assignment: Assignment, directory: Path) -> Conductor:
+    """A conductor for the attempt's hosts and broker."""
+    remotes = remote_injectors(assignment)
+    return Conductor(
+        assignment,
+        directory,
+        injector=Hosts(LocalInjector(), remotes),
+        offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
+        clocks=lambda: {name: remote.clock_offset() for name, remote in remotes.items()},
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="conductor", description="Opens the gate and fires the fault plan.")
+    parser.add_argument("--attempt-dir", type=Path, required=True, help="folder of the attempt, with attempt.json")
+    parser.add_argument("--dry-run", action="store_true", help="name the victims and end; the gate stays shut")
+    parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
+    options = parser.parse_args(arguments)
+    directory: Path = options.attempt_dir
+    try:
+        assignment = read_assignment(directory)
+        if options.token not in (None, f"faultline-run={assignment.attempt}"):
+            raise ConfigError(f"token: {options.token} does not belong to the attempt {assignment.attempt}")
+        conductor = build(assignment, directory)
+        if options.dry_run:
+            print("\n".join(conductor.dry_run()))
+            return 0
+        with Journal(directory / "conductor.jsonl") as journal:
+            return conductor.run(journal)
+    except (FaultlineError, FaultError) as error:
+        print(_one_line(str(error)), file=sys.stderr)
+        if not options.dry_run and os.access(directory, os.W_OK):
+            with contextlib.suppress(InfrastructureError), Journal(directory / "conductor.jsonl") as journal:
+                journal.write("failed", message=_one_line(str(error)), sync=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The detached processes of an attempt, as its steps start them, look at them, and find them dead."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
+from faultline.base.settings import HOST, Settings, port_is_free
+from faultline.base.waiting import wait_until
+from faultline.experiment.config import MAX_RESTARTS
+from faultline.experiment.workloads.topology import memcached_program
+
+PROXY_START_S = 10.0
+MEMCACHED_START_S = 10.0
+
+
+def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts the proxy between workload and broker, for a plan that breaks their connection."""
+    ends = ["--listen", settings.kafka_proxy, "--upstream", settings.kafka_proxied]
+    entry = spawn(
+        attempt,
+        settings,
+        "proxy",
+        [*module("fault.proxy"), *ends, "--control", str(attempt.proxy_control)],
+        stdout=attempt.logs / "proxy.out",
+    )
+    wait_until(
+        attempt.proxy_control.exists,
+        timeout_s=PROXY_START_S,
+        what="proxy: listening",
+        alive=lambda: death(attempt, entry),
+    )
+    return entry
+
+
+def start_memcached(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts a Memcached of the attempt's own, on loopback, for a delayed queue that lies there."""
+    port = str(attempt.read()["memcached_port"])
+    # -u counts only for root, who is refused without it.
+    command = [
+        memcached_program() or "memcached",
+        "-l",
+        HOST,
+        "-p",
+        port,
+        "-U",
+        "0",
+        "-m",
+        "256",
+        "-u",
+        getpass.getuser(),
+    ]
+    entry = spawn(attempt, settings, "memcached", command, stdout=attempt.logs / "memcached.out")
+    wait_until(
+        lambda: not port_is_free(int(port)),
+        timeout_s=MEMCACHED_START_S,
+        what="memcached: listening",
+        alive=lambda: death(attempt, entry),
+    )
+    return entry
+
+
+# As in `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
+ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
+
+
+def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
+    """Why the workload will not go on, in one line with its last words; None while it may."""
+    exits = [line for line in read_journal(attempt.supervisor_journal) if line.get("event") == "exit"]
+    if len(exits) > MAX_RESTARTS:
+        log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
+        return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
+    return death(attempt, entry)
+
+
+def _tail(log: Path) -> str:
+    """The line of a driver's log that says most: the last with an error class of Spark, else the last error or line."""
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return "(no log)"
+    classes = [line for line in lines if ERROR_CLASS.search(line)]
+    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    return (classes or errors or lines or ["(empty)"])[-1][:300]
+
+
+def spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:
+    """Starts a detached process of the attempt. Raises InfrastructureError when its role has one already."""
+    # The scheduler may die and have a step begun twice; what two generators send is no measurement.
+    if newest(attempt, role) is not None:
+        raise InfrastructureError(f"{role}: was started before, its step was begun twice; the next attempt is whole")
+    return spawn_detached(
+        command,
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=stdout,
+        stderr=attempt.logs / f"{role}.err",
+        cwd=settings.root,
+        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure.
+        punctual=role in ("generator", "conductor"),
+    )
+
+
+def module(name: str) -> list[str]:
+    """The command of a program of this project."""
+    return [sys.executable, "-m", name]
+
+
+def folder_of(attempt: Attempt) -> list[str]:
+    """The option that names the attempt."""
+    return ["--attempt-dir", str(attempt.folder)]
+
+
+def seen(journal: Path, **match: str | int) -> dict[str, Any] | None:
+    """The last line whose fields are as given."""
+    lines: list[dict[str, Any]] = read_journal(journal)
+    return next((line for line in reversed(lines) if match.items() <= line.items()), None)
+
+
+def newest(attempt: Attempt, role: str) -> Entry | None:
+    """The newest ledger entry of a role."""
+    return next((entry for entry in reversed(read_ledger(attempt.ledger)) if entry.role == role), None)
+
+
+def death(attempt: Attempt, entry: Entry | None) -> str | None:
+    """One line on how a process ended, or None while it lives."""
+    if entry is not None and process_of(entry) is not None:
+        return None
+    role = entry.role if entry else "process"
+    log = attempt.logs / f"{role}.err"
+    try:
+        words = log.read_text(errors="replace").strip().splitlines()[-1][:300]
+    except (OSError, IndexError):
+        words = "it left no message"
+    return f"{role}: ended early: {words}"

@@ -1,0 +1,119 @@
+"""What a measurement ran on and with: host, versions, settings, and the build that follows from them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.base.settings import Settings
+from faultline.cluster.java import find_java
+from faultline.engines.spark.settings import NEXMARK_SETTINGS, configured_settings, engine_settings
+from faultline.experiment.config import Configuration
+
+# Programs in spark_jobs/ that are no part of a workload.
+READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
+PACKAGES = ("apache-airflow", "pyspark", "confluent-kafka", "faultline")
+
+
+def describe(settings: Settings, config: Configuration, java: str) -> dict[str, Any]:
+    """The record's `environment`. `java` is the version text of the runtime that Spark and Kafka use."""
+    cores = os.cpu_count() or 1
+    return {
+        "host": socket.gethostname(),
+        "cores": cores,
+        "processor": processor(Path("/proc/cpuinfo")),
+        "memory_mb": psutil.virtual_memory().total // 2**20,
+        "oversubscribed": config.executors * config.executor_cores > cores,
+        "versions": versions(settings, java),
+        "git_commit": git_commit(settings.root),
+        "spark_conf": {**engine_settings(), **configured_settings(config)},
+        "kafka_conf": kafka_conf(settings),
+    }
+
+
+def versions(settings: Settings, java: str) -> dict[str, str]:
+    """Versions of the engine and of what drives it."""
+    found = {name: _installed(name) for name in PACKAGES}
+    return {**found, "kafka": kafka_version(settings), "java": java, "python": platform.python_version()}
+
+
+def default_build(settings: Settings, java: str) -> str:
+    """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits."""
+    known = versions(settings, java)
+    engine = {name: known[name] for name in ("pyspark", "kafka", "java")}
+    conf = {**engine_settings(), **NEXMARK_SETTINGS}
+    content = json.dumps([engine, conf, kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
+def installed_build(settings: Settings) -> str:
+    """The label that an experiment would get here. Raises ConfigError when there is no usable Java."""
+    return default_build(settings, find_java(settings.home / "java.json").version)
+
+
+def programs(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file that runs as a workload, by its path; programs that only read what a run left are none."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.endswith("_tuples")
+    }
+
+
+def kafka_version(settings: Settings) -> str:
+    """Version of the broker, from its jar's name."""
+    for jar in sorted((settings.jars / "kafka").glob("kafka_2.13-*.jar")):
+        return jar.stem.split("-", 1)[1]
+    return "unknown"
+
+
+def kafka_conf(settings: Settings) -> dict[str, str]:
+    """The broker's settings, without those that name ports and folders of one installation."""
+    file = settings.home / "kafka" / "server.properties"
+    if not file.exists():
+        return {}
+    pairs = (line.partition("=") for line in file.read_text().splitlines() if line)
+    local = ("listeners", "bootstrap.servers", "log.dirs")
+    return {key: value for key, _, value in pairs if not key.endswith(local)}
+
+
+def processor(file: Path) -> str | None:
+    """What the first processor is called, from `/proc/cpuinfo`; None where that does not say."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None) or None
+
+
+@functools.cache
+def git_commit(root: Path) -> str | None:
+    """Commit of the checkout, with `-dirty` when files differ from it; None outside a checkout."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _installed(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        from faultline import __version__
+
+        return __version__ if name == "faultline" else "unknown"

@@ -1,0 +1,101 @@
+"""What dead attempts left behind: processes, topics, ports, folders. The next attempt cleans it up before it begins.
+
+An attempt is an orphan when it was never closed and nobody will close it: its run in Airflow is over, or the process
+that ran it without a scheduler is gone. Only what its own ledger and marks name is touched, and doing it twice does
+nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import FaultlineError
+from faultline.base.processes import birth, live_process
+from faultline.base.settings import Settings
+from faultline.runner.teardown import close
+
+# A folder without `attempt.json` that is younger may be one that is just being made.
+SETTLED_S = 60.0
+# Set by whoever runs experiments in its own process, without a scheduler.
+LOCAL_RUN = "FAULTLINE_LOCAL_RUN"
+
+Owner = dict[str, Any]
+
+
+def owner_here() -> Owner | None:
+    """This process, when it runs the experiment by itself; None under a scheduler, where no process lives as long."""
+    if not os.environ.get(LOCAL_RUN):
+        return None
+    process = psutil.Process()
+    ticks, boot = birth(process.pid)
+    return {"pid": process.pid, "create_time": process.create_time(), "start_ticks": ticks, "boot": boot}
+
+
+def sweep_orphans(
+    settings: Settings, at_work: Callable[[str], bool], delete_topics: Callable[[list[str]], None]
+) -> list[str]:
+    """Closes every orphan and deletes its topics; returns a line for each, also for one that resisted.
+
+    `at_work`: whether the run of this id is queued or running, and not the caller's own.
+    """
+    said = []
+    for attempt in _unclosed(settings):
+        try:
+            if not attempt.is_of(settings.home) or not _is_orphan(attempt, at_work):
+                continue
+            outcome = close(attempt, settings, delete_topics)
+            said.append(f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)")
+        except Exception as error:  # whatever a damaged folder leads to, it must not stop the next experiment
+            damaged = f"its files are damaged ({type(error).__name__}: {error}); move its folder away"
+            why = str(error) if isinstance(error, FaultlineError) else damaged
+            said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}")
+    _remove_parts(settings.records)
+    return said
+
+
+def _unclosed(settings: Settings) -> list[Attempt]:
+    """Attempts that nobody has closed, the oldest first; a folder that never came to be one is closed here."""
+    if not settings.attempts.is_dir():
+        return []
+    found = []
+    for folder in sorted(settings.attempts.iterdir()):
+        attempt = Attempt(folder)
+        if not folder.is_dir() or attempt.closed.exists():
+            continue
+        if (folder / "attempt.json").exists():
+            found.append(attempt)
+        elif time.time() - folder.stat().st_mtime > SETTLED_S:
+            # Its `prepare` died between making the folder and writing the file: nothing was started.
+            write_json(attempt.closed, {"ended": [], "topics": []})
+    return found
+
+
+def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
+    description = attempt.read()
+    owner = description.get("owner")
+    if owner:
+        return live_process(**owner) is None
+    # One that a scheduler's tasks measure: this process must be one of them to know what became of its run.
+    if os.environ.get(LOCAL_RUN):
+        return False
+    run_id = description.get("run_id")
+    return bool(run_id) and not at_work(str(run_id))
+
+
+def _remove_parts(records: Path) -> None:
+    """Removes records that were half written when their writer died: `.<attempt>.json.<pid>.tmp`."""
+    for part in records.glob("*/.*.json.*.tmp"):
+        pid = part.name.split(".")[-2]
+        with contextlib.suppress(FileNotFoundError):
+            # Its writer may be on another machine that shares the folder; nobody writes as long as this.
+            settled = time.time() - part.stat().st_mtime > SETTLED_S
+            if settled and pid.isdigit() and not psutil.pid_exists(int(pid)):
+                part.unlink()

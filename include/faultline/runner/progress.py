@@ -1,0 +1,149 @@
+"""What a running experiment is doing, read from the journals of its conductor, generator and recorder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import FaultlineError
+from faultline.base.journal import read_journal
+from faultline.base.settings import Settings
+from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.base import is_paced
+from faultline.experiment.workloads.nexmark import TYPICAL_RPS
+
+# Budget of one experiment without its warm-up and measured window: start 50, drain 5, harvest and judge 25.
+FIXED_BUDGET_S = 80.0
+# A recorder that has been silent for so long is worth a word.
+SILENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Where an experiment stands. `left_s` is None when its end cannot be foretold."""
+
+    name: str
+    detail: str
+    left_s: float | None
+
+
+def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
+    """The newest attempt of a sweep, or None before its first."""
+    if not settings.attempts.is_dir():
+        return None
+    for folder in sorted(settings.attempts.iterdir(), reverse=True)[:20]:
+        attempt = Attempt(folder)
+        try:
+            if attempt.read().get("sweep_id") == sweep_id:
+                return attempt
+        except FaultlineError:
+            continue
+    return None
+
+
+def describe(config: Configuration) -> str:
+    """One experiment in a few words."""
+    fault = "control" if config.fault == "none" else f"{config.fault} {config.fault_action}"
+    if config.workload == "nexmark":
+        return f"query {config.query}, {'no fault' if config.fault == 'none' else fault}"
+    return f"state {config.state_mb:g} MB, interval {config.checkpoint_interval_s:g} s, {fault}"
+
+
+def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
+    """The phase that an attempt is in, by its files."""
+    now = time.time_ns() if now_ns is None else now_ns
+    config = attempt.configuration()
+    window_s = config.warmup_s + config.duration_s
+    if attempt.closed.exists():
+        return Phase("done", "", 0.0)
+    if (attempt.harvest / "counts.parquet").exists():
+        return Phase("judging", "", 3.0)
+    if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
+        return Phase("harvesting", "Spark reads both topics" if is_paced(config) else "reads the batches", 20.0)
+    gate = _last(attempt.conductor_journal, "gate")
+    if gate is None:
+        filling_s = config.preload_events / TYPICAL_RPS
+        return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
+    elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
+    left = max(0.0, window_s - elapsed) + 35.0
+    began = int(gate["t0_wall_ns"])
+    seen = _recorded(attempt.recorder_journal, now, began) if is_paced(config) else _committed(attempt, began)
+    if elapsed > window_s:
+        return Phase("draining", seen, 30.0)
+    name = "warm-up" if elapsed < config.warmup_s else "measuring"
+    delivered = _last(attempt.conductor_journal, "delivered")
+    if delivered:
+        ago = (now - int(delivered["wall_ns"])) / 1e9
+        name, seen = "measuring", f"killed pid {delivered['victim']} {ago:.0f} s ago; {seen}"
+    return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
+
+
+def split_of(attempt: Attempt) -> dict[str, float]:
+    """Seconds that an ended attempt spent in each part; parts it never reached are left out.
+
+    start: prepared to gate · warmup, measured: as configured · drain: end of schedule to drained ·
+    judged: drained to closed
+    """
+    if not (attempt.folder / "attempt.json").exists():
+        return {}
+    description, config = attempt.read(), attempt.configuration()
+    gate = _last(attempt.conductor_journal, "gate")
+    if gate is None:
+        return {}
+    t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
+    split = {"start": t0 - description["prepared_wall_ns"] / 1e9, "warmup": config.warmup_s}
+    split["measured"] = config.duration_s
+    end, closed = attempt.folder / "end.json", attempt.closed
+    if end.exists():
+        drained = end.stat().st_mtime
+        split["drain"] = drained - t0 - window
+        if closed.exists():
+            split["judged"] = closed.stat().st_mtime - drained
+    return split
+
+
+def _last(journal: Path, event: str) -> dict[str, Any] | None:
+    return next((line for line in reversed(read_journal(journal)) if line.get("event") == event), None)
+
+
+def _awaited(attempt: Attempt, config: Configuration) -> str:
+    """What an attempt that has not begun to measure waits for."""
+    roles = {line["role"] for line in read_journal(attempt.ledger)}
+    if "conductor" in roles:
+        return "the conductor opens the gate"
+    if "supervisor" in roles and config.preload_events:
+        return f"fills its state, {_committed(attempt, 0)} of {config.preload_events:,}"
+    if "supervisor" in roles:
+        return "waits until Spark has committed its first batches"
+    if "generator" in roles:
+        return "waits until the generator has sent its primer"
+    return "starts its processes" if roles else "makes its topics"
+
+
+def _committed(attempt: Attempt, began: int) -> str:
+    """Events that the engine has made and committed since the gate, by the batches that it told of."""
+    lines = [line for line in read_journal(attempt.listener_journal) if line.get("event") == "progress"]
+    # By their numbers: a query that reads a stream twice is told twice as many rows.
+    ends = [(int(line["wall_ns"]), sum(line["end_offsets"].values())) for line in lines if line["end_offsets"]]
+    before = max((end for instant, end in ends if instant < began), default=0)
+    return f"{max((end for _, end in ends), default=before) - before:,} events done"
+
+
+def _recorded(journal: Path, now: int, t0: int) -> str:
+    """Records that the recorder has seen come into the input topic since `t0`; or that it is silent."""
+    lines = read_journal(journal)
+    if not lines:
+        return "recorder not started"
+    age = (now - int(lines[-1]["wall_ns"])) / 1e9
+    if age > SILENCE_S:
+        return f"recorder silent for {age:.0f} s"
+    seen = [line for line in lines if line.get("kind") == "offsets" and line.get("topic") == "input"]
+    if not seen:
+        return "no offsets yet"
+    # What stood there before is the primer, and what fills the state.
+    before = next((line for line in reversed(seen) if int(line["wall_ns"]) <= t0), None)
+    count = sum(seen[-1]["end"].values()) - (sum(before["end"].values()) if before else 0)
+    return f"{count:,} records in"

@@ -1,0 +1,248 @@
+"""The recorder: samples /proc by role, Spark's REST and Kafka's offsets, once a second.
+
+It holds the machine's lock for as long as it lives, so that one set of machines measures one
+experiment at a time, whoever starts it. Its death makes the record invalid.
+
+    python -m faultline.runner.recorder --attempt-dir DIR --lock FILE faultline-run=ATTEMPT
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Journal
+from faultline.base.kafka_offsets import KafkaEndOffsets
+from faultline.base.processes import read_ledger
+from faultline.cluster.restart_hold import LONGEST_HOLD_S
+from faultline.cluster.services import fetch
+
+PERIOD_S = 1.0
+# Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
+SETTLED_S = 0.5
+OFFSETS_TIMEOUT_S = 1.0
+LOCK_TRIES = 20
+LOCK_PAUSE_S = 0.05
+EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+# Roles by the ledger's own names; drivers are found below the workload supervisor.
+LEDGER_ROLES = {"generator": "generator", "recorder": "recorder", "conductor": "conductor", "supervisor": "supervisor"}
+
+Key = tuple[int, float]
+
+
+def hold_lock(path: Path, attempt: str) -> int:
+    """Takes the machine's lock for this process's life and writes who holds it. Returns the descriptor.
+
+    Raises InfrastructureError naming the holder when another experiment runs.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    for _ in range(LOCK_TRIES):
+        # Whoever asks `lock_holder` has it for a moment, hence more than one try.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(LOCK_PAUSE_S)
+    else:
+        holder = lock_holder(path) or "another process"
+        os.close(descriptor)
+        raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps({"attempt": attempt, "pid": os.getpid()}).encode(), 0)
+    return descriptor
+
+
+def lock_holder(path: Path) -> str | None:
+    """The attempt that holds the machine's lock, or None when it is free."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        with contextlib.suppress(ValueError):
+            return str(json.loads(os.pread(descriptor, 1000, 0)).get("attempt"))
+        return "an experiment"
+    finally:
+        os.close(descriptor)
+    return None
+
+
+class RoleTable:
+    """Which processes play which role; command lines are read once per process."""
+
+    def __init__(self, attempt: Attempt, kafka_token: str | None) -> None:
+        self._attempt = attempt
+        self._kafka_token = kafka_token
+        self._own: dict[Key, str | None] = {}
+
+    def assign(self) -> dict[Key, tuple[psutil.Process, str]]:
+        """(pid, creation time) -> (process, role), of the processes that matter to this attempt."""
+        children: dict[int, list[psutil.Process]] = {}
+        own: dict[Key, tuple[psutil.Process, str]] = {}
+        ledger = {(entry.pid, round(entry.create_time, 2)): entry.role for entry in read_ledger(self._attempt.ledger)}
+        now = time.time()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                key = (process.pid, process.create_time())
+                if now - key[1] < SETTLED_S:
+                    continue
+                children.setdefault(process.ppid(), []).append(process)
+                role = self._known_role(process, key, age_s=now - key[1])
+                role = role or LEDGER_ROLES.get(ledger.get((key[0], round(key[1], 2)), ""))
+                if role:
+                    own[key] = (process, role)
+        found = dict(own)
+        for process, role in own.values():
+            heir = {"supervisor": "driver", "executors": "python_workers"}.get(role, role)
+            self._descend(process, heir, children, found)
+        return found
+
+    def _known_role(self, process: psutil.Process, key: Key, age_s: float) -> str | None:
+        """The role by the command line, which is read once; of a young process again, since a service that a fault
+        holds down shows its own only when the hold is over."""
+        if key in self._own:
+            return self._own[key]
+        role = self._role(process)
+        if role is not None or age_s > LONGEST_HOLD_S:
+            self._own[key] = role
+        return role
+
+    def _role(self, process: psutil.Process) -> str | None:
+        command = process.cmdline()
+        if EXECUTOR_MAIN in command and any(self._attempt.id in part for part in command):
+            return "executors"
+        if self._kafka_token and self._kafka_token in command:
+            return "kafka"
+        return None
+
+    def _descend(
+        self,
+        parent: psutil.Process,
+        role: str,
+        children: dict[int, list[psutil.Process]],
+        found: dict[Key, tuple[psutil.Process, str]],
+    ) -> None:
+        for child in children.get(parent.pid, []):
+            with contextlib.suppress(psutil.Error):
+                key = (child.pid, child.create_time())
+                if key not in found and key[1] >= parent.create_time() - 0.02:
+                    found[key] = (child, role)
+                    self._descend(child, role, children, found)
+
+
+class Recorder:
+    """One sample of everything at a time; each line carries the instant it was taken."""
+
+    def __init__(self, attempt: Attempt, journal: Journal) -> None:
+        description = attempt.read()
+        self._attempt = attempt
+        self._journal = journal
+        self._roles = RoleTable(attempt, description.get("kafka", {}).get("config"))
+        self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
+        self._driver_ui = description["spark"]["ui"]
+        self._seen: dict[Key, dict[str, Any]] = {}
+        self._app_id: str | None = None
+
+    def sample(self) -> None:
+        self._machine()
+        self._processes()
+        self._offsets()
+        self._executors()
+
+    def _machine(self) -> None:
+        """What all processes of this machine have used, and what its host kept from it, since it started."""
+        times = psutil.cpu_times()
+        # On Linux; elsewhere systems count fewer kinds.
+        kinds = ("user", "nice", "system", "irq", "softirq")
+        busy = sum(getattr(times, kind, 0.0) for kind in kinds)
+        self._journal.append({"kind": "machine", "busy_s": busy, "stolen_s": getattr(times, "steal", None)})
+
+    def _processes(self) -> None:
+        present = self._roles.assign()
+        for key, (process, role) in present.items():
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                line = {
+                    "kind": "proc",
+                    "role": role,
+                    "pid": key[0],
+                    "create_time": key[1],
+                    "cpu_s": times.user + times.system,
+                    "rss_bytes": process.memory_info().rss,
+                    "final": False,
+                }
+                self._seen[key] = line
+                self._journal.append(line)
+        # A pid's last counters are kept when it dies: its work was done all the same.
+        for key in [key for key in self._seen if key not in present]:
+            self._journal.append({**self._seen.pop(key), "final": True})
+
+    def _offsets(self) -> None:
+        with contextlib.suppress(InfrastructureError):
+            self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
+
+    def _executors(self) -> None:
+        if self._app_id is None:
+            applications = fetch_list(f"{self._driver_ui}/api/v1/applications")
+            self._app_id = applications[0]["id"] if applications else None
+        if self._app_id is None:
+            return
+        executors = fetch_list(f"{self._driver_ui}/api/v1/applications/{self._app_id}/allexecutors")
+        if executors:
+            self._journal.append({"kind": "executors", "app_id": self._app_id, "executors": executors})
+        else:
+            self._app_id = None  # a restarted driver is another application
+
+
+def fetch_list(url: str) -> list[dict[str, Any]]:
+    """A JSON array from Spark's REST; empty when the driver does not answer."""
+    value: Any = fetch(url, timeout_s=1.0)
+    return value if isinstance(value, list) else []
+
+
+def run(attempt: Attempt, stop: threading.Event) -> None:
+    """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it."""
+    with Journal(attempt.recorder_journal) as journal:
+        recorder = Recorder(attempt, journal)
+        journal.append({"kind": "start"})
+        due = time.monotonic()
+        while not stop.is_set():
+            recorder.sample()
+            due += PERIOD_S
+            late = time.monotonic() - due
+            if late > 0:
+                journal.append({"kind": "overrun", "late_s": round(late, 3)})
+                due += PERIOD_S * int(late / PERIOD_S + 1)
+            stop.wait(max(0.0, due - time.monotonic()))
+        recorder.sample()
+        journal.append({"kind": "stop"}, sync=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attempt-dir", type=Path, required=True)
+    parser.add_argument("--lock", type=Path, required=True)
+    options, _ = parser.parse_known_args()
+    attempt = Attempt(options.attempt_dir)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    hold_lock(options.lock, attempt.id)
+    run(attempt, stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""The steps of one experiment between `prepare` and `harvest`, each a plain function.
+
+Airflow calls them one after another; the processes they start live on across the tasks. What has
+to happen at an exact instant is done by the conductor, never by a step.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import Cancelled, InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.base.processes import Entry, process_of
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.engines.spark import checkpoint
+from faultline.engines.spark.settings import JOBS, spark_environment
+from faultline.experiment.config import MAX_RESTARTS, Configuration
+from faultline.experiment.sources import primer_lines, source
+from faultline.experiment.workloads.base import is_paced
+from faultline.experiment.workloads.nexmark import AWAITING_TIME, batch_events, preload_batches
+from faultline.experiment.workloads.topology import needs_memcached
+from faultline.runner.daemons import (
+    death,
+    folder_of,
+    module,
+    newest,
+    seen,
+    spawn,
+    start_memcached,
+    start_proxy,
+    workload_trouble,
+)
+from faultline.runner.teardown import heal_leftovers
+
+RECORDER_START_S = 15.0
+PRIMER_TIMEOUT_S = 300.0
+# Events per second of a query of Nexmark that keeps all it sees, on two slow cores.
+SLOWEST_QUERY_RPS = 10_000
+CONDUCTOR_START_S = 30.0
+SETTLE_S = 30.0
+# A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
+DRAIN_LIMIT_S = 180.0
+STOP_S = 60.0
+# A topology ends a replacement in work, lets its store catch up, and writes what waits.
+CHAIN_STOP_S = 300.0
+# The longest batch of a query that runs as fast as it can.
+LAST_BATCH_S = 120.0
+
+
+def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
+    """Starts the recorder and waits for its first line, which it writes once it holds the machine."""
+    entry = spawn(
+        attempt,
+        settings,
+        "recorder",
+        [*module("faultline.runner.recorder"), *folder_of(attempt), "--lock", str(settings.machine_lock)],
+        stdout=attempt.logs / "recorder.out",
+    )
+    wait_until(
+        lambda: seen(attempt.recorder_journal, kind="start"),
+        timeout_s=RECORDER_START_S,
+        what="recorder: its first sample",
+        alive=lambda: death(attempt, entry),
+    )
+    return entry
+
+
+def generator_specification(attempt: Attempt) -> dict[str, Any]:
+    """What the generator is told, derived from the configuration."""
+    description = attempt.read()
+    config = attempt.configuration()
+    return {
+        "bootstrap": description["kafka"]["bootstrap"],
+        "topic": description["topics"]["input"],
+        "partitions": config.partitions,
+        "rate": config.rate,
+        "rate_curve": config.rate_curve,
+        "seconds": config.warmup_s + config.duration_s,
+        **source(config, description["repetition"]),
+        "skew_curve": config.skew_curve,
+        "state_mb": config.state_mb,
+        "state_touch": config.state_touch,
+        "primer_lines": primer_lines(config),
+        "seed": config.seed,
+        "repetition": description["repetition"],
+    }
+
+
+def scheduled_records(attempt: Attempt) -> int:
+    """Records that are due between the gate and the end of the measured window, however the rate moves."""
+    from generators.spec import GeneratorSpec
+
+    return GeneratorSpec.model_validate(generator_specification(attempt)).total
+
+
+def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
+    """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
+
+    None when the engine makes the events itself.
+    """
+    if not is_paced(attempt.configuration()):
+        return None
+    specification = attempt.folder / "generator_config.json"
+    write_json(specification, generator_specification(attempt))
+    arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
+    histogram = ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
+    return spawn(
+        attempt,
+        settings,
+        "generator",
+        [*module("generators"), *arguments, *histogram],
+        stdout=attempt.generator_journal,
+    )
+
+
+def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
+    """Starts the workload supervisor with `command`; returns when all that was primed is committed.
+
+    For a query with event time, also when its watermark stands, so that late records of the schedule are left out.
+    """
+    config = attempt.configuration()
+    attempt.scratch.mkdir(exist_ok=True)
+    if any(planned.fault.on_connection for planned in config.planned_faults()):
+        start_proxy(attempt, settings)
+    if needs_memcached(config):
+        start_memcached(attempt, settings)
+    write_json(
+        attempt.folder / "workload.json",
+        {
+            "command": command,
+            "env": spark_environment(settings),
+            "restart_delay_s": config.restart_delay_s,
+            "max_restarts": MAX_RESTARTS,
+            "throw_away": config.commit_mode == "none",
+        },
+    )
+    if not is_paced(config):
+        entry = _start_supervisor(attempt, settings)
+        filled = {"0": preload_batches(config) * batch_events(config) + 1}
+        runs = 2 if config.preload_events else 1
+        what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
+        limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
+
+        def filled_and_begun() -> bool:
+            return _batches_with(attempt, filled) >= 1 and _in_run(attempt, runs)
+
+        _await_commit(attempt, entry, what, filled_and_begun, limit_s)
+        return entry
+    # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
+    batches = 2 if JOBS[config.workload].event_time else 1
+    primed = wait_until(
+        lambda: seen(attempt.generator_journal, event="primed"),
+        timeout_s=PRIMER_TIMEOUT_S,
+        what="generator: its primer",
+        alive=lambda: death(attempt, newest(attempt, "generator")),
+    )
+    entry = _start_supervisor(attempt, settings)
+    _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
+    return entry
+
+
+def _in_run(attempt: Attempt, number: int) -> bool:
+    """Whether the query has been started so often, and the last start has ended a batch."""
+    lines = read_journal(attempt.listener_journal)
+    runs = [line["run_id"] for line in lines if line["event"] == "started"]
+    return len(runs) >= number and any(line["event"] == "progress" and line["run_id"] == runs[-1] for line in lines)
+
+
+def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
+    return spawn(
+        attempt,
+        settings,
+        "supervisor",
+        [*module("faultline.runner.workload_supervisor"), *folder_of(attempt)],
+        stdout=attempt.logs / "supervisor.out",
+    )
+
+
+def _await_commit(
+    attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
+) -> None:
+    wait_until(
+        committed,
+        timeout_s=limit_s,
+        what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
+        alive=lambda: workload_trouble(attempt, entry),
+    )
+
+
+def _batches_with(attempt: Attempt, offsets: dict[str, int]) -> int:
+    """Committed batches at whose end all records below `offsets` were taken."""
+    found = checkpoint.committed_batches(attempt.checkpoint)
+    return sum(checkpoint.covers(batch.end_offsets, offsets) for batch in found)
+
+
+def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
+    """Starts the conductor, which opens the gate and keeps the instants; waits until every fault settled.
+
+    Returns the journal's last line on them (for a control: the gate's).
+    """
+    planned = attempt.configuration().planned_faults()
+    entry = spawn(
+        attempt,
+        settings,
+        "conductor",
+        [*module("faultline.runner.conductor"), *folder_of(attempt)],
+        stdout=attempt.logs / "conductor.out",
+    )
+
+    def alive() -> str | None:
+        failed = seen(attempt.conductor_journal, event="failed")
+        return f"conductor: {failed['message']}" if failed else death(attempt, entry)
+
+    gate = wait_until(
+        lambda: seen(attempt.conductor_journal, event="gate"),
+        timeout_s=CONDUCTOR_START_S,
+        what="conductor: opening the gate",
+        alive=alive,
+    )
+    for one in planned:
+        gate = wait_until(
+            lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
+            timeout_s=one.end_s + SETTLE_S,
+            what=f"conductor: the outcome of fault {one.index}",
+            alive=alive,
+        )
+    return gate
+
+
+def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    """Waits for the schedule's end and the drain, then stops workload and recorder.
+
+    A process that died is noted, not raised: the measurement is kept, and the judge calls it
+    invalid. Raises Cancelled when the parent sweep was stopped.
+    """
+    config = attempt.configuration()
+    problems: list[str] = []
+    window_s = config.warmup_s + config.duration_s
+    paced = is_paced(config)
+    scheduled = [("conductor", attempt.conductor_journal)]
+    scheduled += [("generator", attempt.generator_journal)] if paced else []
+    for role, journal in scheduled:
+        try:
+            wait_until(
+                lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
+                timeout_s=window_s + SETTLE_S,
+                every_s=0.2,
+                what=f"{role}: the end of its schedule",
+                alive=lambda role=role: death(attempt, newest(attempt, role)),  # type: ignore[misc]
+            )
+        except Cancelled:
+            raise
+        except InfrastructureError as error:
+            problems.append(str(error))
+            heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
+    drained = _drain(attempt, config, problems) if paced else _await_last_batch(attempt, problems)
+    attempt.stop_file.touch()
+    _await_exit(attempt, "supervisor", problems, CHAIN_STOP_S if config.workload == "topology" else STOP_S)
+    _stop_recorder(attempt, problems)
+    outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+    write_json(attempt.folder / "end.json", outcome)
+    return outcome
+
+
+def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool:
+    """Waits until every record sent is committed; the limit is 180 s and three intervals."""
+    done = seen(attempt.generator_journal, event="done")
+    if not done:
+        problems.append("drain: the generator left no end offsets to drain to")
+        return False
+    # What comes last closes windows, and the batch that has taken it in shows the next one where time stands.
+    batches = 2 if config.workload == "nexmark" and config.query in AWAITING_TIME else 1
+    return _committed(
+        attempt,
+        "drain: the end offsets",
+        lambda: (
+            checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"])
+            and (batches == 1 or _batches_with(attempt, done["end_offsets"]) >= batches)
+        ),
+        DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
+        problems,
+    )
+
+
+def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
+    """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
+    end_ns = time.time_ns()
+    return _committed(
+        attempt,
+        "the batch in work at the end of the window",
+        lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
+        LAST_BATCH_S,
+        problems,
+    )
+
+
+def _committed(
+    attempt: Attempt, what: str, condition: Callable[[], bool], timeout_s: float, problems: list[str]
+) -> bool:
+    """Waits for a commit of the workload; whether it came. If not, `problems` says why."""
+    try:
+        wait_until(
+            condition,
+            timeout_s=timeout_s,
+            what=what,
+            alive=lambda: workload_trouble(attempt, newest(attempt, "supervisor")),
+        )
+    except InfrastructureError as error:
+        problems.append(str(error))
+        return False
+    return True
+
+
+def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
+    entry = newest(attempt, role)
+    process = process_of(entry) if entry else None
+    if process is None:
+        return
+    try:
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")  # type: ignore[arg-type]
+    except InfrastructureError as error:
+        problems.append(str(error))
+
+
+def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
+    entry = newest(attempt, "recorder")
+    process = process_of(entry) if entry else None
+    if process is None:
+        problems.append("recorder: died before the end")
+        return
+    process.send_signal(signal.SIGTERM)
+    _await_exit(attempt, "recorder", problems)
+
+
+def _cancelled(cancelled: Callable[[], bool]) -> bool:
+    """False; raises Cancelled when the sweep was stopped."""
+    if cancelled():
+        raise Cancelled("the sweep was stopped")
+    return False

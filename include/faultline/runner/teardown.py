@@ -1,0 +1,103 @@
+"""The last step of an experiment, whatever happened before: end its processes and close the attempt.
+
+Only light modules are imported at the top: this runs in tasks that shall end within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import Cancelled, ConfigError, FaultlineError
+from faultline.base.journal import Journal, read_journal
+from faultline.base.processes import end_ledger, end_processes, processes_with_token
+from faultline.base.settings import Settings
+from faultline.runner.collect import keep_logs_only, remove_working_data
+
+if TYPE_CHECKING:
+    from faultline.records.record import Record
+
+
+def note_failure(folder: Path, step: str, error: BaseException) -> None:
+    """Keeps why a step failed, for the record that `close` writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Journal(folder / "failures.jsonl") as journal:
+        journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
+
+
+def refuse_closed(attempt: Attempt) -> None:
+    """Raises ConfigError for a step that was cleared alone on a closed attempt."""
+    if attempt.closed.exists():
+        raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
+
+
+def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
+    """Ends the attempt's processes, writes the record that is still missing, removes working data and topics.
+
+    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}.
+    Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
+    nothing measured is lost.
+    """
+    ended = end_ledger(attempt.ledger)
+    heal_leftovers(attempt)
+    ended += end_processes(processes_with_token(attempt.id))
+    if not has_record(attempt, settings):
+        from faultline.records.store import Store
+
+        Store(settings.results).write(missing_record(attempt))
+    harvested = (attempt.harvest / "counts.parquet").exists()
+    description = attempt.read()
+    ran_through = (attempt.folder / "end.json").exists()
+    topics: list[str] = []
+    if harvested or not ran_through:
+        remove_working_data(attempt, settings)
+        topics = [] if description.get("keep_topics") else list(description["topics"].values())
+        delete_topics(topics)
+    else:
+        keep_logs_only(attempt)
+    write_json(attempt.closed, {"ended": ended, "topics": topics})
+    return {"ended": ended, "topics": topics}
+
+
+def heal_leftovers(attempt: Attempt) -> None:
+    """Undoes what a dead conductor left; a failure is noted, and stops nothing of what is to be done besides."""
+    if not attempt.conductor_journal.exists():
+        return
+    from faultline.runner.healing import heal
+
+    try:
+        heal(attempt)
+    except FaultlineError as error:
+        note_failure(attempt.folder, "heal", error)
+
+
+def missing_record(attempt: Attempt) -> Record:
+    """The record of an attempt that no judge got to see: `cancelled` or `failed`, with the noted reasons."""
+    from faultline.analysis.judge import failed_record
+    from faultline.analysis.raw_files import read_attempt
+
+    failures = read_journal(attempt.folder / "failures.jsonl")
+    reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
+    status: Literal["failed", "cancelled"] = "failed"
+    if any(line["kind"] == Cancelled.__name__ for line in failures):
+        status = "cancelled"
+    if not reasons:
+        reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
+    return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)
+
+
+def refused_record(description: dict[str, Any], error: FaultlineError) -> Record:
+    """The record of an experiment that `prepare` refused before it had an attempt's folder."""
+    from faultline.analysis.judge import failed_record
+    from faultline.analysis.raw_files import AttemptFile
+
+    reason = f"{type(error).__name__}: prepare: {error}"
+    status: Literal["failed", "cancelled"] = "cancelled" if isinstance(error, Cancelled) else "failed"
+    return failed_record(AttemptFile.model_validate(description), status, [reason])
+
+
+def has_record(attempt: Attempt, settings: Settings) -> bool:
+    """Whether the store has a record of this attempt."""
+    return any(settings.records.glob(f"*/{attempt.id}.json"))
