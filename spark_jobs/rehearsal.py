@@ -1,7 +1,7 @@
 """Walks once through what workloads, harvest and aggregate do, so that the JVM has loaded the classes for it.
 
-Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start (`faultline.cluster.class_data`). It
-needs no service: made-up records stand for Kafka's, and nothing of what it computes is kept. What it leaves out is
+Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start (`faultline.cluster.class_data`).
+It needs no service: made-up records stand for Kafka's, and nothing of what it computes is kept. What it leaves out is
 loaded later, more slowly, and is no error.
 
     spark-submit rehearsal.py FOLDER

@@ -16,8 +16,8 @@ from faultline.reports.pages.overview import SWEEPS_A_PAGE, overview_page
 from faultline.reports.pages.site import Site, Unknown
 from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
 from tests.unit.pages_store import figure, figures, grid, put, record, rows, site
+from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
-from tests.unit.test_report import EVIL, Page
 
 
 def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: Path) -> None:

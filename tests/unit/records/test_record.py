@@ -14,7 +14,7 @@ from faultline.analysis.validity import RULES
 from faultline.records.record import Metrics, Record, committed_schema, generate_schema
 from tests.unit.synthetic import Scenario, Synthetic
 
-METRICS_MD = Path(__file__).parents[2] / "docs" / "metrics.md"
+METRICS_MD = Path(__file__).parents[3] / "docs" / "metrics.md"
 TOP = """schema matrix sweep_id config config_id repetition series build logical_date measured_at attempt status
 reasons environment timeline metrics artifacts""".split()
 

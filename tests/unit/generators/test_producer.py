@@ -25,7 +25,7 @@ from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KE
 from generators.spec import GeneratorSpec, read_spec
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 T0 = Start(wall_ns=1_800_000_000_123_456_789, mono_ns=5_000_000_000)
 
 

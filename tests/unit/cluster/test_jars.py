@@ -14,7 +14,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.cluster import jars
 from faultline.cluster.java import Java
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def jar_bytes(content: str) -> bytes:

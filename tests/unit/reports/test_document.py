@@ -29,7 +29,7 @@ from faultline.reports.document.tables import figures, words
 from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EVIL = "x|y`</td>\n![a](b)<script>"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
 NUMBERS = st.floats(0, 1e6)

@@ -9,8 +9,8 @@ import pytest
 from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.site import Unknown
 from tests.unit.pages_store import grid, put, record, rows, site
+from tests.unit.reports.test_report import Page
 from tests.unit.sample_records import CENSORED, RECOVERED
-from tests.unit.test_report import Page
 
 
 def test_two_sweeps_side_by_side(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import sweep_page
 from faultline.reports.time_series import FAULT_COLOUR
 from tests.unit.pages_store import figures, put, record, rows, site
+from tests.unit.reports.test_report import Page
 from tests.unit.sample_records import RECOVERED
 from tests.unit.synthetic import Scenario, Synthetic
-from tests.unit.test_report import Page
 
 
 def judged(results: Path, scenario: Scenario) -> Record:
