@@ -22,7 +22,8 @@ def test_sparks_programs_start_from_the_archive() -> None:
     def start(**more: str) -> subprocess.CompletedProcess[str]:
         # With `-Xshare:on` a JVM ends where it would else do without the archive.
         options = f'-Xshare:on "-XX:SharedArchiveFile={path}" -Xlog:class+load'
-        environment = {**os.environ, **spark_environment(settings), "SPARK_SUBMIT_OPTS": options, **more}
+        java_home = find_java(settings.home / "java.json").home
+        environment = {**os.environ, **spark_environment(settings, java_home), "SPARK_SUBMIT_OPTS": options, **more}
         command = [str(spark_home() / "bin" / "spark-submit"), "--version"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 

@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from faultline.engines.spark.settings import JOBS
 from faultline.experiment.config import Workload
+from faultline.experiment.workloads.jobs import JOBS
 from tests.integration.planted import OPEN, OPENER, TIMES, leibniz
 from tests.integration.spark_session import PROGRAMS
 

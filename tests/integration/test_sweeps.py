@@ -23,8 +23,9 @@ from faultline.bench.truth.scenarios import SCENARIOS
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.demo import await_dags
 from faultline.cluster.supervision import Supervisor
+from faultline.experiment.cell import Cell
 from faultline.records.record import Record
-from faultline.records.store import Cell, Store
+from faultline.records.store import Store
 from faultline.runner.progress import current_attempt
 from tests.integration.installation import Installation
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faultline.base.clock import jump_ms
 from faultline.base.errors import InfrastructureError
+from faultline.engines.spark.instants import spark_instant_ns
 from faultline.experiment.config import Configuration
 
 Line = dict[str, Any]
@@ -191,12 +191,6 @@ def events(lines: Iterable[Line], name: str) -> list[Line]:
 def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
     """Offsets by partition as JSON gives them, with both types made sure of."""
     return {str(partition): int(offset) for partition, offset in value.items()}
-
-
-def spark_instant_ns(text: str) -> int:
-    """Nanoseconds of a UTC time as Spark writes it: `…T05:55:03.123GMT` or `…T05:55:03.123Z`."""
-    moment = datetime.fromisoformat(text.replace("GMT", "+00:00").replace("Z", "+00:00"))
-    return round(moment.timestamp() * 1000) * 1_000_000
 
 
 def _require(path: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
-from faultline.experiment.config import Configuration
 
 
 def new_attempt_id() -> str:
@@ -136,9 +135,6 @@ class Attempt:
         description = self.read()
         host = (description.get("environment") or {}).get("host")
         return description.get("home", str(home)) == str(home) and host in (None, socket.gethostname())
-
-    def configuration(self) -> Configuration:
-        return Configuration.model_validate(self.read()["config"])
 
 
 def open_ledgers(attempts: Path, home: Path) -> list[Path]:

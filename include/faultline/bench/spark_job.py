@@ -14,6 +14,8 @@ import psutil
 from faultline.base.errors import InfrastructureError
 from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings
+from faultline.cluster.class_data import archive_option
+from faultline.cluster.java import find_java
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, kafka_jars, program, spark_environment
 
 TIMEOUT_S = 1800.0
@@ -40,7 +42,7 @@ def submit_command(
 ) -> list[str]:
     """The spark-submit of program `name`; `large` as in `batch_settings`, `kafka` with the connector's jars."""
     command = ["spark-submit", "--master", LOCAL_MASTER]
-    for key, value in batch_settings(settings, large=large).items():
+    for key, value in batch_settings(settings, archive=archive_option(settings), large=large).items():
         command += ["--conf", f"{key}={value}"]
     if kafka:
         command += ["--jars", kafka_jars(settings)]
@@ -54,7 +56,7 @@ def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:
     ends the wait, no process of it is left.
     """
     log = folder / "spark.log"
-    environment = {**clean_environment(), **spark_environment(settings)}
+    environment = {**clean_environment(), **spark_environment(settings, find_java(settings.home / "java.json").home)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with log.open("wb") as out:
         process = psutil.Popen(

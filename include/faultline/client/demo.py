@@ -14,10 +14,11 @@ from faultline.client.airflow_api import AirflowApi
 from faultline.client.following import follow
 from faultline.client.operations import bring_up
 from faultline.cluster.airflow_home import USER, password
+from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell, sweep_id_of
 from faultline.records.record import Record
-from faultline.records.store import Cell, Store
+from faultline.records.store import Store
 from faultline.runner.environment import installed_build
 from faultline.runner.progress import describe, split_of
 

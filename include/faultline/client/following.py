@@ -11,10 +11,11 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.supervision import Supervisor
+from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell, sweep_id_of
 from faultline.records.record import Record
-from faultline.records.store import Cell, Store
+from faultline.records.store import Store
 from faultline.runner.progress import describe, phase_of
 
 POLL_S = 1.0

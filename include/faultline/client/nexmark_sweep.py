@@ -24,11 +24,11 @@ from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.experiment.workloads.base import has_schedule
 from faultline.experiment.workloads.nexmark import TYPICAL_RPS
+from faultline.records.format import natural
 from faultline.records.metrics import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.tables import Column, N, total
-from faultline.reports.table import natural
 from faultline.runner.environment import installed_build
 from faultline.runner.prepare import check_here
 

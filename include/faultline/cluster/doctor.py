@@ -11,13 +11,13 @@ from typing import Any
 import psutil
 
 from faultline.base.errors import FaultlineError
+from faultline.base.machine_lock import lock_holder
 from faultline.base.settings import check_folders, load_settings
 from faultline.cluster.jars import verify
 from faultline.cluster.java import find_java
 from faultline.cluster.services import airflow_health, kafka_ready, master_state
 from faultline.cluster.supervision import Supervisor
-from faultline.runner.environment import versions
-from faultline.runner.recorder import lock_holder
+from faultline.cluster.versions import versions
 
 
 def examine() -> dict[str, Any]:

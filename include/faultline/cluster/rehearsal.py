@@ -69,7 +69,7 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
             done = subprocess.run(
                 [*command, str(program(settings, "rehearsal")), str(folder)],
                 cwd=folder,
-                env={**clean_environment(), **spark_environment(settings)},
+                env={**clean_environment(), **spark_environment(settings, find_java(settings.home / "java.json").home)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -6,20 +6,18 @@ two workers, and Airflow's API server, scheduler, DAG processor and triggerer.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.http import fetch_json
 from faultline.base.settings import HOST, WORKERS, Settings
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
@@ -299,22 +297,6 @@ def airflow_health(settings: Settings) -> dict[str, str]:
         for name, part in answer.items()
         if isinstance(part, dict) and part.get("status") is not None
     }
-
-
-def fetch_json(url: str, *, timeout_s: float = 3.0) -> dict[str, object] | None:
-    """GET of a loopback address; None when it does not answer with a JSON object."""
-    value = fetch(url, timeout_s=timeout_s)
-    return value if isinstance(value, dict) else None
-
-
-def fetch(url: str, *, timeout_s: float = 3.0) -> Any:
-    """GET of a loopback address, never through a proxy; None when it does not answer with JSON."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=timeout_s) as answer:
-            return json.load(answer)
-    except (OSError, ValueError):
-        return None
 
 
 def _cluster_id() -> str:

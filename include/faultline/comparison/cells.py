@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from faultline.experiment.config import Configuration
+from faultline.records.format import CONTROL, NONE, fault_of, natural, plain
 from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
 from faultline.records.summary import Entry
-from faultline.reports.table import CONTROL, NONE, fault_of, natural, plain
 
 FAULT = "fault"
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}

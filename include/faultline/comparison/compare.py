@@ -21,10 +21,10 @@ from faultline.comparison.statistics.comparison import Comparison, Verdict, betw
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sample import Sample
 from faultline.experiment.config import suggest
+from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.metrics import CENSORED_AT, KNOWN, LESS, MACRO, USUAL, Metric, value_of
 from faultline.records.summary import Entry
-from faultline.reports.table import FAULT_KEYS, NONE, WIDTH
 
 # Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
 _SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})

@@ -17,15 +17,15 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
+from faultline.experiment.cell import Cell
 from faultline.experiment.config import suggest
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule
+from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
-from faultline.records.store import Cell
 from faultline.records.summary import Entry
-from faultline.reports.table import WIDTH, fault_of
 from faultline.runner.environment import installed_build
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.engines.spark.settings import JOBS
 from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.jobs import JOBS
 from faultline.experiment.workloads.nexmark import AWAITING_TIME, rules
 
 # Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.

@@ -186,7 +186,8 @@ def run_at_work(run_id: str) -> bool:
 
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
-    from faultline.reports.headline import experiment_page, headline, write_note
+    from faultline.orchestration.notes import write_note
+    from faultline.reports.headline import experiment_page, headline
 
     settings, context = load_settings(), get_current_context()
     print(f"results: {settings.airflow_url}{experiment_page(record)}")
@@ -202,7 +203,8 @@ def java_version() -> str:
 
 def is_measured(order: Order) -> bool:
     """Whether the order's cell has a valid record; one without a series is of no cell yet."""
-    from faultline.records.store import Cell, Store
+    from faultline.experiment.cell import Cell
+    from faultline.records.store import Store
 
     if order.series is None:
         return False
@@ -309,8 +311,9 @@ class HarvestOperator(LocalSparkJob):
 
     def execute(self, context: Any) -> None:
         from faultline.base.processes import end_processes, processes_with_token
-        from faultline.engines.spark.settings import JOBS
+        from faultline.experiment.plan import configuration_of
         from faultline.experiment.workloads.base import is_paced
+        from faultline.experiment.workloads.jobs import JOBS
         from faultline.runner.collect import gather, is_large
         from faultline.runner.steps import scheduled_records
         from faultline.runner.teardown import note_failure
@@ -318,7 +321,7 @@ class HarvestOperator(LocalSparkJob):
         attempt = attempt_of(self.attempt_id)
         try:
             configuration = gather(attempt, load_settings())
-            config = attempt.configuration()
+            config = configuration_of(attempt)
             if not is_paced(config):
                 from faultline.analysis.unpaced import harvest as harvest_batches
 

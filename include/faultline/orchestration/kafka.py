@@ -10,7 +10,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.experiment.workloads.topology import chain_topics
 
 if TYPE_CHECKING:
-    from faultline.base.attempt import Attempt
+    from faultline.experiment.plan import configuration_of
+from faultline.base.attempt import Attempt
 
 # The client itself gives up in time, and says why.
 TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
@@ -24,7 +25,7 @@ def create_topics(attempt: Attempt) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
     own = chain_topics(config) if config.workload == "topology" else {}

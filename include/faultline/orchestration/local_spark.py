@@ -28,9 +28,13 @@ class LocalSparkJob(SparkSubmitOperator):
         )
 
     def execute(self, context: Any) -> None:
+        from faultline.cluster.class_data import archive_option
+        from faultline.cluster.java import find_java
         from faultline.engines.spark.settings import batch_settings, spark_environment
 
         settings = load_settings()
-        self.conf = batch_settings(settings, large=self.large, attempt=self.for_attempt)
-        self.env_vars = spark_environment(settings)
+        self.conf = batch_settings(
+            settings, archive=archive_option(settings), large=self.large, attempt=self.for_attempt
+        )
+        self.env_vars = spark_environment(settings, find_java(settings.home / "java.json").home)
         super().execute(context)

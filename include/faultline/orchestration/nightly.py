@@ -189,9 +189,10 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.nights import Night, as_json, judge_night, nights_of
     from faultline.experiment.matrix import sweep_id_of
+    from faultline.orchestration.notes import write_note
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
-    from faultline.reports.headline import night_headline, write_note
+    from faultline.reports.headline import night_headline
 
     context, settings = get_current_context(), load_settings()
     params, night, run_id = context["params"], night_of_run(), context["run_id"]

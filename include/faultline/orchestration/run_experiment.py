@@ -14,8 +14,8 @@ from faultline.base.settings import load_settings
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 
 if TYPE_CHECKING:
+    from faultline.experiment.cell import Cell
     from faultline.records.record import Record
-    from faultline.records.store import Cell
 
 CHILD = "experiment"
 POLL_S = 2
@@ -120,8 +120,8 @@ class RunExperiment(TriggerDagRunOperator):
         return only_missing and Store(load_settings().results).valid(self._cell()) is not None
 
     def _cell(self) -> Cell:
+        from faultline.experiment.cell import Cell
         from faultline.experiment.config import Configuration, parse_configuration
-        from faultline.records.store import Cell
 
         conf = dict(self.conf or {})
         config = parse_configuration({key: conf[key] for key in Configuration.model_fields if key in conf})

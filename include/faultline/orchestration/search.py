@@ -83,7 +83,8 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 def _known(config: Configuration, series: str) -> Record | None:
     """The newest record of this configuration in the series."""
-    from faultline.records.store import Cell, Store
+    from faultline.experiment.cell import Cell
+    from faultline.records.store import Store
 
     return Store(load_settings().results).newest(Cell(config.config_id, 0, series))
 

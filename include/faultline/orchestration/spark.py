@@ -22,8 +22,9 @@ def workload_command(attempt: Attempt, settings: Settings) -> list[str]:
     """What the workload supervisor runs: spark-submit, but for the one workload that is no Spark program."""
     from faultline.base.processes import run_token
     from faultline.engines.spark.programs import workload_configuration
+    from faultline.experiment.plan import configuration_of
 
-    if attempt.configuration().workload == "known_truth":
+    if configuration_of(attempt).workload == "known_truth":
         program = [sys.executable, "-P", "-m", "faultline.engines.known_truth"]
         return [*program, "--config", str(workload_configuration(attempt)), run_token(attempt.id)]
     return submit_command(attempt, settings)
@@ -36,14 +37,18 @@ def submit_command(attempt: Attempt, settings: Settings) -> list[str]:
     back to YARN without a word.
     """
     from faultline.base.processes import run_token
+    from faultline.cluster.class_data import archive_option
     from faultline.engines.spark.programs import workload_configuration
     from faultline.engines.spark.settings import kafka_jars, workload_program, workload_settings
+    from faultline.experiment.plan import configuration_of
 
     description = attempt.read()
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     hook = SparkSubmitHook(
         conn_id="spark_default",
-        conf=workload_settings(settings, attempt, config, description["spark"]["ui_port"]),
+        conf=workload_settings(
+            settings, attempt, config, description["spark"]["ui_port"], archive=archive_option(settings)
+        ),
         jars=kafka_jars(settings),
         name=f"{config.workload} {attempt.id}",
         application_args=["--config", str(workload_configuration(attempt)), run_token(attempt.id)],

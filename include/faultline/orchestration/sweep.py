@@ -135,7 +135,8 @@ def refused(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.reports.headline import refusal_headline, write_note
+    from faultline.orchestration.notes import write_note
+    from faultline.reports.headline import refusal_headline
 
     context = get_current_context()
     write_note(load_settings(), context["dag"].dag_id, context["run_id"], refusal_headline(error))
@@ -158,10 +159,11 @@ def begin_sweep(
     """
     from datetime import UTC, datetime
 
+    from faultline.experiment.cell import Cell
     from faultline.experiment.matrix import plan as plan_cells
     from faultline.experiment.matrix import sweep_id_of
     from faultline.records.manifest import Manifest, Manifests, cells_of
-    from faultline.records.store import Cell, Store
+    from faultline.records.store import Store
 
     context, settings = get_current_context(), load_settings()
     matrix, run_id = context["dag"].dag_id, context["run_id"]
@@ -214,10 +216,11 @@ class Aggregate(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of, recorded
         from faultline.experiment.matrix import sweep_id_of
+        from faultline.orchestration.notes import write_note
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
-        from faultline.reports.headline import sweep_headline, write_note
+        from faultline.reports.headline import sweep_headline
 
         super().execute(context)
         settings, run_id = load_settings(), context["run_id"]

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
-from faultline.records.store import Cell
 
 
 class ManifestCell(BaseModel):

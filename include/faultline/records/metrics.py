@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from faultline.records.format import NONE, cores, count, milliseconds, seconds, share
 from faultline.records.summary import Entry
-from faultline.reports.table import NONE, cores, count, milliseconds, seconds, share
 
 LESS, MORE = "less", "more"
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."

@@ -16,26 +16,13 @@ import jsonschema
 from pydantic import ValidationError
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.cell import Cell
 from faultline.records.record import Record, Status, committed_schema, content_problem, place_problem
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # What file systems without hard links say, such as some that are shared over a network.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """The unit of work that ends with one valid record."""
-
-    config_id: str
-    repetition: int
-    series: str
-
-    @classmethod
-    def of(cls, record: Record) -> Cell:
-        """The cell that a record belongs to."""
-        return cls(record.config_id, record.repetition, record.series)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from faultline.records.format import fault_of
 from faultline.records.record import Record
-from faultline.reports.table import fault_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 
 from faultline.experiment.workloads.base import TRAITS, offered_rate
 from faultline.records.event_names import EDGES, label, split_name
+from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, seconds, share, signed
 from faultline.records.record import Record, RecoveryPart
-from faultline.reports.table import NONE, count, lasting, macro, macro_of, milliseconds, name_of, seconds, share, signed
+from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
 
 _VERDICTS = {

@@ -22,15 +22,12 @@ from faultline.experiment.canonical import own_defaults
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.base import has_schedule
 from faultline.records.find import find_record
-from faultline.records.record import Record
-from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
-from faultline.reports.table import (
+from faultline.records.format import (
     CONTROL,
     NONE,
     WIDTH,
     count,
     fault_of,
-    load_of,
     milliseconds,
     plain,
     seconds,
@@ -38,6 +35,9 @@ from faultline.reports.table import (
     signed,
     throughput,
 )
+from faultline.records.record import Record
+from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
+from faultline.reports.table import load_of
 
 BAR_WIDTH = 48
 # From this width on the evidence stands beside the event.

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from faultline.base.errors import ConfigError, FaultlineError
-from faultline.client.airflow_api import AirflowApi
+from faultline.base.errors import ConfigError
+from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import Record
 from faultline.reports.pages import UI_PAGE
-from faultline.reports.table import NONE, count, macro, milliseconds, name_of, seconds, throughput
+from faultline.reports.table import name_of
 
 if TYPE_CHECKING:
-    from faultline.base.settings import Settings
     from faultline.comparison.nights import NightVerdict
 
 # Airflow refuses longer notes.
@@ -85,18 +84,6 @@ def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
     parts = [f"**{verdict.night.day}**: {_plain(summary(verdict))}"]
     parts += [f"**worse** {_plain(reason)}" for reason in verdict.reasons()]
     return _fitting([*parts, *([_plain(verdict.problem)] if verdict.problem else [])], link)
-
-
-def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:
-    """Sets the note of a run through Airflow's API. Returns None, or why it could not be set.
-
-    It never raises: a note is not worth a run. In `dag.test()` there is no server, and so no note.
-    """
-    try:
-        AirflowApi(settings).set_note(dag_id, run_id, note[:MAX_NOTE])
-    except (FaultlineError, OSError, ValueError, KeyError) as error:
-        return f"no note for the run {run_id} of {dag_id}: {error}"
-    return None
 
 
 def _figures(record: Record) -> list[str]:

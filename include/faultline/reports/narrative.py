@@ -17,9 +17,9 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import read_journal
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
+from faultline.records.format import fault_of, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.sweep_figures import PARTS, part_lengths
-from faultline.reports.table import fault_of, seconds
 
 NS = 1e9
 Line = Mapping[str, Any]

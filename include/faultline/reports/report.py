@@ -21,11 +21,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.records.format import count
 from faultline.records.record import Record
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
 from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.sweep_figures import overview_figures, parts_figure
-from faultline.reports.table import Column, columns_of, count, ordered, plain_rows
+from faultline.reports.table import Column, columns_of, ordered, plain_rows
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
 

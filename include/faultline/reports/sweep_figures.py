@@ -7,8 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.records.format import CONTROL, NONE, fault_of, milliseconds, plain, seconds
 from faultline.records.record import Record, RecoveryPart
-from faultline.reports.table import CONTROL, NONE, fault_of, milliseconds, name_of, ordered, plain, plain_rows, seconds
+from faultline.reports.table import name_of, ordered, plain_rows
 from faultline.reports.time_series import FAINT_COLOUR
 
 SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

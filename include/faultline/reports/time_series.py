@@ -14,7 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from faultline.records.event_names import LABELS, split_name
-from faultline.reports.table import signed
+from faultline.records.format import signed
 
 Series = Mapping[str, Any]
 

@@ -12,8 +12,9 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.engines.spark import checkpoint
-from faultline.engines.spark.settings import JOBS
 from faultline.experiment.config import Configuration
+from faultline.experiment.plan import configuration_of
+from faultline.experiment.workloads.jobs import JOBS
 from generators.stock import LATE_MS
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
@@ -26,7 +27,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     Repeating it gives the same: it only reads what the run left.
     """
     description = attempt.read()
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=latency_method(config))
     if not batches["batches"]:
         raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")

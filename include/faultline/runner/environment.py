@@ -6,10 +6,8 @@ import functools
 import hashlib
 import json
 import os
-import platform
 import socket
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,12 @@ import psutil
 
 from faultline.base.settings import Settings
 from faultline.cluster.java import find_java
+from faultline.cluster.versions import versions
 from faultline.engines.spark.settings import NEXMARK_SETTINGS, configured_settings, engine_settings
 from faultline.experiment.config import Configuration
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
-PACKAGES = ("apache-airflow", "pyspark", "confluent-kafka", "faultline")
 
 
 def describe(settings: Settings, config: Configuration, java: str) -> dict[str, Any]:
@@ -39,12 +37,6 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
         "spark_conf": {**engine_settings(), **configured_settings(config)},
         "kafka_conf": kafka_conf(settings),
     }
-
-
-def versions(settings: Settings, java: str) -> dict[str, str]:
-    """Versions of the engine and of what drives it."""
-    found = {name: _installed(name) for name in PACKAGES}
-    return {**found, "kafka": kafka_version(settings), "java": java, "python": platform.python_version()}
 
 
 def default_build(settings: Settings, java: str) -> str:
@@ -68,13 +60,6 @@ def programs(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.suffix in (".py", ".sql") and path.stem not in READERS and not path.stem.endswith("_tuples")
     }
-
-
-def kafka_version(settings: Settings) -> str:
-    """Version of the broker, from its jar's name."""
-    for jar in sorted((settings.jars / "kafka").glob("kafka_2.13-*.jar")):
-        return jar.stem.split("-", 1)[1]
-    return "unknown"
 
 
 def kafka_conf(settings: Settings) -> dict[str, str]:
@@ -106,14 +91,3 @@ def git_commit(root: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _installed(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        from faultline import __version__
-
-        return __version__ if name == "faultline" else "unknown"

@@ -10,6 +10,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import Cancelled, ConfigError
+from faultline.base.machine_lock import lock_holder
 from faultline.base.settings import HOST, WORKERS, Settings, check_folders, instance
 from faultline.base.waiting import wait_until
 from faultline.cluster.services import kafka_ready, master_state, worker_memory_mb
@@ -21,7 +22,6 @@ from faultline.experiment.workloads import topology
 from faultline.experiment.workloads.nexmark import query_file
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
-from faultline.runner.recorder import lock_holder
 
 MACHINE_TIMEOUT_S = 900.0
 SERVICES_TIMEOUT_S = 60.0

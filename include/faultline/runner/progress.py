@@ -12,6 +12,7 @@ from faultline.base.errors import FaultlineError
 from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
+from faultline.experiment.plan import configuration_of
 from faultline.experiment.workloads.base import is_paced
 from faultline.experiment.workloads.nexmark import TYPICAL_RPS
 
@@ -55,7 +56,7 @@ def describe(config: Configuration) -> str:
 def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     """The phase that an attempt is in, by its files."""
     now = time.time_ns() if now_ns is None else now_ns
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     window_s = config.warmup_s + config.duration_s
     if attempt.closed.exists():
         return Phase("done", "", 0.0)
@@ -89,7 +90,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     """
     if not (attempt.folder / "attempt.json").exists():
         return {}
-    description, config = attempt.read(), attempt.configuration()
+    description, config = attempt.read(), configuration_of(attempt)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
         return {}

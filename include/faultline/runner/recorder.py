@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import json
-import os
 import signal
 import threading
 import time
@@ -25,59 +22,20 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.kafka_offsets import KafkaEndOffsets
+from faultline.base.machine_lock import hold_lock
 from faultline.base.processes import read_ledger
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
-from faultline.cluster.services import fetch
+from faultline.engines.spark.rest import fetch_list
 
 PERIOD_S = 1.0
 # Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
 SETTLED_S = 0.5
 OFFSETS_TIMEOUT_S = 1.0
-LOCK_TRIES = 20
-LOCK_PAUSE_S = 0.05
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 # Roles by the ledger's own names; drivers are found below the workload supervisor.
 LEDGER_ROLES = {"generator": "generator", "recorder": "recorder", "conductor": "conductor", "supervisor": "supervisor"}
 
 Key = tuple[int, float]
-
-
-def hold_lock(path: Path, attempt: str) -> int:
-    """Takes the machine's lock for this process's life and writes who holds it. Returns the descriptor.
-
-    Raises InfrastructureError naming the holder when another experiment runs.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for _ in range(LOCK_TRIES):
-        # Whoever asks `lock_holder` has it for a moment, hence more than one try.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        time.sleep(LOCK_PAUSE_S)
-    else:
-        holder = lock_holder(path) or "another process"
-        os.close(descriptor)
-        raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"attempt": attempt, "pid": os.getpid()}).encode(), 0)
-    return descriptor
-
-
-def lock_holder(path: Path) -> str | None:
-    """The attempt that holds the machine's lock, or None when it is free."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        with contextlib.suppress(ValueError):
-            return str(json.loads(os.pread(descriptor, 1000, 0)).get("attempt"))
-        return "an experiment"
-    finally:
-        os.close(descriptor)
-    return None
 
 
 class RoleTable:
@@ -205,12 +163,6 @@ class Recorder:
             self._journal.append({"kind": "executors", "app_id": self._app_id, "executors": executors})
         else:
             self._app_id = None  # a restarted driver is another application
-
-
-def fetch_list(url: str) -> list[dict[str, Any]]:
-    """A JSON array from Spark's REST; empty when the driver does not answer."""
-    value: Any = fetch(url, timeout_s=1.0)
-    return value if isinstance(value, list) else []
 
 
 def run(attempt: Attempt, stop: threading.Event) -> None:

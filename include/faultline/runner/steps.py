@@ -17,11 +17,14 @@ from faultline.base.journal import read_journal
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
 from faultline.engines.spark import checkpoint
-from faultline.engines.spark.settings import JOBS, spark_environment
+from faultline.engines.spark.settings import spark_environment
 from faultline.experiment.config import MAX_RESTARTS, Configuration
+from faultline.experiment.plan import configuration_of
 from faultline.experiment.sources import primer_lines, source
 from faultline.experiment.workloads.base import is_paced
+from faultline.experiment.workloads.jobs import JOBS
 from faultline.experiment.workloads.nexmark import AWAITING_TIME, batch_events, preload_batches
 from faultline.experiment.workloads.topology import needs_memcached
 from faultline.runner.daemons import (
@@ -73,7 +76,7 @@ def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
 def generator_specification(attempt: Attempt) -> dict[str, Any]:
     """What the generator is told, derived from the configuration."""
     description = attempt.read()
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     return {
         "bootstrap": description["kafka"]["bootstrap"],
         "topic": description["topics"]["input"],
@@ -103,7 +106,7 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
 
     None when the engine makes the events itself.
     """
-    if not is_paced(attempt.configuration()):
+    if not is_paced(configuration_of(attempt)):
         return None
     specification = attempt.folder / "generator_config.json"
     write_json(specification, generator_specification(attempt))
@@ -123,7 +126,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
 
     For a query with event time, also when its watermark stands, so that late records of the schedule are left out.
     """
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     attempt.scratch.mkdir(exist_ok=True)
     if any(planned.fault.on_connection for planned in config.planned_faults()):
         start_proxy(attempt, settings)
@@ -133,7 +136,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         attempt.folder / "workload.json",
         {
             "command": command,
-            "env": spark_environment(settings),
+            "env": spark_environment(settings, find_java(settings.home / "java.json").home),
             "restart_delay_s": config.restart_delay_s,
             "max_restarts": MAX_RESTARTS,
             "throw_away": config.commit_mode == "none",
@@ -203,7 +206,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
 
     Returns the journal's last line on them (for a control: the gate's).
     """
-    planned = attempt.configuration().planned_faults()
+    planned = configuration_of(attempt).planned_faults()
     entry = spawn(
         attempt,
         settings,
@@ -238,7 +241,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
     invalid. Raises Cancelled when the parent sweep was stopped.
     """
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     problems: list[str] = []
     window_s = config.warmup_s + config.duration_s
     paced = is_paced(config)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.raw_files import Commit, Gate, read_attempt, read_lines, read_raw, spark_instant_ns
+from faultline.analysis.raw_files import Commit, Gate, read_attempt, read_lines, read_raw
 from faultline.base.errors import InfrastructureError
+from faultline.engines.spark.instants import spark_instant_ns
 from tests.unit.synthetic import Scenario, Synthetic
 
 

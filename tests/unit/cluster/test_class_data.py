@@ -49,10 +49,11 @@ def test_an_archive_belongs_to_one_java_and_one_set_of_jars(settings: Settings, 
 
 def test_a_jvm_is_told_of_an_archive_only_when_there_is_one(settings: Settings) -> None:
     assert archive_option(settings) == ""
-    assert "Shared" not in batch_settings(settings)["spark.driver.extraJavaOptions"]
+    assert "Shared" not in batch_settings(settings, archive=archive_option(settings))["spark.driver.extraJavaOptions"]
     path = make(settings)
     assert archive_option(settings) == f'"-XX:SharedArchiveFile={path}"'
-    assert archive_option(settings) in batch_settings(settings)["spark.driver.extraJavaOptions"]
+    told = batch_settings(settings, archive=archive_option(settings))
+    assert archive_option(settings) in told["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize("fault", ["none", "executor", "driver"])
@@ -60,7 +61,7 @@ def test_where_something_is_broken_processes_start_as_everybodys_do(settings: Se
     make(settings)
     config = parse_configuration({"fault": fault})
     attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
-    found = workload_settings(settings, attempt, config, 4040)
+    found = workload_settings(settings, attempt, config, 4040, archive=archive_option(settings))
     for role in ("driver", "executor"):
         assert f'"-Djava.io.tmpdir={attempt.scratch}"' in found[f"spark.{role}.extraJavaOptions"]
         assert ("SharedArchiveFile" in found[f"spark.{role}.extraJavaOptions"]) == (fault == "none")

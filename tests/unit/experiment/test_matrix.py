@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
+from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import Matrix, control_of, plan, sweep_id_of
-from faultline.records.store import Cell
 
 states = st.lists(st.sampled_from([0.0, 1.0, 2.0, 8.0]), min_size=1, max_size=4, unique=True)
 intervals = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=1, max_size=3, unique=True)

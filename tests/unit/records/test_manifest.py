@@ -14,10 +14,10 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.comparison import coverage as missing_cells
 from faultline.comparison.coverage import as_json, gaps_of, print_gaps
+from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, Manifests, cells_of, missing_of
-from faultline.records.store import Cell
 from tests.unit.pages_store import put, record
 
 SPEC = MATRICES["recovery"]

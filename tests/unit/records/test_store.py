@@ -11,8 +11,9 @@ import pytest
 from faultline.analysis.judge import failed_record
 from faultline.analysis.raw_files import AttemptFile
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.cell import Cell
 from faultline.records.record import Record, Status, generate_schema
-from faultline.records.store import Cell, Store
+from faultline.records.store import Store
 from tests.unit.synthetic import Scenario
 
 

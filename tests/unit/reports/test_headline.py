@@ -10,8 +10,9 @@ import pytest
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import Settings
 from faultline.client.airflow_api import AirflowApi
+from faultline.orchestration.notes import write_note
 from faultline.records.record import AuditPart
-from faultline.reports.headline import MAX_NOTE, headline, refusal_headline, sweep_headline, write_note
+from faultline.reports.headline import MAX_NOTE, headline, refusal_headline, sweep_headline
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from faultline.records.format import fault_of, milliseconds, signed
 from faultline.records.record import Record
-from faultline.reports.table import (
-    COLUMNS,
-    columns_of,
-    fault_of,
-    milliseconds,
-    name_of,
-    plain_rows,
-    result_table,
-    signed,
-)
+from faultline.reports.table import COLUMNS, columns_of, name_of, plain_rows, result_table
 from tests.unit.sample_records import CENSORED, RECOVERED, matrix, sample
 
 

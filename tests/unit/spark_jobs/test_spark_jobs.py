@@ -7,9 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from faultline.base.settings import ROOT
-from faultline.engines.spark.settings import JOBS, configured_settings
+from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.config import Configuration, Workload, parse_configuration
 from faultline.experiment.sources import PRIMER_TERMS, WARM_UP_BATCHES, primer_lines, primer_records, source
+from faultline.experiment.workloads.jobs import JOBS
 from faultline.runner.collect import latency_method, tuples
 from generators.spec import GeneratorSpec
 

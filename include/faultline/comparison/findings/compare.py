@@ -28,8 +28,8 @@ from faultline.comparison.findings.finding import Outcome, Verdict
 from faultline.comparison.findings.measures import Measure
 from faultline.comparison.statistics.ranks import orders
 from faultline.experiment.config import Configuration
+from faultline.records.format import fault_of
 from faultline.records.record import Record
-from faultline.reports.table import fault_of
 
 ALPHA = 0.05
 # So many runs on one side of a limit are no accident: 1/32 < ALPHA.

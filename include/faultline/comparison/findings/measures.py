@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from faultline.records.format import cores, count, milliseconds, seconds, share
 from faultline.records.record import Record
-from faultline.reports.table import cores, count, milliseconds, seconds, share
 
 ENGINE = ("driver", "executors", "python_workers")
 

@@ -17,8 +17,8 @@ from faultline.comparison.findings.finding import Claim, Outcome, Verdict
 from faultline.comparison.findings.measures import valid
 from faultline.experiment.workloads import nexmark
 from faultline.experiment.workloads.base import has_schedule
+from faultline.records.format import NONE
 from faultline.records.record import Record
-from faultline.reports.table import NONE
 
 STEADY: Mapping[str, float] = {
     "q0": 379, "q1": 395, "q2": 414, "q3": 219, "q4": 28, "q5": 75, "q7": 23, "q8": 162, "q9": 14, "q10": 133,

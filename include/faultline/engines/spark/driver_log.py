@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from faultline.analysis.raw_files import spark_instant_ns
+from faultline.engines.spark.instants import spark_instant_ns
 
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z) +\w+ +\[.*?\] ([\w.$-]+): (.*)$")
 # A streaming query's tasks carry its id and batch before the message.

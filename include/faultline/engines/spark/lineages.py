@@ -14,7 +14,7 @@ from pathlib import Path
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import Journal
 from faultline.engines.spark import checkpoint
-from faultline.runner.recorder import fetch_list
+from faultline.engines.spark.rest import fetch_list
 
 
 class LineageKeeper:

@@ -8,6 +8,7 @@ from typing import Any
 from faultline.base.attempt import Attempt, write_json
 from faultline.engines.spark.lineages import lineage_files
 from faultline.experiment.config import Configuration
+from faultline.experiment.plan import configuration_of
 from faultline.experiment.sources import primer_records, warm_up_batches
 from faultline.experiment.workloads import nexmark, topology
 
@@ -15,7 +16,7 @@ from faultline.experiment.workloads import nexmark, topology
 def workload_configuration(attempt: Attempt) -> Path:
     """Writes the one JSON file that the workload reads, and returns its path."""
     description = attempt.read()
-    config = attempt.configuration()
+    config = configuration_of(attempt)
     throw_away = config.commit_mode == "none"
     path = attempt.folder / "workload_config.json"
     common = {

@@ -10,15 +10,14 @@ import math
 import os
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.settings import HOST, Settings
-from faultline.cluster.class_data import archive_option
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads import topology
 from faultline.experiment.workloads.base import is_paced
+from faultline.experiment.workloads.jobs import JOBS
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
@@ -30,39 +29,6 @@ LOCAL_MASTER = "local[2]"
 EXTRA_BATCHES = 200
 # A batch without any work takes longer: planning, and two files to sync.
 SHORTEST_BATCH_S = 0.1
-
-
-@dataclass(frozen=True)
-class Job:
-    """What Spark runs for a workload.
-
-    `program`: of spark_jobs/, without suffix; None: the workload is no Spark program. `tuples`: what the harvest takes
-    for a tuple. `method`: how a tuple's batch and first output are found (docs/metrics.md). `streams`: of the stock
-    exchange, which are its input. `stateful`: real-time mode has to be told to take it all the same.
-    """
-
-    program: str | None
-    tuples: str
-    method: str = "batch"
-    streams: tuple[str, ...] = ()
-    stateful: bool = True
-
-    @property
-    def event_time(self) -> bool:
-        """Whether records have an event time, and can be late."""
-        return bool(self.streams)
-
-
-JOBS: dict[str, Job] = {
-    "word_count": Job("word_count", "words"),
-    "word_count_python": Job("word_count", "words"),
-    "pi": Job("pi", "pi", method="id", stateful=False),
-    "stock_group_by": Job("stock_group_by", "group", streams=("TRANSACTION",)),
-    "stock_join": Job("stock_join", "join", streams=("STOCK", "POSITION")),
-    "nexmark": Job("nexmark_query", "nexmark"),
-    "topology": Job("topology", "ranked_words", method="rank"),
-    "known_truth": Job(None, "id"),
-}
 
 
 # Java compiles no method of more than 8,000 bytes of code, and making events would be one: above the limit Spark takes
@@ -125,13 +91,15 @@ def loopback_settings() -> dict[str, str]:
     return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
 
 
-def workload_settings(settings: Settings, attempt: Attempt, config: Configuration, ui_port: int) -> dict[str, str]:
-    """Everything the workload's spark-submit is told with --conf."""
+def workload_settings(
+    settings: Settings, attempt: Attempt, config: Configuration, ui_port: int, *, archive: str = ""
+) -> dict[str, str]:
+    """Everything the workload's spark-submit is told with --conf. `archive`: the JVM option of the class data."""
     # The attempt's id in an executor's command line is what the guard rails look for.
     options = f'{mark_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
     if not config.planned_faults():
         # Where something is broken, processes start as everybody's do: their start is part of what is measured.
-        options = f"{options} {archive_option(settings)}".rstrip()
+        options = f"{options} {archive}".rstrip()
     return {
         **engine_settings(),
         **configured_settings(config),
@@ -153,14 +121,16 @@ def logging_option(settings: Settings) -> str:
     return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
 
 
-def batch_settings(settings: Settings, *, large: bool = False, attempt: str | None = None) -> dict[str, str]:
+def batch_settings(
+    settings: Settings, *, archive: str = "", large: bool = False, attempt: str | None = None
+) -> dict[str, str]:
     """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler.
 
     A job for an `attempt` bears its mark, so that whoever closes the attempt finds it when its task was killed.
     """
     options = [] if large else ["-XX:TieredStopAtLevel=1"]
     options += [mark_option(attempt)] if attempt else []
-    options += [logging_option(settings), archive_option(settings)]
+    options += [logging_option(settings), archive]
     return {
         **loopback_settings(),
         "spark.driver.memory": "1g",
@@ -173,13 +143,11 @@ def batch_settings(settings: Settings, *, large: bool = False, attempt: str | No
     }
 
 
-def spark_environment(settings: Settings) -> dict[str, str]:
-    """Environment of every spark-submit: this environment's programs, the Java of this installation."""
-    from faultline.cluster.java import find_java
-
+def spark_environment(settings: Settings, java_home: Path) -> dict[str, str]:
+    """Environment of every spark-submit: this environment's programs, and the Java at `java_home`."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "JAVA_HOME": str(find_java(settings.home / "java.json").home),
+        "JAVA_HOME": str(java_home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": HOST,
         # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.

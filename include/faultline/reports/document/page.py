@@ -17,11 +17,11 @@ from faultline.comparison.findings.shi import sustained_rates
 from faultline.experiment.config import Configuration, suggest
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.base import TRAITS, has_schedule
+from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
 from faultline.reports.document.tables import sections, table, words
-from faultline.reports.table import CONTROL, NONE, fault_of
 
 # What a reader wants to know of the configuration, also at its default; the axes stand in the tables.
 SETTINGS = (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from faultline.comparison.cells import Axis, Point
+from faultline.records.format import NONE, cores
 from faultline.records.metrics import KNOWN, Metric, metrics_of
-from faultline.reports.table import NONE, cores
 
 # What the pages in Airflow do not choose from, but a table here has.
 _MORE = (

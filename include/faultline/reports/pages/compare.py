@@ -9,11 +9,11 @@ from typing import Any
 from faultline.comparison.cells import FAULT, Figure, Point, axes_of, in_order, points_of
 from faultline.comparison.compare import compare_sides, texts
 from faultline.comparison.selection import Side, shared_records
+from faultline.records.format import NONE
 from faultline.records.metrics import Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
 from faultline.reports.pages.sweep import chosen_group, chosen_metric
-from faultline.reports.table import NONE
 
 SUGGESTED = 200
 # A verdict takes some 8 ms, and a page answers within a second.

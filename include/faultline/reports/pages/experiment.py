@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from faultline.base.errors import FaultlineError
 from faultline.comparison.cells import label
+from faultline.records.format import NONE, count, seconds, share, signed
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
@@ -18,7 +19,7 @@ from faultline.reports.explain import again
 from faultline.reports.narrative import FaultStory, Happening, Story, tell
 from faultline.reports.pages.runs import runs_of_entry
 from faultline.reports.pages.site import Site, Unknown, attempts, render
-from faultline.reports.table import NONE, count, load_of, seconds, share, signed
+from faultline.reports.table import load_of
 
 # Raw files are other programs' work, and a page must survive whatever stands in them.
 _BROKEN = (

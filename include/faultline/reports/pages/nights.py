@@ -14,13 +14,13 @@ from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.coverage import gap_of, missed_nights, recorded
 from faultline.comparison.nights import Course, Night, changes_of_surroundings, course_of, nights_of
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.metrics import by_group, metrics_of
 from faultline.reports.pages.charts import escaped
 from faultline.reports.pages.site import Site, Unknown, paged, render
 from faultline.reports.pages.sweep import chosen_metric
 from faultline.reports.sweep_figures import SERIES_COLOURS
-from faultline.reports.table import NONE
 from faultline.reports.time_series import FAINT_COLOUR
 
 NIGHTS_A_PAGE = 60

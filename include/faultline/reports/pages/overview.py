@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from faultline.comparison.cells import label
+from faultline.records.format import NONE
 from faultline.records.index import Tally
 from faultline.records.manifest import Manifests
 from faultline.reports.experiment_view import minute
 from faultline.reports.pages.site import STATUSES, Site, paged, render
-from faultline.reports.table import NONE, load_of
+from faultline.reports.table import load_of
 
 SWEEPS_A_PAGE = 100
 MAX_PROBLEMS = 100

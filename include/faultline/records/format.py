@@ -1,0 +1,110 @@
+"""Records in words: figures with their digits, faults, names. One place, so that every table and page says the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from faultline.records.record import Record, RecoveryPart
+
+NONE = "—"
+
+
+CONTROL = "control"
+
+
+WIDTH = 120
+
+
+# Shown in columns of their own, or following from what is; other differences are named beside the row.
+FAULT_KEYS = frozenset({"fault", "fault_action", "fault_at_s", "fault_plan"})
+
+
+def milliseconds(value: float | None) -> str:
+    """`2,283`; below 10 with one decimal."""
+    if value is None:
+        return NONE
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+def seconds(value: float | None, digits: int = 1) -> str:
+    """`1.8`; three digits give milliseconds."""
+    return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """`+0.350`, `−1.837`, and zero without a sign."""
+    return f"{value:+.{digits}f}".replace("-", "−") if round(value, digits) else f"{0:.{digits}f}"
+
+
+def cores(value: float | None) -> str:
+    """`0.25`."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def count(value: float | None) -> str:
+    """`376,357`."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """`87 %`."""
+    return NONE if value is None else f"{value * 100:.0f} %"
+
+
+def macro(record: Record) -> str:
+    """Macro recovery from the first fault in seconds; `> 33.9` when it was watched that long and not seen."""
+    return macro_of(record.metrics.recovery)
+
+
+def macro_of(recovery: RecoveryPart) -> str:
+    """The same of one recovery."""
+    if recovery.macro_s is None and recovery.censored_at_s is not None:
+        return f"> {seconds(recovery.censored_at_s)}"
+    return seconds(recovery.macro_s)
+
+
+def fault_of(config: Mapping[str, Any]) -> str:
+    """`executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
+    if config.get("fault", "none") == "none":
+        return CONTROL
+    plan = config.get("fault_plan")
+    faults = plan.get("faults") if isinstance(plan, Mapping) else None
+    if not isinstance(faults, list | tuple):
+        return f"{config['fault']} {config.get('fault_action', '')}".strip()
+    times: dict[str, int] = {}
+    for fault in faults:
+        if isinstance(fault, Mapping):
+            name, every = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
+            times[name] = times.get(name, 0) + (every if isinstance(every, int) else 1)
+    return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
+
+
+def lasting(record: Record) -> str:
+    """Whether the engine kept up with the rate: `sustained`, `not sustained before the fault`, or nothing."""
+    verdict = {True: "sustained", False: "not sustained", None: ""}[record.metrics.sustained]
+    # With a fault only what lies before it is judged.
+    return f"{verdict} before the fault" if verdict and fault_of(record.config) != CONTROL else verdict
+
+
+def throughput(record: Record) -> str:
+    """`344 records/s, sustained before the fault`."""
+    rate = f"{count(record.metrics.throughput_rps)} records/s"
+    return ", ".join(part for part in (rate, lasting(record)) if part)
+
+
+def plain(value: Any) -> str:
+    """A configuration value as text: numbers without a useless `.0`."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sortable(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then texts, so that whatever a file holds can be sorted."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, float(value) if number else 0.0, "" if number else natural(str(value)))
+
+
+def natural(text: str) -> str:
+    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
+    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
