@@ -51,7 +51,7 @@ def figures(
 ) -> dict[str, Figure]:
     """source_events_per_s_per_core_READ, and source_share_QUERY: CPU time of its events ÷ CPU time of the query.
 
-    `queries`: events per second and core of each, as `findings.nexmark.per_core` gives them, times 1,000.
+    `queries`: events per second and core of each, as `findings.nexmark.per_core` gives them.
     """
     found = {
         f"source_events_per_s_per_core_{'_'.join(names)}": summarise(values, "events/s/core")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from faultline.client.following import follow
 from faultline.client.operations import bring_up
 from faultline.client.run_one import split_words
 from faultline.comparison.cells import Point, points_of
-from faultline.comparison.findings.nexmark import STEADY, TWO_CORES
+from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
@@ -137,18 +138,18 @@ def print_queries(records: Sequence[Record]) -> None:
             "> n: not recovered within the n s watched, which is never seen where results are rare (docs/matrices.md)"
         )
     if own_pace:
-        print("of Flink: events/s/core as a share of Flink 2.2's on two cores, with preload_events of its steady state")
+        print("with driver: events/s/core when the driver's cores count as well")
         print("p50, p99: how long a result's batch took (docs/matrices.md#nexmark)")
 
 
 def _columns(*, broken: bool, own_pace: bool) -> list[Column]:
-    """What is told of a query: beside Flink where it ran as fast as it can, its recovery where it was broken."""
+    """What is told of a query: with the driver where it ran as fast as it can, its recovery where it was broken."""
     return [
         Column("query", lambda point: str(point.config["query"])),
         _median("events/s", "throughput_rps"),
         Column("cores", _cores),
         _median("events/s/core", "rps_per_core"),
-        *([Column("of Flink", _of_flink)] if own_pace else []),
+        *([Column("with driver", _with_driver)] if own_pace else []),
         *([_median("recovery s", MACRO, digits=1)] if broken else []),
         *([] if own_pace else [total("audit.lost", "lost"), total("audit.wrong", "wrong")]),
         _median("p50 ms", "latency_ms.p50"),
@@ -175,12 +176,13 @@ def _cores(point: Point) -> str:
     return f"{sum(known):.2f}" if known else "—"
 
 
-def _of_flink(point: Point) -> str:
-    published = STEADY if point.config.get("preload_events") else TWO_CORES
-    flink, per_core = published.get(point.config["query"]), point.figure("rps_per_core").median
-    if flink is None or per_core is None or has_schedule(point.config):
+def _with_driver(point: Point) -> str:
+    if has_schedule(point.config):
         return "—"
-    return f"{per_core / flink / 1000:.2f}"
+    keys = ("throughput_rps", "rps_per_core", "cpu_cores.driver")
+    known = [with_driver(*(entry.metrics.get(key) for key in keys)) for entry in point.valid]
+    values = [value for value in known if value is not None]
+    return f"{statistics.median(values):,.0f}" if values else "—"
 
 
 def main(given: Sequence[str], say: Say) -> int:

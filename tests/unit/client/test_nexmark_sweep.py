@@ -1,9 +1,10 @@
-"""All queries with one command: what is filled into the form, and the figures beside Flink's."""
+"""All queries with one command: what is filled into the form, and how many events a second each handles."""
 
 from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,7 @@ from faultline.base.errors import ConfigError
 from faultline.bench.nexmark import figures
 from faultline.bench.nexmark_source import figures as source_figures
 from faultline.client.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
-from faultline.comparison.findings.finding import Verdict
-from faultline.comparison.findings.nexmark import STATELESS, TWO_CORES, Kind, ahead, beside, per_core, ratios, stateless
+from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
@@ -23,12 +23,13 @@ from tests.unit.sample_records import CENSORED, RECOVERED, sample
 NUMBERS = count()
 
 
-def record(query: str, share: float, *, status: str = "valid") -> Record:
-    """A record of `query` with so many times Flink's events per core."""
+def record(query: str, rps: float, *, status: str = "valid", **config: Any) -> Record:
+    """A record of `query` with so many events a second, on two cores and the driver's 0.186; `config` makes it another
+    configuration."""
     made = sample(workload="nexmark", query=query, status=status, attempt=f"20261121T061500Z-{next(NUMBERS):06x}")
-    figure = share * TWO_CORES.get(query, 100) * 1000
-    metrics = made.metrics.model_copy(update={"rps_per_core": figure, "throughput_rps": figure})  # on one core
-    return made.model_copy(update={"metrics": metrics, "matrix": "nexmark"})
+    metrics = made.metrics.model_copy(update={"rps_per_core": rps / 2, "throughput_rps": rps})
+    update = {"metrics": metrics, "matrix": "nexmark", "config": {**made.config, **config}}
+    return made.model_copy(update=update | ({"config_id": str(config)} if config else {}))
 
 
 def test_words_become_the_form_and_axes_become_lists() -> None:
@@ -88,59 +89,70 @@ def test_bad_words_are_refused_before_anything_starts(words: list[str], said: st
     assert str(refused.value).startswith(said)
 
 
-def test_ratios_are_to_flink_on_two_cores_and_only_valid_records_count() -> None:
-    found = figures([record("q0", 2.0), record("q0", 3.0), record("q0", 9.0, status="invalid"), record("q13", 1.0)])
-    assert found["ratio_q0"].value == pytest.approx(2.5) and found["ratio_q0"].n == 2
-    assert found["events_per_s_per_core_q0"].low == pytest.approx(2 * 483_000)
-    assert "ratio_q13" not in found and "events_per_s_per_core_q13" in found
-    assert set(per_core([record("q0", 1.0, status="failed")])) == set()
+def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
+    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="invalid")])
+    assert set(found) == {
+        "events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"
+    }, "and no ratio to what was measured elsewhere"  # fmt: skip
+    assert found["events_per_s_q0"].value == pytest.approx(2.5e6) and found["events_per_s_q0"].n == 2
+    assert found["events_per_s_per_core_q0"].low == pytest.approx(1e6)
+    assert found["events_per_s_per_core_with_driver_q0"].low == pytest.approx(2e6 / 2.186)
+    assert per_core([record("q0", 1e6, status="failed")]) == per_machine([record("q0", 1e6, status="failed")]) == {}
 
 
-def test_targets_are_met_missed_or_open() -> None:
-    fast = [record(query, 1.6) for query in STATELESS]
-    assert stateless(fast)[0] is Verdict.AGREES
-    assert stateless([*fast, record("q0", 1.4)])[0] is Verdict.DISAGREES
-    assert stateless(fast[1:])[0] is Verdict.CANNOT_TELL
-    names = list(TWO_CORES)
-    assert ahead([record(query, 1.1) for query in names[:16]])[0] is Verdict.AGREES
-    behind = [record(query, 0.9) for query in names[:5]]
-    assert ahead(behind) == (Verdict.DISAGREES, "0 of 5 ahead in every repetition; behind: q0, q1, q2, q3, q4")
-    assert ahead(behind[:3])[0] is Verdict.CANNOT_TELL
+def test_without_the_drivers_cpu_only_its_figure_is_missing() -> None:
+    known = record("q0", 2e6)
+    cpu = known.metrics.cpu_cores.model_copy(update={"driver": None})
+    unknown = known.model_copy(update={"metrics": known.metrics.model_copy(update={"cpu_cores": cpu})})
+    assert set(figures([unknown])) == {"events_per_s_q0", "events_per_s_per_core_q0"}
+    assert table_of([unknown, record("q1", 2e6)])[2:] == ["| q0 | 1,000 | — | 2,000 |", "| q1 | 1,000 | 915 | 2,000 |"]
 
 
 def test_the_tables_have_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
-    records = [record("q10", 1.0), record("q2", 2.0), record("q2", 4.0)]
-    lines = beside(records)
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["q2", "q10"]
-    assert "1,728 (1,152–2,304)" in lines[2] and "| 3.00 |" in lines[2] and "| — | — |" in lines[3]
-    # A filled state stands beside the list that was made with one.
-    filled = record("q20", 1.0).model_copy(update={"config_id": "filled"})
-    filled = filled.model_copy(update={"config": {**filled.config, "preload_events": 10**6}})
-    lines = beside([*records, filled, record("q20", 2.0)])
-    # The driver has 0.186 cores beside the one of the executor.
-    assert lines[0].count("|") == 10 and lines[-1] == "| q20 | 106 | 53 | 2.00 | 1.69 | 53 | 18 | 2.94 | 2.48 |"
-    assert per_core([filled]) == {} and per_core([filled], kind=Kind.FILLED) == {"q20": [53.0]}
-    # So do events as dense as in that list, which say nothing of the target.
-    dense = record("q5", 1.0).model_copy(update={"config_id": "dense"})
-    dense = dense.model_copy(update={"config": {**dense.config, "rate": DENSE_RATE}})
-    assert beside([dense])[2] == "| q5 | 114 | 114 | 1.00 | 0.84 |" and ratios([dense]) == {}
-    other = record("q2", 2.0).model_copy(update={"config_id": "another"})
-    assert beside([*records, other])[-1].endswith("measured in more than one configuration: q2.")
+    records = [record("q10", 1e6), record("q2", 2e6), record("q2", 4e6)]
+    lines = table_of(records)
+    assert lines[0] == "| query | empty state: per core | empty state: with the driver | empty state: machine |"
+    assert lines[2:] == [
+        "| q2 | 1,500 (1,000–2,000) | 1,372 (915–1,830) | 3,000 (2,000–4,000) |",
+        "| q10 | 500 | 457 | 1,000 |",
+    ]
+    # What began with its state filled stands apart.
+    filled = record("q20", 1e5, preload_events=10**6)
+    lines = table_of([*records, filled, record("q20", 2e5)])
+    assert lines[0].count("|") == 8 and lines[-1] == "| q20 | 100 | 91 | 200 | 50 | 46 | 100 |"
+    assert per_core([filled]) == {} and per_core([filled], kind=Kind.FILLED) == {"q20": [50_000.0]}
+    other = record("q2", 2e6, seed=7)
+    assert table_of([*records, other])[-1].endswith("measured in more than one configuration: q2.")
     print_queries(records)
     said = capsys.readouterr().out
-    assert "3.00" in said and said.index("q2 ") < said.index("q10 ")
+    assert "with driver" in said and "1,372" in said and said.index("q2 ") < said.index("q10 ")
 
 
-def test_after_a_fault_recovery_is_told_in_place_of_flinks_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_ends_before_the_first_result_is_due_is_told_so() -> None:
+    times: dict[str, Any] = {"rate": DENSE_RATE, "warmup_s": 30, "duration_s": 60, "watermark_s": 4}
+    # 90 s at these speeds are 2.25 s and 4.5 s of event time.
+    slow, fast = record("q4", 0.25e6, **times), record("q4", 0.5e6, **times)
+    assert silent([slow], Kind.DENSE) == ["q4"] and silent([fast], Kind.DENSE) == silent([slow, fast], Kind.DENSE) == []
+    assert silent([slow], Kind.EMPTY) == []
+    assert table_of([slow])[-1].startswith("Work without results, under *empty state, dense events*: q4.")
+    # 12.6 s, where a window of 10 s and the watermark need 14.
+    assert silent([record("q7", 1.4e6, **times), record("q5", 1.4e6, **times)], Kind.DENSE) == ["q7"]
+    assert silent([record("q7", 1.6e6, **times)], Kind.DENSE) == []
+    # Queries that wait for no watermark put results out at once, and a curve moves event time.
+    assert silent([record("q3", 1.0, **times)], Kind.DENSE) == []
+    assert silent([record("q4", 1.0, **times, rate_curve={"kind": "step"})], Kind.DENSE) == []
+
+
+def test_after_a_fault_recovery_is_told_in_place_of_what_a_core_can(capsys: pytest.CaptureFixture[str]) -> None:
     under_faults = [
         sample(workload="nexmark", query="q8", source="kafka", fault="executor", attempt="a1", recovery=RECOVERED),
         sample(workload="nexmark", query="q7", source="kafka", fault="executor", attempt="a2", recovery=CENSORED),
     ]
     print_queries(under_faults)
     heads, q7, q8 = (line for line in capsys.readouterr().out.splitlines() if "recovery" in line or " q" in line)
-    assert "lost" in heads and "Flink" not in heads
+    assert "lost" in heads and "with driver" not in heads
     assert "> 33.9" in q7 and "13.8" in q8
-    assert beside(under_faults) == [], "a schedule says nothing of what an engine can"
+    assert table_of(under_faults) == [], "a schedule says nothing of what an engine can"
 
 
 def test_the_share_of_the_events_is_their_time_over_the_querys() -> None:

@@ -144,7 +144,7 @@ def test_a_constant_needs_repetitions_close_together() -> None:
 def test_a_limit_is_passed_by_all_or_not_at_all(values: list[float], limit: float) -> None:
     found = beyond(values, limit)
     if found is not None:
-        assert len(values) > 1
+        assert len(values) > 2
         assert all((value > limit) is found for value in values)
     if len(values) >= 5 and (min(values) > limit or max(values) < limit):
         assert found is not None
@@ -152,13 +152,26 @@ def test_a_limit_is_passed_by_all_or_not_at_all(values: list[float], limit: floa
 
 
 def test_limits_with_few_runs() -> None:
-    assert beyond([3.0, 3.1], 1.0) is True
-    assert beyond([1.2, 3.1], 1.0) is None, "nearer to the limit than to each other"
+    assert beyond([3.0, 3.05, 3.1], 1.0) is True
+    assert beyond([3.0, 3.1], 1.0) is None, "two of twelve runs agree on what the others contradict"
+    assert beyond([1.2, 2.0, 3.1], 1.0) is None, "nearer to the limit than to each other"
     assert beyond([3.0], 1.0) is None, "a single run has no spread"
-    assert between([6.0, 19.0], 5, 20) is True, "the range is tolerant enough by itself"
-    assert between([21.0, 22.0], 5, 20) is None
-    assert between([24.0, 25.0], 5, 20) is False
-    assert between([1.0, 1.1], 5, 20) is False
+    assert between([10.0, 11.0, 12.0], 5, 20) is True
+    assert between([7.4, 16.7], 5, 20) is None
+    assert between([6.0, 12.0, 19.0], 5, 20) is None, "nearer to an end than to each other"
+    assert between([6.0, 10.0, 12.0, 15.0, 19.0], 5, 20) is True, "five are no accident"
+    assert between([21.0, 21.5, 22.5], 5, 20) is None
+    assert between([24.0, 24.5, 25.0], 5, 20) is False
+    assert between([1.0, 1.05, 1.1], 5, 20) is False
+
+
+def test_figures_about_a_limit_seldom_pass_as_beyond_it() -> None:
+    """Evenly spread about it, so that believing anything is an error: three runs err no more than ALPHA allows."""
+    grid = [(place + 0.5) / 10 for place in range(-10, 10)]
+    for runs, allowed in ((2, 0.0), (3, ALPHA)):
+        believed = [beyond(values, 0.0) for values in itertools.product(grid, repeat=runs)]
+        assert believed.count(True) == believed.count(False)
+        assert believed.count(True) <= allowed * len(believed)
 
 
 def run(latency: float | None, repetition: int = 0, **config: object) -> Record:

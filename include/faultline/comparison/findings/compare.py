@@ -9,8 +9,10 @@ each, and no overlap between them; two such series get by with two. One run at e
 what many runs agree on must be larger than what repetitions differ by anyway: the figure must change from the first
 value to the last by more than runs at one value spread (least to greatest); of several series the medians are compared.
 
-**Limits.** Whether a figure lies beyond a limit is believed when all runs lie on one side of it, and either there are
-five of them (one chance in 32), or the nearest is farther from the limit than the runs are from each other.
+**Limits.** Whether a figure lies beyond a limit is believed when all runs, three at least, lie on one side of it, and
+either there are five of them, or the nearest is farther from the limit than the runs are from each other. Figures that
+are spread evenly about the limit pass as lying above it one time in 32, with five runs as with three; two runs would
+pass one time in eight. A figure lies in a range when it is believed to lie above its lower end and below its upper one.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from faultline.records.format import fault_of
 from faultline.records.record import Record
 
 ALPHA = 0.05
-# So many runs on one side of a limit are no accident: 1/32 < ALPHA.
-UNANIMOUS = 5
+# So many runs on one side of a limit are no accident: 1/32 < ALPHA. Fewer must besides keep away from it, and
+# with less than FEWEST that happens by accident too often: 1/8 > ALPHA.
+UNANIMOUS, FEWEST = 5, 3
 # Less than this share of a figure is no noticeable change.
 NEGLIGIBLE = 0.1
 # More series than this make no line that anybody reads.
@@ -199,7 +202,7 @@ def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
 
 def beyond(values: Sequence[float], limit: float) -> bool | None:
     """Whether the figure lies above the limit: see the module's rule for limits; None when nobody can tell."""
-    if len(values) < 2 or min(values) <= limit <= max(values):
+    if len(values) < FEWEST or min(values) <= limit <= max(values):
         return None
     margin = min(abs(value - limit) for value in values)
     sure = len(values) >= UNANIMOUS or margin > max(values) - min(values)
@@ -207,10 +210,11 @@ def beyond(values: Sequence[float], limit: float) -> bool | None:
 
 
 def between(values: Sequence[float], low: float, high: float) -> bool | None:
-    """Whether the figure lies in a range that is wide already: all of at least two runs in it, or beyond one end."""
-    if len(values) > 1 and all(low <= value <= high for value in values):
-        return True
-    return False if beyond(values, high) is True or beyond(values, low) is False else None
+    """Whether the figure lies in a range, by the module's rule for limits at both ends; None when nobody can tell."""
+    above_low, above_high = beyond(values, low), beyond(values, high)
+    if above_low is False or above_high is True:
+        return False
+    return True if above_low is True and above_high is False else None
 
 
 def verdict(holds: bool | None) -> Verdict:

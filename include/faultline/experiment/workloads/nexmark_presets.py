@@ -35,7 +35,7 @@ NEXMARK_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "query": [query for query in QUERIES if query not in STATELESS],
         "preload_events": 20_000_000,
     },
-    # As dense in event time as the events of Flink's list from two cores, where that matters.
+    # Where the density of events in event time matters. On two cores these runs end before the first result is due.
     "dense": {**_ENGINE, "query": list(AWAITING_TIME), "rate": [DENSE_RATE]},
     # On a schedule, which a fault can delay, and with the usual executors. On two cores some queries took most of a
     # minute to work off what had gathered.

@@ -11,8 +11,7 @@ from pathlib import Path
 from faultline.base.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings
-from faultline.comparison.findings.finding import Verdict
-from faultline.comparison.findings.nexmark import beside
+from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
 from faultline.experiment.config import Configuration, suggest
 from faultline.experiment.matrices import MATRICES
@@ -42,19 +41,14 @@ NOTES: Mapping[str, str] = {
     "skew_x_alignment_mode": "What each commit mode stands for: [matrices.md](../matrices.md#commit-modes).",
     "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
     "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
-    "nexmark": "With the engine's own events, rate is how many of them lie in a second of event time.",
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
 IMAGES = "images"
-TARGETS = (
-    "What Faultline set out to reach, beside Flink's list from two cores. Every repetition has to meet a target for it "
-    "to be met."
-)
-BESIDE_FLINK = (
-    "Thousand events of the generator per second and core, events of all kinds made in both: here of executors and "
-    "their Python workers, *with the driver* of that as well, there of the TaskManager. The ratios are of two "
-    "systems, not of two engines on one footing: machines, generators, warm-up, checkpoints, how dense events lie in "
-    "event time, and how some queries are written differ ([matrices.md](../matrices.md#beside-flink))."
+EVENTS_A_SECOND = (
+    "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
+    "lie in a second of event time. *Per core*: by the cores that executors and their Python workers used. *With the "
+    "driver*: by its cores as well. *Machine*: of the whole machine, cores that stood idle included. They stand beside "
+    "no other engine's: [matrices.md](../matrices.md#beside-flink) says why."
 )
 
 
@@ -129,12 +123,11 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
             lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
-    flink = beside(records) if matrix == "nexmark" else []
-    if flink:
-        lines += ["## Beside Flink", "", BESIDE_FLINK, "", *flink, ""]
+    speeds = table_of(records) if matrix == "nexmark" else []
+    if speeds:
+        lines += ["## Events a second", "", EVENTS_A_SECOND, "", *speeds, ""]
     lines += ["## Not valid", "", *_not_valid(points, axes), ""]
-    # The targets are of what a query can, which a schedule says nothing of.
-    if matrix in PAPERS or any(not has_schedule(record.config) for record in records):
+    if matrix in PAPERS:
         lines += _findings(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
 
@@ -213,26 +206,20 @@ def _why(point: Point) -> str:
 
 
 def _findings(matrix: str, records: Sequence[Record]) -> list[str]:
-    if matrix in PAPERS:
-        heading, heads, said = "The paper's findings", "finding | in the paper", {}
-        told = (
-            f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says "
-            "whether the same holds here."
-        )
-    else:
-        heading, heads, said = "Targets", "target | set by", {Verdict.AGREES: "met", Verdict.DISAGREES: "missed"}
-        told = TARGETS
+    told = (
+        f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says whether "
+        "the same holds here."
+    )
     lines = [
-        f"## {heading}",
+        "## The paper's findings",
         "",
         f"{told} {NOTES.get(matrix, '')}".rstrip(),
         "",
-        f"| {heads} | here | because |",
+        "| finding | in the paper | here | because |",
         "| --- | --- | --- | --- |",
     ]
     for one in findings(matrix, records):
-        verdict = said.get(one.verdict, one.verdict.value)
-        lines.append(f"| {one.claim.text} | {one.claim.source} | **{verdict}** | {words(one.evidence)} |")
+        lines.append(f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {words(one.evidence)} |")
     held = sustained_rates(records) if matrix == "input_rate" else {}
     if held:
         kept = [rate for rate, answers in held.items() if all(answers)]
