@@ -9,6 +9,9 @@ from hypothesis import settings
 
 from tests.integration.installation import Installation, make_installation
 
+# A hook: that it is here makes pytest call it.
+from tests.needs import pytest_runtest_makereport as pytest_runtest_makereport
+
 # No test is timed: a busy machine makes an example slow, not wrong.
 settings.register_profile("faultline", deadline=None)
 settings.load_profile("faultline")

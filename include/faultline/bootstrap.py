@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ STAMPED = ("include/faultline/bootstrap.py", "jars.lock", "pyproject.toml", "req
 # Installed by pip before the rest: uv because it needs a third of pip's time, setuptools because PySpark comes as
 # source and an isolated build would fetch a setuptools that no hash vouches for.
 FIRST = ("setuptools", "uv")
-# The environment takes 1.9 GB, unpacking PySpark another one for a moment.
+# The environment takes 1.5 GB, unpacking PySpark another one for a moment.
 NEEDED_BYTES = 3_000_000_000
 # What pip and uv write when they cannot reach the index.
 NETWORK = re.compile(
@@ -54,7 +55,7 @@ def main() -> int:
     home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline").absolute()
     signal.signal(signal.SIGTERM, _end)
     try:
-        with _alone(home) as lock:
+        with alone(home) as lock:
             prepare(ROOT, home, lock)
     except FaultlineError as error:
         return _refuse(str(error))
@@ -77,8 +78,8 @@ def prepare(root: Path, home: Path, lock: int) -> None:
     java = find_java(home / "java.json")
     Environment(root, home, lock).make()
     _make_jars(root, home, java, lock)
-    _write(stamped, expected)
-    _say(f"ready after {time.monotonic() - started:.0f} s")
+    write(stamped, expected)
+    say(f"ready after {time.monotonic() - started:.0f} s")
 
 
 def stamp(root: Path, home: Path) -> str:
@@ -90,8 +91,12 @@ def stamp(root: Path, home: Path) -> str:
 class Environment:
     """The virtual environment `venv` in the state directory, made anew whenever the lock or the Python changed."""
 
-    def __init__(self, root: Path, home: Path, lock: int) -> None:
-        self.requirements = root / "requirements.lock"
+    def __init__(
+        self, root: Path, home: Path, lock: int, requirements: str = "requirements.lock", command: str = "./faultline"
+    ) -> None:
+        self.requirements = root / requirements
+        # What the user has typed, and types again once a trouble is mended.
+        self.command = command
         self.root, self.home, self.lock = root, home, lock
         self.venv = home / "venv"
         self.log = home / "logs" / "bootstrap.log"
@@ -104,14 +109,13 @@ class Environment:
         # an installer takes a package that is half there for installed.
         if _read(made_of) != wanted or not _works(self.venv):
             self._check_machine()
-            self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.unlink(missing_ok=True)
-            _say(f"making the Python environment in {self.home} (once; 1.9 GB, about a minute)")
+            say(f"making the Python environment in {self.home} (once; 1.5 GB, about a minute)")
             if self.venv.exists():
                 shutil.rmtree(self.venv)
             self._create()
             self._install()
-            _write(made_of, wanted)
+            write(made_of, wanted)
         self._link_project()
 
     def _identity(self) -> str:
@@ -133,30 +137,31 @@ class Environment:
     def _create(self) -> None:
         failed = self._run([sys.executable, "-I", "-m", "venv", str(self.venv)])
         if failed is not None:
-            raise explain(failed, "making the environment", self.log)
+            raise self._explain(failed, "making the environment")
 
     def _install(self) -> None:
         seed = self.venv / "first.txt"
         seed.write_text(entries(self.requirements.read_text(), FIRST))
         failed = self._run([self._python, *PIP, "--only-binary", ":all:", "-r", str(seed)])
         if failed is not None:
-            raise explain(failed, "installing uv", self.log)
-        _say("installing the Python packages of requirements.lock")
-        failed = self._run(
-            [
-                *(str(self.venv / "bin" / "uv"), "pip", "install", "--python", self._python, "--no-progress"),
-                *("--require-hashes", "--no-deps", "--no-build-isolation", "-r", str(self.requirements)),
-            ]
-        )
+            raise self._explain(failed, "installing uv")
+        say("installing the Python packages of requirements.lock")
+        self.install(self.requirements, "--no-build-isolation")
+
+    def install(self, requirements: Path, *options: str) -> None:
+        """Installs what the file pins, with options that uv and pip both know. Raises FaultlineError."""
+        given = [*options, "-r", str(requirements)]
+        uv = [str(self.venv / "bin" / "uv"), "pip", "install", "--python", self._python, "--no-progress"]
+        failed = self._run([*uv, "--require-hashes", "--no-deps", *given])
         if failed is None:
             return
-        trouble = explain(failed, "installing the Python packages", self.log)
+        trouble = self._explain(failed, "installing the Python packages")
         if isinstance(trouble, ConfigError):
             raise trouble  # a full disk or a wrong hash: pip would end no better
-        _say("uv did not succeed; trying pip, which takes longer")
-        failed = self._run([self._python, *PIP, "--no-build-isolation", "-r", str(self.requirements)])
+        say("uv did not succeed; trying pip, which takes longer")
+        failed = self._run([self._python, *PIP, *given])
         if failed is not None:
-            raise explain(failed, "installing the Python packages", self.log)
+            raise self._explain(failed, "installing the Python packages")
 
     def _link_project(self) -> None:
         """Makes `faultline`, `generators`, `fault` and `spark_jobs` importable from where they lie.
@@ -166,7 +171,7 @@ class Environment:
         sys.path, so they shadow nothing, and what Airflow adds itself (dags/, plugins/) is unchanged.
         """
         for packages in self.venv.glob("lib/python3.*/site-packages"):
-            _write(packages / "faultline.pth", f"{self.root / 'include'}\n{self.root}\n")
+            write(packages / "faultline.pth", f"{self.root / 'include'}\n{self.root}\n")
 
     @property
     def _python(self) -> str:
@@ -174,6 +179,7 @@ class Environment:
 
     def _run(self, command: Sequence[str]) -> str | None:
         """None when the command succeeded, else its output. Everything also goes into the log."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a+", encoding="utf-8", errors="replace") as log:
             log.write(f"$ {' '.join(command)}\n")
             log.flush()
@@ -193,6 +199,9 @@ class Environment:
             log.seek(begin)
             return log.read() or f"exit code {done.returncode}"
 
+    def _explain(self, output: str, doing: str) -> FaultlineError:
+        return explain(output, doing, self.log, self.requirements.name, self.command)
+
     def _environment(self) -> dict[str, str]:
         """The caller's variables without those that install elsewhere; pip's settings also under uv's names."""
         elsewhere = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "VIRTUAL_ENV")
@@ -211,16 +220,26 @@ class Environment:
 
 def entries(lock: str, names: Sequence[str]) -> str:
     """The parts of a lock that belong to the named packages: the pinned line and its hashes, comments left out."""
-    kept, inside = [], False
-    for line in lock.splitlines():
-        if line[:1].isalnum():
-            inside = re.split(r"[=\s;]", line, maxsplit=1)[0] in names
-        if inside and not line.lstrip().startswith("#"):
-            kept.append(line)
-    return "\n".join(kept) + "\n"
+    return "".join(text for pin, text in _parts(lock) if re.split(r"[=\s;]", pin, maxsplit=1)[0] in names)
 
 
-def explain(output: str, doing: str, log: Path) -> FaultlineError:
+def added(lock: str, to: str) -> str:
+    """The parts of a lock that another one has not: another version or another condition is another part."""
+    there = {pin for pin, _ in _parts(to)}
+    return "".join(text for pin, text in _parts(lock) if pin not in there)
+
+
+def _parts(lock: str) -> Iterator[tuple[str, str]]:
+    """Each pinned line of a lock, and that line with its hashes; comments left out."""
+    lines = [line for line in lock.splitlines() if not line.lstrip().startswith("#")]
+    begins = [number for number, line in enumerate(lines) if line[:1].isalnum()]
+    for begin, end in itertools.pairwise([*begins, len(lines)]):
+        yield lines[begin], "".join(f"{line}\n" for line in lines[begin:end])
+
+
+def explain(
+    output: str, doing: str, log: Path, lock: str = "requirements.lock", command: str = "./faultline"
+) -> FaultlineError:
     """One line with the remedy for the output of a failed installer.
 
     ConfigError: another installer cannot help. InfrastructureError: it may.
@@ -233,16 +252,16 @@ def explain(output: str, doing: str, log: Path) -> FaultlineError:
     if mismatch or "DO NOT MATCH THE HASHES" in output:
         package = mismatch[1] if mismatch else _package_of_pip_mismatch(output)
         return ConfigError(
-            f"{doing}: {package} is not what requirements.lock promises (wrong SHA-256) and was not installed."
-            f" Check the package index or proxy in use, then run `./faultline` again; log: {log}"
+            f"{doing}: {package} is not what {lock} promises (wrong SHA-256) and was not installed."
+            f" Check the package index or proxy in use, then run `{command}` again; log: {log}"
         )
     if NETWORK.search(output):
         return InfrastructureError(
             f"{doing}: the package index cannot be reached. Check the network, HTTPS_PROXY and pip's settings,"
-            f" then run `./faultline` again; log: {log}"
+            f" then run `{command}` again; log: {log}"
         )
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "no output")
-    return InfrastructureError(f"{doing} failed: {last}. Run `./faultline` again; log: {log}")
+    return InfrastructureError(f"{doing} failed: {last}. Run `{command}` again; log: {log}")
 
 
 def explain_os_error(error: OSError, home: Path) -> str:
@@ -265,7 +284,7 @@ def venv_command() -> str:
 def _make_jars(root: Path, home: Path, java: Java, lock: int) -> None:
     wanted = jars.missing(home, root / "jars.lock")
     if wanted:
-        _say(f"fetching jars of Kafka and Spark: {len(wanted)}")
+        say(f"fetching jars of Kafka and Spark: {len(wanted)}")
         jars.fetch(home, java, root / "jars.lock", keep_open=(lock,))
     jars.verify(home, root / "jars.lock")
 
@@ -277,7 +296,7 @@ def _package_of_pip_mismatch(output: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone(home: Path) -> Iterator[int]:
+def alone(home: Path) -> Iterator[int]:
     """Holds the bootstrap's lock; yields its descriptor."""
     home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / "bootstrap.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -285,7 +304,7 @@ def _alone(home: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("another call is making the environment; waiting for it")
+            say("another call is making the environment; waiting for it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -309,7 +328,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     """Whole or not at all."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text)
@@ -321,12 +340,12 @@ def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"faultline: {text}", file=sys.stderr, flush=True)
 
 
 def _refuse(text: str) -> int:
-    _say(text)
+    say(text)
     return 2
 
 

@@ -72,9 +72,17 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`)."""
-    from faultline.base.settings import ROOT
+    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`).
 
+    First adds what only the tests need: Python packages, and Debian packages where it may.
+    """
+    from faultline.base.settings import ROOT
+    from faultline.client.debian import install_missing
+    from faultline.client.development import add_packages
+
+    venv = Path(sys.prefix)
+    add_packages(ROOT, venv)
+    install_missing(venv.parent / "logs" / "debian.log", say)
     os.chdir(ROOT)
     command = [sys.executable, "-m", "pytest", *context.args]
     os.execv(sys.executable, command)

@@ -15,16 +15,15 @@ from faultline.client.demo import await_dags
 from faultline.experiment.matrices import MATRICES
 from tests.browser.airflow_ui import Ui, window
 from tests.integration.installation import Installation
+from tests.needs import needed
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium; a machine without it fails here, naming the package."""
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.fail("chromium is missing; install the Debian package: apt-get install -y chromium", pytrace=False)
+    """Debian's Chromium."""
+    program = needed("chromium")
     # Chromium refuses its sandbox to root. No name resolves, so that nothing outside can be reached by accident.
     options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:

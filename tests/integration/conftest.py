@@ -11,6 +11,7 @@ import pytest
 from tests.integration.installation import Installation, make_installation
 from tests.integration.postgresql import Cluster, new_cluster
 from tests.integration.spark_session import local_session
+from tests.needs import needed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,12 @@ def cluster() -> Iterator[Cluster]:
     """A PostgreSQL that runs."""
     with new_cluster() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def memcached() -> str:
+    """The program, for tests that start it, or whose experiment does. Theirs is the first place among the fixtures."""
+    return needed("memcached")
 
 
 @pytest.fixture(scope="session")

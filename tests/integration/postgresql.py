@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from faultline.base.settings import HOST
 from tests.integration.installation import free_ports
+from tests.needs import needed
 
 SECRET = "pass%40word"  # a sign that a configuration file could interpolate
 
@@ -51,17 +50,14 @@ class Cluster:
 @contextmanager
 def new_cluster() -> Iterator[Cluster]:
     """Starts one, and removes it with all that it holds."""
-    programs = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts)]
-    found = programs[-1] if programs else shutil.which("initdb")
-    if not found:
-        pytest.fail("PostgreSQL is not installed; run scripts/install-debian-packages")
+    programs = Path(needed("initdb")).parent
     folder = Path(tempfile.mkdtemp(prefix="faultline-pg-"))
     (folder / "password").write_text("pass@word")
     if os.getuid() == 0:
         account = pwd.getpwnam("postgres")
         for path in (folder, folder / "password"):
             os.chown(path, account.pw_uid, account.pw_gid)
-    made = Cluster(Path(found).parent, folder, free_ports(1)[0])
+    made = Cluster(programs, folder, free_ports(1)[0])
     data = str(folder / "data")
     made.call(
         "initdb",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -41,10 +40,10 @@ from fault.plan import ALLOWED
 from fault.remote import RemoteHost, RemoteInjector
 from fault.remote_shell import survey_program, watch_program
 from fault.victims import find_victims, read_process
+from tests.needs import needed
 
 pytestmark = pytest.mark.integration
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -83,8 +82,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if SSHD is None:
-        pytest.fail("sshd is missing; on Debian install it with: apt-get install openssh-server")
+    sshd = needed("sshd")
     folder = tmp_path_factory.mktemp("sshd")
     port = free_port()
     host_key, user_key = key_pair(folder / "host_key"), key_pair(folder / "user_key")
@@ -113,7 +111,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server insists on it when run by root
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
+        process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
     try:
         await_port(port, process, folder / "log")
         address = RemoteHost(

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from faultline.base.settings import port_is_free
 from faultline.base.waiting import wait_until
-from faultline.experiment.workloads.topology import MEMCACHED, memcached_program
+from faultline.experiment.workloads.topology import MEMCACHED
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.integration.chain import ChainRun
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports
@@ -105,12 +105,12 @@ def test_replay_loses_nothing_under_failures_and_kills_of_stages_at_work(chains:
     assert [(record.key, record.value) for record in aside] == [("12", "poison poison")]
 
 
-def test_a_lost_queue_loses_nothing_that_was_not_written(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = memcached_program()
-    assert program, "memcached is not installed: run scripts/install-debian-packages"
+def test_a_lost_queue_loses_nothing_that_was_not_written(
+    memcached: str, chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_ports(1)[0]
     monkeypatch.setenv(MEMCACHED, f"127.0.0.1:{port}")
-    command = [program, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "nobody"]
+    command = [memcached, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "nobody"]
 
     def start() -> subprocess.Popen[bytes]:
         server = subprocess.Popen(command)
@@ -201,7 +201,7 @@ def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> 
 
 
 def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_is_killed(
-    shared_installation: Installation,
+    memcached: str, shared_installation: Installation
 ) -> None:
     installation = shared_installation
     assert installation.run("up", "--no-airflow").returncode == 0

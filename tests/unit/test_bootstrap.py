@@ -196,6 +196,13 @@ def test_any_change_brings_the_bootstrap_back(repository: Path, tools: Path, tmp
     assert called == f"-I {repository}/include/faultline/bootstrap.py\n"
 
 
+def test_a_changed_lock_of_the_tests_leaves_an_installation_as_it_is(repository: Path, tools: Path) -> None:
+    make_ready(repository, repository / ".faultline")
+    (repository / "requirements-test.lock").write_text("changed\n")
+    done = launch(repository / "faultline", tools, "up")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("-m faultline up\n")
+
+
 def test_the_stamp_is_what_the_launcher_computes(repository: Path) -> None:
     text = bootstrap.stamp(repository, repository / ".faultline")
     assert text.splitlines()[:2] == [str(repository), str(repository / ".faultline")]
@@ -339,10 +346,10 @@ def test_a_second_bootstrap_waits_for_the_first(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path; from faultline import bootstrap\n"
-        "with bootstrap._alone(Path(sys.argv[2])): print('inside', flush=True)\n"
+        "with bootstrap.alone(Path(sys.argv[2])): print('inside', flush=True)\n"
     )
     command = [sys.executable, "-c", code, str(ROOT / "include"), str(home)]
-    with bootstrap._alone(home):
+    with bootstrap.alone(home):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert second.stderr is not None
         assert "waiting for it" in second.stderr.readline()

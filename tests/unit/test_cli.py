@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from faultline import cli
 from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
@@ -69,6 +70,18 @@ def test_what_cannot_be_meant_is_one_line_and_exit_code_2(
     out, err = capsys.readouterr()
     assert (out, ended.value.code) == ("", 2)
     assert err.startswith(f"faultline: {line}") and err.count("\n") == 1
+
+
+def test_tests_come_with_what_they_need_and_pass_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr("faultline.client.development.add_packages", lambda root, venv: done.append(venv))
+    monkeypatch.setattr("faultline.client.debian.install_missing", lambda log, say: done.append(log))
+    monkeypatch.setattr("os.chdir", done.append)
+    monkeypatch.setattr("os.execv", lambda program, command: done.append(command))
+    assert CliRunner().invoke(cli.app, ["test", "-k", "store"]).exit_code == 0
+    venv = Path(sys.prefix)
+    command = [sys.executable, "-m", "pytest", "-k", "store"]
+    assert done == [venv, venv.parent / "logs" / "debian.log", ROOT, command]
 
 
 def test_without_a_command_the_help_names_the_launcher(

@@ -88,6 +88,11 @@ def test_the_image_is_made_from_the_locks_on_a_supported_python_and_java() -> No
     assert f"WORKDIR {INSIDE.root}\n" in DOCKERFILE
 
 
+def test_the_image_has_nothing_that_only_tests_need() -> None:
+    assert "requirements-test" not in DOCKERFILE + (DOCKER / "Dockerfile.dockerignore").read_text()
+    assert "faultline test" not in DOCKERFILE
+
+
 def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
     rules = (DOCKER / "Dockerfile.dockerignore").read_text().split("\n")
     sent = [rule[1:] for rule in rules if rule.startswith("!")]

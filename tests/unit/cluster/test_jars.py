@@ -24,6 +24,9 @@ def jar_bytes(content: str) -> bytes:
     return buffer.getvalue()
 
 
+FILES_OF_PACKAGES = (
+    "requirements.lock", "requirements.in", "requirements-test.lock", "requirements-test.in", "jars.lock",
+)  # fmt: skip
 GOOD = {("kafka", "one-1.0.jar"): jar_bytes("one"), ("spark-kafka", "two-2.0.jar"): jar_bytes("two")}
 
 
@@ -75,7 +78,7 @@ def test_the_repositorys_lock_is_complete() -> None:
         assert jar.filename == f"{jar.artifact}-{jar.version}.jar"
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements.in", "jars.lock"])
+@pytest.mark.parametrize("name", FILES_OF_PACKAGES)
 def test_the_locks_name_no_registry(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text
