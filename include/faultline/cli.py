@@ -133,9 +133,11 @@ def run(
     query; a second call resumes.
     """
     from faultline.client.run_one import describe_faults, run_single
+    from faultline.experiment.workloads.registry import workload_of
 
     given = {one.partition("=")[0] for one in parameters or []}
-    if workload == "nexmark" and ("query" not in given or given & {"preset", "repetitions"}):
+    whole = workload_of({"workload": workload}).whole
+    if whole is not None and (whole[1] not in given or given & {"preset", "repetitions"}):
         from faultline.client.nexmark_sweep import describe
         from faultline.client.nexmark_sweep import main as run_nexmark
 

@@ -15,7 +15,7 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.experiment.workloads.base import TRAITS
+from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 from faultline.records.store import Store
 from tests.browser.airflow_ui import Form, Ui, call
 from tests.integration.installation import Installation
@@ -76,16 +76,16 @@ def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
 
 def legal(name: str, workload: str) -> Any:
     """A value of a configuration's field that the workload can have."""
-    traits = TRAITS[workload]
+    kind = WORKLOADS[workload]
     if name == "workload":
         return workload
-    if name in {key for other in TRAITS.values() for key in other.own} - set(traits.own):
+    if name in own_fields().keys() - kind.parameters.model_fields.keys():
         return Configuration.model_fields[name].default
-    if name in ("skew", "skew_curve") and not traits.skewed:
+    if name in ("skew", "skew_curve") and not kind.can("skewed"):
         return None
     if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
         return WITHOUT_FAULT[name]
-    return 0 if name == "state_mb" and not traits.words else CHANGED[name]
+    return 0 if name == "state_mb" and not kind.can("preloaded_state") else CHANGED[name]
 
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration import nightly, sweep
+from faultline.orchestration import notes as notes_of
 from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
-from faultline.reports import headline
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import put
 
@@ -67,7 +67,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     settings, notes = Settings(tmp_path, tmp_path / "home", tmp_path / "results"), []
     for module in (nightly, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
-    monkeypatch.setattr(headline, "write_note", lambda *said: notes.append(said))
+    monkeypatch.setattr(notes_of, "write_note", lambda *said: notes.append(said))
     dag = bag.dags[NIGHTLY]
     params = {**dag.params.dump(), "metrics": ["latency_ms.p99"], "build": "b1", "repetitions": 1, "controls": 1}
 

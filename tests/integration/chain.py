@@ -24,7 +24,6 @@ from faultline.cluster.services import spark_home
 from faultline.engines.spark.checkpoint import latest_offsets
 from faultline.engines.spark.settings import kafka_jars
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.workloads import topology
 from tests.integration.installation import Installation
 from tests.integration.spark_session import local_settings
 
@@ -48,7 +47,7 @@ class ChainRun:
         self.config = parse_configuration({"workload": "topology", "partitions": 1, **self.values})
         self.attempt = Attempt(self.folder / "20261122T000000Z-c0ffee")
         self.attempt.folder.mkdir(parents=True)
-        own = topology.chain_topics(self.config)
+        own = self.config.kind.topics(self.config.own, self.config)
         self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *own)}
         self.bootstrap = self.installation.settings.kafka_bootstrap
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -57,11 +56,11 @@ class ChainRun:
         ]
         for future in admin.create_topics(new).values():
             future.result()
-        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "memcached_port": 1})
+        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "daemon_ports": {"memcached": 1}})
         write_json(
             self.attempt.folder / "config.json",
             {
-                **topology.program_configuration(self.attempt, self.config),
+                **self.config.kind.program_configuration(self.attempt, self.config.own, self.config),
                 "bootstrap": self.bootstrap,
                 "input_topic": self.topics["input"],
                 "output_topic": self.topics["output"],

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from faultline.base.settings import ROOT
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.workloads.nexmark import AWAITING_TIME, KINDS, QUERIES, pieces, reads, rules
+from faultline.experiment.workloads.nexmark_events import AWAITING_TIME, KINDS, QUERIES, pieces, reads
 from generators.curve import parse_curve
 from generators.nexmark import NexmarkEvents, rules_of
 from generators.pacing import Schedule
@@ -100,7 +100,7 @@ def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> Non
     from nexmark import events as made
     from nexmark.json_events import parsed
 
-    given = rules(parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}), repetition=1)
+    given = parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}).input_source(1)["rules"]
     numbers = np.concatenate([np.arange(30_000), np.arange(10**9, 10**9 + 30_000)]).astype(np.uint64)
     source = NexmarkEvents(rules_of(given), None, 0)
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
@@ -123,7 +123,7 @@ def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
     config = parse_configuration(
         {"workload": "nexmark", "rate": 1000, "rate_curve": {"kind": "ramp", "from_s": 2, "until_s": 6, "to": 3000}}
     )
-    given = made.Rules.of({**rules(config, 0), "curve": pieces(config)})
+    given = made.Rules.of({**config.input_source()["rules"], "curve": pieces(config)})
     numbers = np.arange(0, 20_000, 7, dtype=np.uint64)
     rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
     times = rows.select("n", made._at(given, F.col("n")).alias("at")).toPandas().sort_values("n")["at"].to_numpy()
@@ -141,7 +141,7 @@ def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> 
 @pytest.fixture(scope="module")
 def sent(spark: SparkSession) -> DataFrame:
     """Half a minute of events, as the harvest reads them from Kafka."""
-    given = rules(parse_configuration({"workload": "nexmark", "source": "kafka"}), 0)
+    given = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
     source = NexmarkEvents(rules_of({**given, "rate": 200.0}), None, 0)
     numbers = np.arange(6000, dtype=np.uint64)
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]

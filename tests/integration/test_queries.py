@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from faultline.experiment.config import Workload
-from faultline.experiment.workloads.jobs import JOBS
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.registry import WORKLOADS
 from tests.integration.planted import OPEN, OPENER, TIMES, leibniz
 from tests.integration.spark_session import PROGRAMS
 
@@ -76,10 +76,10 @@ def stream(
 
 
 def test_every_workload_has_a_program_and_a_kind_of_tuple() -> None:
-    assert set(JOBS) == set(get_args(Workload))
-    for job in JOBS.values():
-        assert job.program is None or (PROGRAMS / f"{job.program}.py").is_file()
-        assert job.tuples in KINDS
+    for name, kind in WORKLOADS.items():
+        config = parse_configuration({"workload": name, "fault": "none"})
+        assert kind.program is None or (PROGRAMS / f"{kind.program}.py").is_file()
+        assert kind.tuples(config.own)["tuples"] in KINDS
 
 
 def test_word_count_counts_every_word(spark: SparkSession, tmp_path: Path) -> None:

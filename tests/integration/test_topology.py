@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from faultline.base.settings import port_is_free
 from faultline.base.waiting import wait_until
-from faultline.experiment.workloads.topology import MEMCACHED
+from faultline.experiment.workloads.topology_services import MEMCACHED
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.integration.chain import ChainRun
 from tests.integration.installation import OF_A_BUSY_MACHINE, Installation, free_ports

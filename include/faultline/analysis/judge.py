@@ -26,7 +26,6 @@ from faultline.analysis.validity import Findings, reasons
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.window import NS
-from faultline.experiment.workloads.base import TRAITS, is_paced
 from faultline.records.record import (
     AuditPart,
     ByRole,
@@ -127,7 +126,7 @@ def artifacts(directory: Path) -> dict[str, str]:
 def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Metrics:
     raw, window, reference = measured.raw, measured.window, measured.reference
     config = raw.attempt.config
-    paced = is_paced(config)
+    paced = config.paced
     used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
     done = events(raw.generator, "done")
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
@@ -147,7 +146,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         gc_s=cpu.gc_s(raw.executors, window.start_ns),
         state_bytes=StateBytes(
             # Only rows of words are known to the byte.
-            logical=logical_state_bytes(raw.listener, raw.counts_path) if TRAITS[config.workload].words else None,
+            logical=logical_state_bytes(raw.listener, raw.counts_path) if config.kind.can("preloaded_state") else None,
             checkpoint=checkpoint_bytes(raw.checkpoint),
         ),
         schedule_lag_ms=_schedule_lag(done),
@@ -220,7 +219,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         ],
         clock_jump_ms=raw.clock_jump_ms,
         store_not_read=store_was_not_read(raw.stages, raw.directory),
-        last_batch_lost=not is_paced(raw.attempt.config)
+        last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_wall_ns < window.end_ns for commit in raw.commits),
         besides=besides,
     )

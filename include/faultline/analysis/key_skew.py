@@ -12,7 +12,6 @@ import pyarrow.dataset as ds
 
 from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import Configuration
-from faultline.experiment.workloads.base import TRAITS
 from generators.state import WORD_CHARACTERS
 from generators.zipf import estimate_exponent, words_of
 
@@ -38,7 +37,7 @@ def keys_of(counts_path: Path, config: Configuration) -> Keys | None:
     Ranks are those of the generator's vocabulary; a real text has none, so its words are ranked by their counts.
     Raises InfrastructureError when the table cannot be read.
     """
-    if not TRAITS[config.workload].words or config.workload == "known_truth":
+    if not config.kind.can("words"):
         return None
     counts = dict(_counts(counts_path))
     if not counts:

@@ -15,7 +15,6 @@ from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Line, Raw, events
 from faultline.analysis.unpaced import Numbering
 from faultline.base.window import Window
-from faultline.experiment.workloads.base import is_paced
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def measured_of(raw: Raw) -> Measured:
         configuration.duration_s,
         configuration.checkpoint_interval_s,
     )
-    paced = is_paced(configuration)
+    paced = configuration.paced
     schedule = Schedule(raw.records) if paced else Numbering(raw.commits)
     tuples = fold_tuples(raw.tuples_path, window)
     bins = (

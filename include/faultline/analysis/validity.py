@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from faultline.analysis.steady_state import STEADY_P, mann_kendall
-from faultline.experiment.config import Configuration, baseline_bins
-from faultline.experiment.workloads.base import is_paced
+from faultline.experiment.common import baseline_bins
+from faultline.experiment.config import Configuration
 
 SCHEDULE_LAG_MS = 50.0
 INTERVAL_EXCESS = 1.2
@@ -129,7 +129,7 @@ def interval_not_held(findings: Findings) -> str | None:
     effective, nominal = findings.effective_interval_s, findings.configuration.checkpoint_interval_s
     if effective is None:
         return "no commit in the measured window"
-    if not is_paced(findings.configuration):
+    if not findings.configuration.paced:
         return None  # batches follow each other, at an interval that nobody set
     if findings.control and findings.configuration.accept_overload:
         return None  # asked for: `sustained` and the effective interval say what became of it

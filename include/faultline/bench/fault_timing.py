@@ -30,7 +30,8 @@ from faultline.base.processes import Entry, process_of, spawn_detached
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure
-from faultline.experiment.config import SECONDS_AFTER_FAULT, parse_configuration
+from faultline.experiment.common import SECONDS_AFTER_FAULT
+from faultline.experiment.config import parse_configuration
 
 EVERY_S = 1.5
 FIRST_S = 7.0

@@ -26,7 +26,7 @@ from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, rep
 from faultline.bench.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.runner.collect import is_large, latency_method, tuples
+from faultline.runner.collect import is_large
 
 Say = Callable[[str], None]
 
@@ -93,7 +93,9 @@ def write_configuration(
     """Writes what the step `harvest` gives its program; returns the path."""
     batches = folder / "batches.json"
     reached = filled.batches[-1]["end_offsets"]
-    write_json(batches, {"method": latency_method(config), "batches": filled.batches, "reached": reached})
+    write_json(
+        batches, {"method": config.kind.latency_method_of(config.own), "batches": filled.batches, "reached": reached}
+    )
     path = folder / "harvest_config.json"
     content = {
         "bootstrap": settings.kafka_bootstrap,
@@ -101,7 +103,7 @@ def write_configuration(
         "output_topic": topics[1],
         "batches": str(batches),
         "target": str(folder / "harvest"),
-        **tuples(config),
+        **config.kind.tuples(config.own),
     }
     write_json(path, content)
     return path

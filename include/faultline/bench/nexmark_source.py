@@ -11,9 +11,9 @@ from pathlib import Path
 from faultline.base.settings import Settings
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.spark_job import run_job, submit_command
-from faultline.engines.spark.settings import NEXMARK_SETTINGS
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.workloads.nexmark import QUERIES, reads, rules
+from faultline.experiment.workloads.nexmark_events import QUERIES, reads
 
 EVENTS, QUICK_EVENTS, REPETITIONS, WARM_UPS = 20_000_000, 2_000_000, 3, 3
 # Each choice of kinds that some query makes.
@@ -31,7 +31,7 @@ def per_core(settings: Settings, quick: bool) -> dict[tuple[str, ...], list[floa
         folder = Path(scratch)
         target, told = folder / "found.json", folder / "config.json"
         what = {
-            "rules": {**rules(config, 0), "curve": []},
+            "rules": {**config.input_source()["rules"], "curve": []},
             "events": events,
             "repetitions": REPETITIONS,
             "warm_ups": WARM_UPS,

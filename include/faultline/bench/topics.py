@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import Configuration
-from faultline.experiment.sources import source
+from faultline.experiment.workloads.stock import StockParameters
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
@@ -73,7 +73,9 @@ class StockJoin:
 
     def __init__(self, config: Configuration) -> None:
         self.counted = 0
-        self._window_ms, self._slide_ms = round(config.window_s * 1000), round(config.slide_s * 1000)
+        own = config.own
+        assert isinstance(own, StockParameters)
+        self._window_ms, self._slide_ms = round(own.window_s * 1000), round(own.slide_s * 1000)
         # By window and stock: number and sum of the quotes; by user the same of the positions.
         self._quotes: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
         self._held: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
@@ -148,7 +150,7 @@ def fill(bootstrap: str, topics: tuple[str, str], config: Configuration, records
     seconds = records / config.rate
     spec = GeneratorSpec.model_validate(
         {"bootstrap": bootstrap, "topic": topics[0], "partitions": config.partitions, "rate": config.rate,
-         "seconds": seconds, "seed": config.seed, **source(config)}
+         "seconds": seconds, "seed": config.seed, **config.input_source()}
     )  # fmt: skip
     made, schedule = make_source(spec), spec.schedule
     assert schedule is not None

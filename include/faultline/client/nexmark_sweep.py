@@ -23,8 +23,7 @@ from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
-from faultline.experiment.workloads.base import has_schedule
-from faultline.experiment.workloads.nexmark import TYPICAL_RPS
+from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.format import natural
 from faultline.records.metrics import MACRO
 from faultline.records.record import Record
@@ -83,8 +82,8 @@ def build_of(form: Mapping[str, Any], settings: Settings) -> str:
 
 def budget_s(cell: PlannedCell) -> float:
     """Seconds that an experiment takes, about."""
-    filling_s = cell.config.preload_events / TYPICAL_RPS
-    return filling_s + cell.config.warmup_s + cell.config.duration_s + OVERHEAD_S
+    filling = cell.config.kind.filling(cell.config.own, cell.config)
+    return (0.0 if filling is None else filling.typical_s) + cell.config.warmup_s + cell.config.duration_s + OVERHEAD_S
 
 
 def to_measure(cells: Sequence[PlannedCell], missing: Sequence[PlannedCell]) -> str:
@@ -192,7 +191,8 @@ def main(given: Sequence[str], say: Say) -> int:
     for cell in missing:
         why = next((one.reasons[0] for one in reversed(records) if one.config_id == cell.config.config_id
                     and one.reasons), "it was not measured")  # fmt: skip
-        say(f"no valid record for {cell.config.query} ({why}); the same command measures it again")
+        query = cell.config.kind.title(cell.config.model_dump())
+        say(f"no valid record for {query} ({why}); the same command measures it again")
     measured = [record for record in records if record.status == "valid" and record.sweep_id]
     if measured:
         sweeps = " ".join(f"--sweep {sweep}" for sweep in sorted({str(record.sweep_id) for record in measured}))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from faultline.analysis.validity import INTERVAL_EXCESS
 from faultline.base.errors import InfrastructureError
-from faultline.experiment.canonical import MAX_RATE
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
+from faultline.experiment.workloads.base import MAX_RATE
 from faultline.records.record import Record
 
 # Two rates are told apart when they differ by this factor: repeated runs do not agree much better.

@@ -1,8 +1,8 @@
 """The configuration of one experiment: typed, validated, and identified by its content.
 
-`Configuration` holds every parameter but the repetition. Its `config_id` is the first 12 hex
-digits of the SHA-256 of its canonical JSON, so equal experiments have equal identities whoever
-writes them down, and wherever.
+`Configuration` holds every parameter but the repetition: those that all workloads share, and those that only some
+have. Its `config_id` is the first 12 hex digits of the SHA-256 of its canonical JSON, so equal experiments have equal
+identities whoever writes them down, and wherever.
 """
 
 from __future__ import annotations
@@ -10,239 +10,71 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fault.errors import PlanError
-from fault.plan import FaultPlan, PlannedFault, require_window
+from fault.plan import PlannedFault, require_window
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
-from faultline.experiment.canonical import (
-    highest_rate,
-    in_short_form,
-    require_records,
-    short_form,
-    take_curves,
-    take_object,
-    take_own,
-    take_plan,
-)
-from faultline.experiment.workloads.base import (
-    TRAITS,
-    require_commit_mode,
-    require_own_parameters,
-    require_possible_faults,
-)
-from faultline.experiment.workloads.known_truth_script import parse_script, require_fit
-from faultline.experiment.workloads.nexmark import MAX_EVENT_RATE
-from faultline.experiment.workloads.topology import MECHANISMS_PATTERN, PARALLELISM_PATTERN
+from faultline.experiment.common import BUILT_IN_CORPUS, MAX_RESTARTS, SECONDS_AFTER_FAULT, Common, baseline_bins
+from faultline.experiment.curves import require_records, take_curves, take_object
+from faultline.experiment.faults import in_short_form, take_plan
+from faultline.experiment.workloads.base import Parameters, Workload, primer_records
+from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25
-# What must be left after the fault, so that a recovery can be seen to hold.
-SECONDS_AFTER_FAULT = 30.0
 # Added to the shortest baseline by default: commits jitter, and a bin counts when it ends in time.
 BASELINE_MARGIN_S = 1.0
-
-BUILT_IN_CORPUS = "moby-dick"
-BUILT_IN_PRICES = "five-companies"
+# Real-time mode refuses shorter batches.
+MIN_REAL_TIME_BATCH_S = 5.0
 # Fields that name a file or a folder, each with the name of what Faultline brings along.
-BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "prices": BUILT_IN_PRICES}
-
-# How often the workload supervisor starts a driver again.
-MAX_RESTARTS = 5
-
-Workload = Literal[
-    "word_count", "word_count_python", "pi", "stock_group_by", "stock_join", "nexmark", "topology", "known_truth"
-]
-CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
-StateStore = Literal["rocksdb", "memory"]
-Query = Literal[
-    "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q11", "q12", "q13", "q14", "q15", "q16", "q17",
-    "q18", "q19", "q20", "q21", "q22", "q23",
-]  # fmt: skip
-Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
-Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
+BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS} | {
+    key: path for one in WORKLOADS.values() for key, path in one.built_in_paths.items()
+}
+# What the first records held. A field that came later is left out of the identity at its default.
+FIRST_FIELDS = frozenset({
+    "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "state_mb", "state_touch",
+    "checkpoint_interval_s", "snapshot_interval_s", "commit_mode", "executors", "executor_cores", "executor_memory_mb",
+    "partitions", "shuffle_partitions", "fault", "fault_action", "fault_at_s", "fault_plan", "truth", "restart_delay_s",
+    "seed",
+})  # fmt: skip
 
 
-def baseline_bins(interval_s: float) -> int:
-    """Bins needed between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
-    return 4 if interval_s >= 5 else 10
-
-
-# What configurations gained after the first records were written; never a field's removal.
-LATER_FIELDS = (
-    "iterations", "window_s", "slide_s", "watermark_s", "disorder", "late", "stocks", "users", "rate_curve",
-    "skew_curve", "accept_overload", "prices", "query", "source", "events", "batch_events", "preload_events",
-    "state_store", "mechanisms", "parallelism", "topology",
-)  # fmt: skip
-
-
-class Configuration(BaseModel):
-    """The complete parameters of one experiment, without its repetition.
-
-    Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it).
-    Field descriptions are the help texts of the Airflow form and of the generated documentation.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    workload: Workload = Field("word_count", description="The streaming program under test.")
-    rate: float = Field(
-        500.0, gt=0, le=MAX_EVENT_RATE, description="Kafka records (lines of text) per s; source=engine: of event time."
-    )
-    warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
-    duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
-    corpus: str = Field(
-        BUILT_IN_CORPUS, description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
-    )
-    skew: float | None = Field(
-        None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
-    )
-    vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words when `skew` is set.")
-    iterations: int = Field(
-        1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums for each record."
-    )
-    window_s: float = Field(10.0, ge=1, le=3600, description="Length of the stock queries' windows (the paper: Range).")
-    slide_s: float = Field(5.0, ge=1, le=3600, description="Time between windows (the paper: Slide), ≤ window_s.")
-    watermark_s: float = Field(5.0, ge=0, le=3600, description="How far event time may lag before a record is late.")
-    disorder: float = Field(
-        0.1, ge=0, le=1, description="Share of records (stock, Nexmark) out of order, by at most half of watermark_s."
-    )
-    late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
-    prices: str = Field(
-        BUILT_IN_PRICES, description="`five-companies`, or a CSV file of daily closes (szcode,date,close) to follow."
-    )
-    stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
-    users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
-    query: Query = Field("q0", description="Which query of Nexmark runs.")
-    source: Literal["engine", "kafka"] = Field(
-        "engine",
-        description="Where Nexmark's events come from: the engine makes them itself, or a generator sends them.",
-    )
-    events: dict[str, Any] | None = Field(
-        None, description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see docs/matrices.md.'
-    )
-    batch_events: int | None = Field(
-        None, ge=1000, le=100_000_000, description="Events of a batch with source=engine. Empty: what suits the query."
-    )
-    preload_events: int = Field(
-        0, ge=0, le=10_000_000_000,
-        description="Events that fill the state before the query is started again from its checkpoint and measured.",
-    )  # fmt: skip
-    mechanisms: str = Field(
-        "none",
-        pattern=MECHANISMS_PATTERN,
-        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see docs/matrices.md.",
-    )
-    parallelism: str = Field(
-        "1-1-1",
-        pattern=PARALLELISM_PATTERN,
-        description="Tasks of `topology`'s source-split-count, or with a fourth persist.",
-    )
-    topology: dict[str, Any] | None = Field(
-        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/matrices.md.'
-    )
-    rate_curve: dict[str, Any] | None = Field(
-        None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
-    )
-    skew_curve: dict[str, Any] | None = Field(
-        None, description="How `skew` moves, in the words of rate_curve; empty: it stays."
-    )
-    accept_overload: bool = Field(
-        False, description="Take a rate that the engine cannot keep up with as a result, not as a failed measurement."
-    )
-    state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before the gate, in MB.")
-    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
-    checkpoint_interval_s: float = Field(
-        2.0, ge=0.1, le=3600, description="Seconds between checkpoints: the trigger interval."
-    )
-    snapshot_interval_s: float = Field(
-        10.0, ge=1, le=3600, description="Seconds between state snapshots (`aligned-changelog` only)."
-    )
-    state_store: StateStore = Field(
-        "rocksdb",
-        description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
-        "queries 4, 6, 15 and 16).",
-    )
-    commit_mode: CommitMode = Field("aligned", description="How state is committed; see docs/matrices.md.")
-    executors: int = Field(2, ge=1, le=64, description="Spark executors.")
-    executor_cores: int = Field(1, ge=1, le=64, description="Cores of each executor.")
-    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")
-    partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input and the output topic.")
-    shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions of the counting operator.")
-    fault: Victim = Field(
-        "executor",
-        description="What is broken: `none` for a control, `any` for a random process on a random node.",
-    )
-    fault_action: Action = Field(
-        "kill",
-        description="How: `kill`, `term` and `pause` send a signal; `delay`, `reset` and `cut` hit the connection to "
-        "Kafka (`kafka` only). In this short form a pause, delay or cut lasts 10 s, and a delay is 200 ms.",
-    )
-    fault_at_s: float | None = Field(
-        None,
-        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
-    )
-    fault_plan: dict[str, Any] | None = Field(
-        None,
-        description='The full form: {"faults": [{"victim", "action", "at_s", …}]}. When given it decides, and the '
-        "three fields above show its first fault.",
-    )
-    truth: dict[str, Any] | None = Field(None, description="What `known_truth` plants; other workloads have none.")
-    restart_delay_s: float = Field(
-        2.0,
-        ge=0,
-        le=60,
-        description="Pause before a supervisor restarts the driver (from its end), a Spark worker or Kafka (from the "
-        "signal); the Master replaces executors at once.",
-    )
-    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of every random choice, together with the repetition.")
-
-    @property
-    def baseline_s(self) -> float:
-        """Shortest time between warm-up and fault that holds the bins of a baseline."""
-        return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
-
-    @property
-    def fault_window(self) -> tuple[float, float]:
-        """Earliest and latest `fault_at_s`, in seconds after T0 (definitions, section Recovery)."""
-        return (
-            self.warmup_s + self.baseline_s,
-            self.warmup_s + self.duration_s - SECONDS_AFTER_FAULT,
-        )
-
-    def plan(self) -> FaultPlan:
-        """What is to be broken, complete; an empty plan for a control."""
-        if self.fault_plan is not None:
-            return FaultPlan.from_mapping(self.fault_plan)
-        if self.fault == "none":
-            return FaultPlan(seed=self.seed)
-        return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
-
-    def planned_faults(self) -> tuple[PlannedFault, ...]:
-        """Each occurrence of the plan, in order of time."""
-        return self.plan().resolve(
-            rate=self.rate,
-            checkpoint_interval_s=self.checkpoint_interval_s,
-            snapshot_interval_s=self.snapshot_interval_s,
-        )
+class _Checked(Common):
+    """The rules that hold between parameters, and the identity."""
 
     def __hash__(self) -> int:
         return hash(self.canonical_json())
 
     @property
-    def measured_window(self) -> tuple[float, float]:
-        """Start and end of the measured window, in seconds after T0."""
-        return self.warmup_s, self.warmup_s + self.duration_s
+    def kind(self) -> Workload[Any]:
+        """What is known of its workload."""
+        return WORKLOADS[self.workload]
 
     @property
-    def filler_words(self) -> int:
-        """Preloaded words: ceil(state_mb·10⁶ / 1024), each of 1,000 incompressible characters."""
-        return math.ceil(self.state_mb * 1e6 / 1024)
+    def own(self) -> Parameters:
+        """The parameters that its workload has for itself."""
+        model = self.kind.parameters
+        own: Parameters = model.model_construct(**{name: getattr(self, name) for name in model.model_fields})
+        return own
+
+    @property
+    def paced(self) -> bool:
+        """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
+        return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
+
+    @property
+    def primer_records(self) -> int:
+        """Records that the generator sends before the gate."""
+        return primer_records(self.kind, self.own, self)
+
+    def input_source(self, repetition: int = 0) -> dict[str, Any]:
+        """The part of the generator's specification that names its source and the source's parameters."""
+        return self.kind.source(self.own, self, repetition)
 
     @property
     def config_id(self) -> str:
@@ -255,8 +87,8 @@ class Configuration(BaseModel):
         Fields that older records lack are left out at their defaults, so those records keep their identity.
         """
         values = self.model_dump(mode="json")
-        for name in LATER_FIELDS:
-            if values[name] == type(self).model_fields[name].default:
+        for name, field in type(self).model_fields.items():
+            if name not in FIRST_FIELDS and values[name] == field.default:
                 del values[name]
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
@@ -267,34 +99,20 @@ class Configuration(BaseModel):
         if not isinstance(data, Mapping):
             return data
         values = dict(data)
-        for key in ("fault_plan", "truth", "rate_curve", "skew_curve", "events", "topology"):
-            values[key] = take_object(key, values.get(key))
-        take_own(values)
-        if not TRAITS.get(str(values.get("workload", "word_count")), TRAITS["word_count"]).words:
+        for key, field in cls.model_fields.items():
+            if field.annotation == dict[str, Any] | None:
+                values[key] = take_object(key, values.get(key))
+        kind = workload_of({"workload": "word_count"} | values)
+        for key, value in kind.defaults(values).items():
+            values.setdefault(key, value)
+        kind.take(values)
+        if not kind.can("preloaded_state"):
             values.setdefault("state_mb", 0.0)
-        take_curves(values)
+        take_curves(values, kind.highest_rate(values))
         if values["fault_plan"] is not None:
             take_plan(values)
-        if values.get("fault", "executor") == "none":
-            if values.get("fault_at_s") is not None:
-                raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
-            values["fault_action"] = "kill"  # one control, whatever the faults beside it do
-        elif values.get("fault_at_s") is None:
-            try:
-                warmup = float(values.get("warmup_s", 20.0))
-                interval = float(values.get("checkpoint_interval_s", 2.0))
-            except (TypeError, ValueError):
-                return values  # the field's own check names the key
-            values["fault_at_s"] = warmup + baseline_bins(interval) * interval + BASELINE_MARGIN_S
+        _place_fault(values)
         return values
-
-    @field_validator(*BUILT_IN_PATHS)
-    @classmethod
-    def _same_path_everywhere(cls, path: str, info: ValidationInfo) -> str:
-        built_in = BUILT_IN_PATHS[str(info.field_name)]
-        if path != built_in and not path.startswith("/"):
-            raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
-        return path
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -304,17 +122,68 @@ class Configuration(BaseModel):
                 f"state_mb: {self.state_mb:g} MB exceeds a quarter of the executors' memory "
                 f"({memory_mb:.0f} MB); lower state_mb or raise executor_memory_mb or executors"
             )
-        require_own_parameters(self)
-        require_commit_mode(self)
-        most = highest_rate(self.workload, self.source)
+        self._check_parameters()
+        self._check_commit_mode()
+        most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))
         require_records(self.rate_curve, self.rate, most, self.warmup_s + self.duration_s)
         if self.fault != "none":
             self._check_faults()
-        if self.truth is not None:
-            if self.commit_mode != "aligned":
-                raise ValueError(f"commit_mode: known_truth commits as `aligned` does; {self.commit_mode} is refused")
-            require_fit(parse_script(self.truth), self)
+        self.kind.check_whole(self.own, self)
         return self
+
+    def _check_parameters(self) -> None:
+        """Refuses a parameter that this workload would silently ignore, or that contradicts another."""
+        fields, kind = own_fields(), self.kind
+        for key in sorted(fields.keys() - kind.parameters.model_fields.keys()):
+            default = fields[key].default
+            if getattr(self, key) != default:
+                stays = (
+                    f"at {default:g}" if isinstance(default, int | float) else f"at {default}" if default else "empty"
+                )
+                raise ValueError(f"{key}: only {' and '.join(owners(key))} has it; leave it {stays}")
+        if self.state_mb and not kind.can("preloaded_state"):
+            raise ValueError(f"state_mb: {self.workload} keeps no words that could be preloaded; set it to 0")
+        for key in ("skew", "skew_curve"):
+            if getattr(self, key) is not None and not kind.can("skewed"):
+                raise ValueError(f"{key}: {self.workload} draws no keys; leave it empty")
+        if self.skew_curve is not None and self.skew is None:
+            raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
+        kind.check(self.own, self)
+
+    def _check_commit_mode(self) -> None:
+        """Refuses a commit mode in which the workload or the cluster cannot run."""
+        if self.commit_mode != "unaligned":
+            return
+        if not self.kind.can("real_time"):
+            able = " or ".join(name for name, one in WORKLOADS.items() if one.can("real_time"))
+            raise ValueError(f"commit_mode: {self.workload} cannot run in real-time mode (unaligned); use {able}")
+        if self.checkpoint_interval_s < MIN_REAL_TIME_BATCH_S:
+            raise ValueError(
+                f"checkpoint_interval_s: real-time mode (unaligned) has batches of {MIN_REAL_TIME_BATCH_S:g} s at "
+                "least; raise it"
+            )
+        slots = self.executors * self.executor_cores
+        if self.partitions > slots:
+            raise ValueError(
+                f"partitions: in real-time mode (unaligned) each of {self.partitions} holds a core of {slots}; "
+                "lower partitions or raise executor_cores"
+            )
+
+    def _check_possible(self, planned: Sequence[PlannedFault]) -> None:
+        """Refuses a planned fault that the workload or its commit mode cannot have."""
+        if self.rate_curve is not None and any(fault.at_record is not None for fault in self.plan().faults):
+            raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
+        self.kind.check_faults(self.own, self, planned)
+        in_python = self.kind.has_python_workers(self.own)
+        if any(one.fault.victim == "python_worker" for one in planned) and not in_python:
+            raise ValueError(
+                f"fault: {self.workload} starts no Python workers; use workload word_count_python, or another victim"
+            )
+        if self.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
+            raise ValueError(
+                f"fault_plan: commit_mode {self.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
+                "or commit_mode aligned-changelog"
+            )
 
     def _check_faults(self) -> None:
         """The plan as a whole: inside the window, and with victims that this workload can have."""
@@ -347,7 +216,7 @@ class Configuration(BaseModel):
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
             )
-        require_possible_faults(self, planned)
+        self._check_possible(planned)
 
     def _victims_there(self, victim: str) -> int:
         """How many processes of a kind the run will have at least."""
@@ -358,6 +227,41 @@ class Configuration(BaseModel):
             "any": self.executors + hosts,
             "python_worker": self.executors * self.executor_cores,
         }.get(victim, 1)
+
+
+if TYPE_CHECKING:
+
+    class Configuration(_Checked):
+        """What the core sees of it: the parameters that all share. A workload's own go to the workload."""
+
+else:
+    # A model's fields come in the order of its bases, the last one's first.
+    Configuration = type(_Checked)(
+        "Configuration",
+        (*reversed(list(dict.fromkeys(one.parameters for one in WORKLOADS.values()))), _Checked),
+        {
+            "__module__": __name__,
+            "__doc__": "The complete parameters of one experiment, without its repetition.",
+            "__annotations__": {"workload": Literal[tuple(WORKLOADS)]},
+            "__hash__": _Checked.__hash__,
+            "workload": Field("word_count", description=Common.model_fields["workload"].description),
+        },
+    )
+
+
+def _place_fault(values: dict[str, Any]) -> None:
+    """Writes out when the one fault of the short form comes; a control has none."""
+    if values.get("fault", "executor") == "none":
+        if values.get("fault_at_s") is not None:
+            raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
+        values["fault_action"] = "kill"  # one control, whatever the faults beside it do
+    elif values.get("fault_at_s") is None:
+        try:
+            warmup = float(values.get("warmup_s", 20.0))
+            interval = float(values.get("checkpoint_interval_s", 2.0))
+        except (TypeError, ValueError):
+            return  # the field's own check names the key
+        values["fault_at_s"] = warmup + baseline_bins(interval) * interval + BASELINE_MARGIN_S
 
 
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:

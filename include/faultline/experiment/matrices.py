@@ -15,8 +15,8 @@ from typing import Any
 from faultline.base.errors import ConfigError
 from faultline.experiment.config import Configuration, suggest
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
-from faultline.experiment.workloads.topology import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
-from faultline.experiment.workloads.topology import DEFAULTS as TOPOLOGY_DEFAULTS
+from faultline.experiment.workloads.topology_rules import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
+from faultline.experiment.workloads.topology_rules import DEFAULTS as TOPOLOGY_DEFAULTS
 
 # Of a cell, till it is given up; a form may say otherwise.
 MOST_MEASUREMENTS = 3

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 
 from faultline.experiment.config import Configuration
-from faultline.experiment.workloads.topology import Rules
+from faultline.experiment.workloads.topology_rules import Rules
 
 # Between which words of the document each model's table stands.
 TABLES: dict[str, type[BaseModel]] = {"parameters": Configuration, "topology": Rules}

@@ -312,8 +312,6 @@ class HarvestOperator(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.base.processes import end_processes, processes_with_token
         from faultline.experiment.plan import configuration_of
-        from faultline.experiment.workloads.base import is_paced
-        from faultline.experiment.workloads.jobs import JOBS
         from faultline.runner.collect import gather, is_large
         from faultline.runner.steps import scheduled_records
         from faultline.runner.teardown import note_failure
@@ -322,12 +320,12 @@ class HarvestOperator(LocalSparkJob):
         try:
             configuration = gather(attempt, load_settings())
             config = configuration_of(attempt)
-            if not is_paced(config):
+            if not config.paced:
                 from faultline.analysis.unpaced import harvest as harvest_batches
 
                 harvest_batches(configuration)
                 return
-            if JOBS[config.workload].program is None:
+            if config.kind.program is None:
                 from faultline.engines.known_truth.harvest import harvest
 
                 harvest(configuration)

@@ -8,15 +8,30 @@ from airflow.sdk import Param
 
 from faultline.experiment.config import Configuration
 from faultline.experiment.reference import limits
+from faultline.experiment.workloads.base import Workload
+from faultline.experiment.workloads.registry import WORKLOADS
+
+
+def own_sections() -> list[str]:
+    """The sections of parameters that only some workloads have, but for the first one of the form."""
+    return list(dict.fromkeys(one.section for one in WORKLOADS.values() if one.section != Workload.section))
+
+
+def own_section(section: str) -> tuple[str, ...]:
+    """The parameters of the workloads that stand in `section`, each where it comes first."""
+    first: dict[str, str] = {}
+    for one in WORKLOADS.values():
+        for name in one.parameters.model_fields:
+            first.setdefault(name, one.section)
+    return tuple(name for name, where in first.items() if where == section)
+
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
-        "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", "iterations", "truth",
+        "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", *own_section("Workload"),
     ),
     "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
-    "Stock queries": ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users"),
-    "Nexmark": ("query", "source", "events", "batch_events", "preload_events"),
-    "Dynamic topology": ("mechanisms", "parallelism", "topology"),
+    **{name: own_section(name) for name in own_sections()},
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),

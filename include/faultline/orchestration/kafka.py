@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
 from faultline.base.errors import InfrastructureError
-from faultline.experiment.workloads.topology import chain_topics
+from faultline.experiment.plan import configuration_of, topic_partitions
 
 if TYPE_CHECKING:
-    from faultline.experiment.plan import configuration_of
-from faultline.base.attempt import Attempt
+    from faultline.base.attempt import Attempt
 
 # The client itself gives up in time, and says why.
 TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
@@ -28,9 +27,9 @@ def create_topics(attempt: Attempt) -> None:
     config = configuration_of(attempt)
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
-    own = chain_topics(config) if config.workload == "topology" else {}
+    partitions = topic_partitions(config)
     topics = [
-        NewTopic(name, num_partitions=own.get(role, config.partitions), replication_factor=1, config=settings)
+        NewTopic(name, num_partitions=partitions[role], replication_factor=1, config=settings)
         for role, name in attempt.read()["topics"].items()
     ]
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def workload_command(attempt: Attempt, settings: Settings) -> list[str]:
-    """What the workload supervisor runs: spark-submit, but for the one workload that is no Spark program."""
+    """What the workload supervisor runs: spark-submit, or the engine of a workload that is no Spark program."""
     from faultline.base.processes import run_token
     from faultline.engines.spark.programs import workload_configuration
     from faultline.experiment.plan import configuration_of
 
-    if configuration_of(attempt).workload == "known_truth":
+    if configuration_of(attempt).kind.program is None:
         program = [sys.executable, "-P", "-m", "faultline.engines.known_truth"]
         return [*program, "--config", str(workload_configuration(attempt)), run_token(attempt.id)]
     return submit_command(attempt, settings)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from faultline.experiment.workloads.registry import workload_of
 from faultline.records.record import Record, RecoveryPart
 
 NONE = "—"
@@ -108,3 +109,12 @@ def _sortable(value: Any) -> tuple[bool, float, str]:
 def natural(text: str) -> str:
     """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
     return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
+
+
+def title_of(config: Mapping[str, Any]) -> str:
+    """One experiment in a few words: `state 1 MB, interval 2 s, executor kill`, or `query q5, control`."""
+    title = workload_of(config).title(config)
+    if title is None:
+        state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
+        title = f"state {state} MB, interval {interval} s"
+    return f"{title}, {fault_of(config)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.experiment.workloads.base import TRAITS, offered_rate
+from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, seconds, share, signed
 from faultline.records.record import Record, RecoveryPart
@@ -77,8 +77,7 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
 
 def _counts(record: Record) -> str:
     """What the throughput of the record's workload is of."""
-    traits = TRAITS.get(str(record.config.get("workload")))
-    return "records" if traits is None else traits.counts
+    return workload_of(record.config).counts
 
 
 def _caption(has_fault: bool) -> str:

@@ -18,9 +18,8 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
-from faultline.experiment.canonical import own_defaults
 from faultline.experiment.config import Configuration
-from faultline.experiment.workloads.base import has_schedule
+from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.find import find_record
 from faultline.records.format import (
     CONTROL,
@@ -127,7 +126,7 @@ def again(record: Record) -> str:
     """The command that runs the same experiment again: what differs from the workload's defaults, for a shell."""
     config = record.config
     defaults = {name: field.default for name, field in Configuration.model_fields.items()}
-    defaults |= own_defaults(config.get("workload"), config.get("source"))
+    defaults |= workload_of(config).defaults(config)
     planned = config.get("fault_plan") is not None
     changed = []
     for name, value in config.items():
@@ -175,14 +174,14 @@ def _configuration(config: Mapping[str, Any]) -> str:
     def value(name: str) -> str:
         return plain(config.get(name, "?"))
 
-    stages = [value(key) for key in ("parallelism", "mechanisms") if config.get("workload") == "topology"]
+    kind = workload_of(config)
     workload, *load = load_of(config)
-    counted = [f"state {value('state_mb')} MB"] if config.get("workload") != "nexmark" else []
+    counted = [f"state {value('state_mb')} MB"] if kind.title(config) is None else []
     interval = [f"interval {value('checkpoint_interval_s')} s"] if has_schedule(config) else []
     return " · ".join(
         [
             workload,
-            *stages,
+            *kind.details(config),
             *load,
             *counted,
             *interval,

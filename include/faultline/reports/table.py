@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from faultline.experiment.workloads.base import TRAITS, Traits, has_schedule
+from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import (
     CONTROL,
     FAULT_KEYS,
@@ -31,11 +31,10 @@ from faultline.records.format import (
     milliseconds,
     plain,
     seconds,
+    title_of,
 )
 from faultline.records.record import Record
 
-# A workload that this version does not know may have a preloaded state.
-_UNKNOWN = Traits(words=True)
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
 
@@ -98,20 +97,16 @@ _LEGEND = (
 
 def load_of(config: Mapping[str, Any]) -> list[str]:
     """A workload and what it was offered, in parts: `nexmark`, `query q5`, `as fast as it can`."""
-    named = [f"query {plain(config.get('query', '?'))}"] if config.get("workload") == "nexmark" else []
+    title = workload_of(config).title(config)
     rate = config.get("rate", "?")
     offered = f"{rate:,.10g}" if isinstance(rate, int | float) else plain(rate)
     offered = f"{offered} records/s" if has_schedule(config) else "as fast as it can"
-    return [str(config.get("workload", "?")), *named, offered]
+    return [str(config.get("workload", "?")), *([title] if title else []), offered]
 
 
 def name_of(record: Record) -> str:
     """One experiment in a few words."""
-    config = record.config
-    if config.get("workload") == "nexmark":
-        return f"query {plain(config.get('query', '?'))}, {fault_of(config)}"
-    state, interval = plain(config.get("state_mb", "?")), plain(config.get("checkpoint_interval_s", "?"))
-    return f"state {state} MB, interval {interval} s, {fault_of(config)}"
+    return title_of(record.config)
 
 
 def ordered(records: Sequence[Record]) -> list[Record]:
@@ -144,16 +139,16 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     rows = []
     for number, record in enumerate(ordered(records), start=1):
         metrics, config = record.metrics, record.config
-        traits = TRAITS.get(str(config.get("workload")), _UNKNOWN)
+        kind = workload_of(config)
         # Where records keep a schedule and the engine keeps up, what it handled is what was offered.
-        tells = traits.counts != "records" or not has_schedule(config) or metrics.sustained is False
+        tells = kind.counts != "records" or not has_schedule(config) or metrics.sustained is False
         varies = [f"{name} {plain(config.get(name))}" for name in others]
         varies += [f"build {record.build}"] if builds else []
         rows.append(
             {
                 "number": str(number),
-                "query": plain(config.get("query", NONE)) if config.get("workload") == "nexmark" else NONE,
-                "state_mb": plain(config.get("state_mb", NONE)) if traits.words else NONE,
+                "query": plain(config.get("query", NONE)) if "query" in kind.parameters.model_fields else NONE,
+                "state_mb": plain(config.get("state_mb", NONE)) if kind.can("preloaded_state") else NONE,
                 # As fast as it can, a batch follows the one before it.
                 "interval_s": plain(config.get("checkpoint_interval_s", NONE)) if has_schedule(config) else NONE,
                 "fault": fault_of(config),

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.engines.spark import checkpoint
-from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
-from faultline.experiment.workloads.jobs import JOBS
-from generators.stock import LATE_MS
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
@@ -28,7 +24,9 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     """
     description = attempt.read()
     config = configuration_of(attempt)
-    batches = checkpoint.batches_document(attempt.checkpoint, attempt.lineages, method=latency_method(config))
+    batches = checkpoint.batches_document(
+        attempt.checkpoint, attempt.lineages, method=config.kind.latency_method_of(config.own)
+    )
     if not batches["batches"]:
         raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
     write_json(attempt.folder / "batches.json", batches)
@@ -44,31 +42,15 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "output_topic": description["topics"]["output"],
             "batches": str(attempt.folder / "batches.json"),
             "target": str(attempt.harvest),
-            **tuples(config),
+            **config.kind.tuples(config.own),
         },
     )
     return configuration
 
 
-def latency_method(config: Configuration) -> str:
-    """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
-    return "rank" if (config.truth or {}).get("style") == "record" else JOBS[config.workload].method
-
-
 def is_large(records: float) -> bool:
     """Whether a harvest of so many records is to have Spark's optimisations."""
     return records > LARGE_RECORDS
-
-
-def tuples(config: Configuration) -> dict[str, Any]:
-    """What the harvest takes for a tuple, and what it must know of the workload for that."""
-    job = JOBS[config.workload]
-    if config.workload == "nexmark":
-        return {"tuples": job.tuples, "query": config.query}
-    if not job.event_time:
-        return {"tuples": job.tuples}
-    times = {"window_s": config.window_s, "slide_s": config.slide_s}
-    return {"tuples": job.tuples, **times, "late_ms": LATE_MS}
 
 
 def application_ids(attempt: Attempt) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import sys
 from pathlib import Path
@@ -14,11 +13,11 @@ from faultline.base.journal import read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.base.settings import HOST, Settings, port_is_free
 from faultline.base.waiting import wait_until
-from faultline.experiment.config import MAX_RESTARTS
-from faultline.experiment.workloads.topology import memcached_program
+from faultline.experiment.common import MAX_RESTARTS
+from faultline.experiment.workloads.base import Daemon
 
 PROXY_START_S = 10.0
-MEMCACHED_START_S = 10.0
+DAEMON_START_S = 10.0
 
 
 def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
@@ -40,28 +39,15 @@ def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
     return entry
 
 
-def start_memcached(attempt: Attempt, settings: Settings) -> Entry:
-    """Starts a Memcached of the attempt's own, on loopback, for a delayed queue that lies there."""
-    port = str(attempt.read()["memcached_port"])
-    # -u counts only for root, who is refused without it.
-    command = [
-        memcached_program() or "memcached",
-        "-l",
-        HOST,
-        "-p",
-        port,
-        "-U",
-        "0",
-        "-m",
-        "256",
-        "-u",
-        getpass.getuser(),
-    ]
-    entry = spawn(attempt, settings, "memcached", command, stdout=attempt.logs / "memcached.out")
+def start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:
+    """Starts a process of the attempt's own, on loopback, and waits until it listens."""
+    port = int(attempt.read()["daemon_ports"][daemon.role])
+    command = [part.format(host=HOST, port=port) for part in daemon.command]
+    entry = spawn(attempt, settings, daemon.role, command, stdout=attempt.logs / f"{daemon.role}.out")
     wait_until(
-        lambda: not port_is_free(int(port)),
-        timeout_s=MEMCACHED_START_S,
-        what="memcached: listening",
+        lambda: not port_is_free(port),
+        timeout_s=DAEMON_START_S,
+        what=f"{daemon.role}: listening",
         alive=lambda: death(attempt, entry),
     )
     return entry

@@ -16,7 +16,8 @@ import psutil
 from faultline.base.settings import Settings
 from faultline.cluster.java import find_java
 from faultline.cluster.versions import versions
-from faultline.engines.spark.settings import NEXMARK_SETTINGS, configured_settings, engine_settings
+from faultline.engines.spark.settings import configured_settings, engine_settings
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.config import Configuration
 
 # Programs in spark_jobs/ that are no part of a workload.

@@ -17,9 +17,7 @@ from faultline.cluster.services import kafka_ready, master_state, worker_memory_
 from faultline.cluster.steal_time import await_quiet, longest_wait_s
 from faultline.engines.spark.settings import free_port
 from faultline.experiment.config import Configuration
-from faultline.experiment.sources import source
-from faultline.experiment.workloads import topology
-from faultline.experiment.workloads.nexmark import query_file
+from faultline.experiment.plan import topic_partitions
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
 
@@ -97,8 +95,8 @@ def prepare(
                 "workload_bootstrap": settings.kafka_proxy if through_proxy else settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
-            "topics": {role: f"faultline-{attempt.id}-{role}" for role in _roles(order.config)},
-            **({"memcached_port": free_port()} if topology.needs_memcached(order.config) else {}),
+            "topics": {role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
+            "daemon_ports": {one.role: free_port() for one in order.config.kind.daemons(order.config.own)},
             "spark": {
                 "master": settings.spark_master_url,
                 "ui": f"http://127.0.0.1:{ui_port}",
@@ -109,11 +107,6 @@ def prepare(
         },
     )
     return attempt
-
-
-def _roles(config: Configuration) -> tuple[str, ...]:
-    """What the attempt has topics for."""
-    return ("input", "output", *(topology.chain_topics(config) if config.workload == "topology" else ["warmup"]))
 
 
 def _victim_services(settings: Settings) -> dict[str, Any]:
@@ -153,8 +146,7 @@ def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: too large executors, a source or a store that is not there."""
     check_capacity(config)
     check_source(config)
-    if config.workload == "topology":
-        topology.check_services(config)
+    config.kind.check_here(config.own, config)
 
 
 def check_capacity(config: Configuration) -> None:
@@ -169,14 +161,12 @@ def check_capacity(config: Configuration) -> None:
 
 
 def check_source(config: Configuration) -> None:
-    """Refuses a corpus, a price file or a query that cannot be used, naming file and line."""
+    """Refuses a corpus or a price file that cannot be used, naming file and line."""
     from generators.errors import InputError
     from generators.prices import closes_of
     from generators.text import TextLines
 
-    if config.workload == "nexmark" and not query_file(config.query):
-        raise ConfigError(f"query: {config.query} has no file in spark_jobs/nexmark/queries; restore it")
-    named = source(config)
+    named = config.input_source()
     try:
         if "corpus" in named:
             TextLines.load(named["corpus"], 1, 0, 0)

@@ -13,8 +13,7 @@ from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
-from faultline.experiment.workloads.base import is_paced
-from faultline.experiment.workloads.nexmark import TYPICAL_RPS
+from faultline.records.format import title_of
 
 # Budget of one experiment without its warm-up and measured window: start 50, drain 5, harvest and judge 25.
 FIXED_BUDGET_S = 80.0
@@ -47,10 +46,7 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
 
 def describe(config: Configuration) -> str:
     """One experiment in a few words."""
-    fault = "control" if config.fault == "none" else f"{config.fault} {config.fault_action}"
-    if config.workload == "nexmark":
-        return f"query {config.query}, {'no fault' if config.fault == 'none' else fault}"
-    return f"state {config.state_mb:g} MB, interval {config.checkpoint_interval_s:g} s, {fault}"
+    return title_of(config.model_dump(mode="json"))
 
 
 def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
@@ -63,15 +59,16 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", 3.0)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "Spark reads both topics" if is_paced(config) else "reads the batches", 20.0)
+        return Phase("harvesting", "Spark reads both topics" if config.paced else "reads the batches", 20.0)
     gate = _last(attempt.conductor_journal, "gate")
     if gate is None:
-        filling_s = config.preload_events / TYPICAL_RPS
+        filling = config.kind.filling(config.own, config)
+        filling_s = 0.0 if filling is None else filling.typical_s
         return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
     left = max(0.0, window_s - elapsed) + 35.0
     began = int(gate["t0_wall_ns"])
-    seen = _recorded(attempt.recorder_journal, now, began) if is_paced(config) else _committed(attempt, began)
+    seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
     if elapsed > window_s:
         return Phase("draining", seen, 30.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
@@ -115,8 +112,9 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     if "conductor" in roles:
         return "the conductor opens the gate"
-    if "supervisor" in roles and config.preload_events:
-        return f"fills its state, {_committed(attempt, 0)} of {config.preload_events:,}"
+    filling = config.kind.filling(config.own, config)
+    if "supervisor" in roles and filling is not None and filling.events:
+        return f"fills its state, {_committed(attempt, 0)} of {filling.events:,}"
     if "supervisor" in roles:
         return "waits until Spark has committed its first batches"
     if "generator" in roles:

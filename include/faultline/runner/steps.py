@@ -20,13 +20,10 @@ from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.settings import spark_environment
-from faultline.experiment.config import MAX_RESTARTS, Configuration
+from faultline.experiment.common import MAX_RESTARTS
+from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
-from faultline.experiment.sources import primer_lines, source
-from faultline.experiment.workloads.base import is_paced
-from faultline.experiment.workloads.jobs import JOBS
-from faultline.experiment.workloads.nexmark import AWAITING_TIME, batch_events, preload_batches
-from faultline.experiment.workloads.topology import needs_memcached
+from faultline.experiment.workloads.base import Filling
 from faultline.runner.daemons import (
     death,
     folder_of,
@@ -34,7 +31,7 @@ from faultline.runner.daemons import (
     newest,
     seen,
     spawn,
-    start_memcached,
+    start_daemon,
     start_proxy,
     workload_trouble,
 )
@@ -42,15 +39,11 @@ from faultline.runner.teardown import heal_leftovers
 
 RECORDER_START_S = 15.0
 PRIMER_TIMEOUT_S = 300.0
-# Events per second of a query of Nexmark that keeps all it sees, on two slow cores.
-SLOWEST_QUERY_RPS = 10_000
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
 STOP_S = 60.0
-# A topology ends a replacement in work, lets its store catch up, and writes what waits.
-CHAIN_STOP_S = 300.0
 # The longest batch of a query that runs as fast as it can.
 LAST_BATCH_S = 120.0
 
@@ -84,11 +77,11 @@ def generator_specification(attempt: Attempt) -> dict[str, Any]:
         "rate": config.rate,
         "rate_curve": config.rate_curve,
         "seconds": config.warmup_s + config.duration_s,
-        **source(config, description["repetition"]),
+        **config.input_source(description["repetition"]),
         "skew_curve": config.skew_curve,
         "state_mb": config.state_mb,
         "state_touch": config.state_touch,
-        "primer_lines": primer_lines(config),
+        "primer_lines": config.kind.primer_lines(config.own),
         "seed": config.seed,
         "repetition": description["repetition"],
     }
@@ -106,7 +99,7 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
 
     None when the engine makes the events itself.
     """
-    if not is_paced(configuration_of(attempt)):
+    if not configuration_of(attempt).paced:
         return None
     specification = attempt.folder / "generator_config.json"
     write_json(specification, generator_specification(attempt))
@@ -130,8 +123,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     attempt.scratch.mkdir(exist_ok=True)
     if any(planned.fault.on_connection for planned in config.planned_faults()):
         start_proxy(attempt, settings)
-    if needs_memcached(config):
-        start_memcached(attempt, settings)
+    for daemon in config.kind.daemons(config.own):
+        start_daemon(attempt, settings, daemon)
     write_json(
         attempt.folder / "workload.json",
         {
@@ -142,20 +135,9 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
             "throw_away": config.commit_mode == "none",
         },
     )
-    if not is_paced(config):
-        entry = _start_supervisor(attempt, settings)
-        filled = {"0": preload_batches(config) * batch_events(config) + 1}
-        runs = 2 if config.preload_events else 1
-        what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
-        limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
-
-        def filled_and_begun() -> bool:
-            return _batches_with(attempt, filled) >= 1 and _in_run(attempt, runs)
-
-        _await_commit(attempt, entry, what, filled_and_begun, limit_s)
-        return entry
-    # Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
-    batches = 2 if JOBS[config.workload].event_time else 1
+    if filling := config.kind.filling(config.own, config):
+        return _fill(attempt, settings, filling)
+    batches = config.kind.primed_batches(config.own)
     primed = wait_until(
         lambda: seen(attempt.generator_journal, event="primed"),
         timeout_s=PRIMER_TIMEOUT_S,
@@ -164,6 +146,17 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     )
     entry = _start_supervisor(attempt, settings)
     _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
+    return entry
+
+
+def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
+    """Starts a workload without a generator, and waits for what fills its state."""
+    entry = _start_supervisor(attempt, settings)
+
+    def filled_and_begun() -> bool:
+        return _batches_with(attempt, dict(filling.offsets)) >= 1 and _in_run(attempt, filling.runs)
+
+    _await_commit(attempt, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
     return entry
 
 
@@ -244,7 +237,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     config = configuration_of(attempt)
     problems: list[str] = []
     window_s = config.warmup_s + config.duration_s
-    paced = is_paced(config)
+    paced = config.paced
     scheduled = [("conductor", attempt.conductor_journal)]
     scheduled += [("generator", attempt.generator_journal)] if paced else []
     for role, journal in scheduled:
@@ -263,7 +256,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
     drained = _drain(attempt, config, problems) if paced else _await_last_batch(attempt, problems)
     attempt.stop_file.touch()
-    _await_exit(attempt, "supervisor", problems, CHAIN_STOP_S if config.workload == "topology" else STOP_S)
+    _await_exit(attempt, "supervisor", problems, config.kind.stop_s)
     _stop_recorder(attempt, problems)
     outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
     write_json(attempt.folder / "end.json", outcome)
@@ -276,8 +269,7 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
     if not done:
         problems.append("drain: the generator left no end offsets to drain to")
         return False
-    # What comes last closes windows, and the batch that has taken it in shows the next one where time stands.
-    batches = 2 if config.workload == "nexmark" and config.query in AWAITING_TIME else 1
+    batches = config.kind.drained_batches(config.own)
     return _committed(
         attempt,
         "drain: the end offsets",

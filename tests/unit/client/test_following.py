@@ -179,7 +179,7 @@ def test_events_from_the_engine_are_counted_by_their_numbers(tmp_path: Path, mon
     ]
     (folder / "listener.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkeypatch.setattr("faultline.runner.progress.time.time_ns", lambda: gate + 2 * 10**9)
-    assert "(query q8, no fault): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
+    assert "(query q8, control): warm-up, T0 + 2 s; 1,000 events done" in sweep.told()[0]
 
 
 def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:

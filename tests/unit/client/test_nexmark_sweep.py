@@ -16,7 +16,7 @@ from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, s
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.workloads.nexmark import DENSE_RATE, QUERIES
+from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
 from faultline.records.record import Record
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from faultline.base.errors import InfrastructureError
 from faultline.comparison.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
-from faultline.experiment.canonical import MAX_RATE
 from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.workloads.base import MAX_RATE
 from faultline.records.record import CpuBesides, Record
 from tests.unit.sample_records import sample
 

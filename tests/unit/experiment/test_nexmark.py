@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.config import Configuration, Query, parse_configuration
-from faultline.experiment.workloads.nexmark import BATCH_EVENTS, QUERIES, batch_events, pieces, query_file, rules
-from faultline.runner.prepare import check_source
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.workloads.nexmark import query_file
+from faultline.experiment.workloads.nexmark_events import BATCH_EVENTS, QUERIES, Query, batch_events, pieces
 
 
 def nexmark(**values: Any) -> Configuration:
@@ -53,9 +53,10 @@ def test_bad_input_is_refused_by_name(values: dict[str, Any], said: str) -> None
 
 
 def test_a_query_without_a_file_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faultline.runner.prepare.query_file", lambda name: False)
+    monkeypatch.setattr("faultline.experiment.workloads.nexmark.query_file", lambda name: False)
     with pytest.raises(ConfigError, match="query: q3 has no file in spark_jobs/nexmark/queries; restore it"):
-        check_source(nexmark(query="q3"))
+        config = nexmark(query="q3")
+        config.kind.check_here(config.own, config)
 
 
 def test_the_suites_own_events_are_no_choice() -> None:
@@ -65,15 +66,15 @@ def test_the_suites_own_events_are_no_choice() -> None:
 
 
 def test_the_program_is_told_of_events_in_their_smallest_proportions() -> None:
-    told = rules(nexmark(events={"shares": [10, 30, 60], "active": [500, 50]}, disorder=0.2, seed=3), repetition=2)
+    told = nexmark(events={"shares": [10, 30, 60], "active": [500, 50]}, disorder=0.2, seed=3).input_source(2)["rules"]
     assert told["proportions"] == [1, 3, 6] and (told["active_people"], told["in_flight"]) == (500, 50)
     assert told["sizes"] == [200, 500, 100] and told["disorder"] == 0.2
-    assert told["seed"] != rules(nexmark(seed=3), repetition=1)["seed"]
+    assert told["seed"] != nexmark(seed=3).input_source(1)["rules"]["seed"]
 
 
 def test_a_batch_is_as_large_as_asked_for_or_as_suits_the_query() -> None:
-    assert batch_events(nexmark()) == BATCH_EVENTS > batch_events(nexmark(query="q20"))
-    assert batch_events(nexmark(query="q20", batch_events=2000)) == 2000
+    assert batch_events(nexmark().own) == BATCH_EVENTS > batch_events(nexmark(query="q20").own)
+    assert batch_events(nexmark(query="q20", batch_events=2000).own) == 2000
 
 
 @given(at_s=st.floats(1, 50), to=st.floats(1, 1000))

@@ -15,8 +15,8 @@ from faultline.base.errors import ConfigError
 from faultline.client.run_one import describe_faults
 from faultline.engines.spark.settings import configured_settings
 from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.workloads import topology
-from faultline.experiment.workloads.topology import ALL, MECHANISMS, NONE, chain_topics, mechanisms_of, rules_of
+from faultline.experiment.workloads import topology_services
+from faultline.experiment.workloads.topology_rules import ALL, MECHANISMS, NONE, mechanisms_of, rules_of
 
 
 def configuration(**values: Any) -> Configuration:
@@ -26,15 +26,15 @@ def configuration(**values: Any) -> Configuration:
 @given(st.lists(st.sampled_from(MECHANISMS), min_size=1, unique=True))
 def test_mechanisms_are_the_same_in_any_order(names: list[str]) -> None:
     first, second = (configuration(parallelism="1-1-1-1", mechanisms="+".join(order)) for order in (names, names[::-1]))
-    assert first == second and mechanisms_of(first) == set(names)
+    assert first == second and mechanisms_of(first.own) == set(names)
     assert (first.mechanisms == ALL) == (len(names) == len(MECHANISMS))
 
 
 def test_all_are_those_that_the_chain_has_a_stage_for() -> None:
     three, four = configuration(mechanisms=ALL), configuration(mechanisms=ALL, parallelism="1-2-4-1")
-    assert mechanisms_of(three) == set(MECHANISMS) - {"delayed_persistence"}
-    assert mechanisms_of(four) == set(MECHANISMS)
-    assert mechanisms_of(configuration(mechanisms=NONE)) == set()
+    assert mechanisms_of(three.own) == set(MECHANISMS) - {"delayed_persistence"}
+    assert mechanisms_of(four.own) == set(MECHANISMS)
+    assert mechanisms_of(configuration(mechanisms=NONE).own) == set()
     spelled_out = "back_pressure+replay+replacement"
     assert configuration(mechanisms=spelled_out) == three
 
@@ -77,25 +77,26 @@ def test_rules_at_their_defaults_are_none_at_all() -> None:
     assert configuration(topology={"divisor": 2, "windows": 5}).topology is None
     config = configuration(topology='{"divisor": 3}')
     assert config.topology == {"divisor": 3.0}
-    assert rules_of(config).divisor == 3 and rules_of(config).windows == 5
+    assert rules_of(config.own).divisor == 3 and rules_of(config.own).windows == 5
 
 
 def test_each_link_has_a_partition_for_every_group_of_keys() -> None:
     config = configuration(parallelism="1-2-4-1", mechanisms="replay")
-    topics = chain_topics(config)
+    topics = config.kind.topics(config.own, config)
     assert topics == {
         "source": 8, "split": 8, "count": 8, "space-a": 2, "space-b": 2, "set-aside": 1, "control": 1
     }  # fmt: skip
-    assert "space-a" not in chain_topics(configuration())
+    plain = configuration()
+    assert "space-a" not in plain.kind.topics(plain.own, plain)
 
 
 def told(tmp_path: Path, **values: Any) -> dict[str, Any]:
     config = configuration(**values)
     attempt = Attempt(tmp_path / "20261122T000000Z-abcdef")
     attempt.folder.mkdir()
-    topics = {role: f"t-{role}" for role in chain_topics(config)}
-    write_json(attempt.folder / "attempt.json", {"topics": topics, "memcached_port": 11311})
-    program = topology.program_configuration(attempt, config)
+    topics = {role: f"t-{role}" for role in config.kind.topics(config.own, config)}
+    write_json(attempt.folder / "attempt.json", {"topics": topics, "daemon_ports": {"memcached": 11311}})
+    program = config.kind.program_configuration(attempt, config.own, config)
     return dict(json.loads(json.dumps(program)))
 
 
@@ -140,25 +141,28 @@ def test_replacement_alone_counts_what_waited_too_long(tmp_path: Path) -> None:
 
 def test_a_store_or_queue_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     database = configuration(parallelism="1-1-1-1", topology={"store": "postgresql"})
-    monkeypatch.delenv(topology.DATABASE, raising=False)
-    with pytest.raises(ConfigError, match=f"topology.store: postgresql needs {topology.DATABASE}=postgresql://"):
-        topology.check_services(database)
-    monkeypatch.setenv(topology.DATABASE, "postgresql://nobody:x@127.0.0.1:1/none")
-    with pytest.raises(ConfigError, match=f"{topology.DATABASE}: the database does not answer"):
-        topology.check_services(database)
+    monkeypatch.delenv(topology_services.DATABASE, raising=False)
+    with pytest.raises(
+        ConfigError, match=f"topology.store: postgresql needs {topology_services.DATABASE}=postgresql://"
+    ):
+        database.kind.check_here(database.own, database)
+    monkeypatch.setenv(topology_services.DATABASE, "postgresql://nobody:x@127.0.0.1:1/none")
+    with pytest.raises(ConfigError, match=f"{topology_services.DATABASE}: the database does not answer"):
+        database.kind.check_here(database.own, database)
     queue = configuration(parallelism="1-1-1-1", mechanisms="delayed_persistence", topology={"queue": "memcached"})
-    monkeypatch.setenv(topology.MEMCACHED, "127.0.0.1:1")
+    monkeypatch.setenv(topology_services.MEMCACHED, "127.0.0.1:1")
     with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
-        topology.check_services(queue)
+        queue.kind.check_here(queue.own, queue)
     words = ["parallelism=1-1-1-1", "mechanisms=delayed_persistence", 'topology={"queue": "memcached"}']
     with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 127.0.0.1:1 does not answer"):
         describe_faults("topology", words)  # nor does a dry run pass it
-    monkeypatch.setenv(topology.MEMCACHED, "somewhere")
+    monkeypatch.setenv(topology_services.MEMCACHED, "somewhere")
     with pytest.raises(ConfigError, match="FAULTLINE_MEMCACHED: 'somewhere' is no address; give HOST:PORT"):
-        topology.check_services(queue)
-    monkeypatch.delenv(topology.MEMCACHED)
-    monkeypatch.setattr(topology, "memcached_program", lambda: None)
+        queue.kind.check_here(queue.own, queue)
+    monkeypatch.delenv(topology_services.MEMCACHED)
+    monkeypatch.setattr(topology_services, "memcached_program", lambda: None)
     with pytest.raises(ConfigError, match="topology.queue: memcached is not installed; install the Debian package"):
-        topology.check_services(queue)
+        queue.kind.check_here(queue.own, queue)
     # Without the mechanism the queue is nobody's, and its address is not asked for.
-    topology.check_services(configuration(parallelism="1-1-1-1", topology={"queue": "memcached"}))
+    idle = configuration(parallelism="1-1-1-1", topology={"queue": "memcached"})
+    idle.kind.check_here(idle.own, idle)

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.workloads.nexmark import rules
 from generators.errors import InputError
 from generators.nexmark import CLOSING_MS, NexmarkEvents, rules_of, xxhash64
 from generators.spec import GeneratorSpec
 from generators.stream import make_nexmark, make_source
 
-RULES = rules(parse_configuration({"workload": "nexmark", "source": "kafka"}), 0)
+RULES = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
 
 
 def spec(**values: Any) -> GeneratorSpec:

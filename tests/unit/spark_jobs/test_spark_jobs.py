@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from faultline.base.settings import ROOT
 from faultline.engines.spark.settings import configured_settings
-from faultline.experiment.config import Configuration, Workload, parse_configuration
-from faultline.experiment.sources import PRIMER_TERMS, WARM_UP_BATCHES, primer_lines, primer_records, source
-from faultline.experiment.workloads.jobs import JOBS
-from faultline.runner.collect import latency_method, tuples
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.workloads.base import WARM_UP_BATCHES
+from faultline.experiment.workloads.pi import PRIMER_TERMS
+from faultline.experiment.workloads.registry import WORKLOADS
 from generators.spec import GeneratorSpec
 
 ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
@@ -21,24 +21,38 @@ def configuration(**values: Any) -> Configuration:
     return parse_configuration({"fault": "none", **values})
 
 
-@pytest.mark.parametrize("workload", get_args(Workload))
+def primer_lines(config: Configuration) -> int:
+    return config.kind.primer_lines(config.own)
+
+
+def tuples(config: Configuration) -> dict[str, Any]:
+    return config.kind.tuples(config.own)
+
+
+def latency_method(config: Configuration) -> str:
+    return config.kind.latency_method_of(config.own)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_workload_has_a_job_whose_program_exists(workload: str) -> None:
-    program = JOBS[workload].program
+    program = WORKLOADS[workload].program
     assert program is None or (ROOT / "spark_jobs" / f"{program}.py").is_file()
 
 
-@pytest.mark.parametrize("workload", sorted(set(get_args(Workload)) - {"known_truth"}))
+@pytest.mark.parametrize("workload", sorted(WORKLOADS.keys() - {"known_truth"}))
 def test_the_generator_understands_the_source_of_every_workload(workload: str) -> None:
     config = configuration(workload=workload)
     given = {"rate": config.rate, "seconds": 10, "rate_curve": config.rate_curve, "skew_curve": config.skew_curve}
-    spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, state_mb=config.state_mb, **given, **source(config))
-    assert spec.source == source(config)["source"]
-    assert tuple(source(config).get("streams", ())) == JOBS[workload].streams
+    spec = GeneratorSpec(
+        bootstrap="x", topic="x", partitions=2, state_mb=config.state_mb, **given, **config.input_source()
+    )
+    assert spec.source == config.input_source()["source"]
+    assert bool(config.input_source().get("streams")) == config.kind.can("event_time")
 
 
 def test_stocks_are_traded_alike_unless_skew_is_asked_for() -> None:
-    assert source(configuration(workload="stock_group_by"))["skew"] == 0
-    assert source(configuration(workload="stock_join", skew=1.5))["skew"] == 1.5
+    assert configuration(workload="stock_group_by").input_source()["skew"] == 0
+    assert configuration(workload="stock_join", skew=1.5).input_source()["skew"] == 1.5
 
 
 def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
@@ -47,7 +61,7 @@ def test_the_primer_of_pi_is_bounded_by_its_work() -> None:
     long = configuration(workload="pi", iterations=100_000)
     assert primer_lines(long) * 100_000 == PRIMER_TERMS
     assert primer_lines(configuration(workload="pi", iterations=10_000_000)) == WARM_UP_BATCHES
-    assert primer_records(long) == long.partitions + primer_lines(long)
+    assert long.primer_records == long.partitions + primer_lines(long)
 
 
 def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:

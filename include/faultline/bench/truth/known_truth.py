@@ -29,7 +29,6 @@ from faultline.bench.truth.truth import Comparison, compare, planted
 from faultline.client.operations import bring_up
 from faultline.client.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.sources import primer_records
 from faultline.records.record import Record
 
 TABLES = ("records", "tuples", "counts")
@@ -110,7 +109,7 @@ def code_build(root: Path) -> str:
 
 def judge_scenario(scenario: Scenario, record: Record) -> list[Comparison]:
     """Every planted value of a scenario beside the measured one."""
-    truth = planted(scenario.script, scenario.run, primer=primer_records(scenario.configuration))
+    truth = planted(scenario.script, scenario.run, primer=scenario.configuration.primer_records)
     return compare(truth, record)
 
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from faultline.comparison.findings.measures import valid
-from faultline.experiment.workloads import nexmark
-from faultline.experiment.workloads.base import has_schedule
+from faultline.experiment.workloads.nexmark_events import DENSE_RATE, FIRST_RESULT_S
+from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.format import NONE
 from faultline.records.record import Record
 
@@ -30,7 +30,7 @@ class Kind(StrEnum):
         """By a record's configuration."""
         if config.get("preload_events"):
             return cls.FILLED
-        return cls.DENSE if config.get("rate") == nexmark.DENSE_RATE else cls.EMPTY
+        return cls.DENSE if config.get("rate") == DENSE_RATE else cls.EMPTY
 
 
 def per_core(records: Sequence[Record], *, kind: Kind = Kind.EMPTY, driver: bool = False) -> dict[str, list[float]]:
@@ -67,7 +67,7 @@ def silent(records: Sequence[Record], kind: Kind) -> list[str]:
     """
     found = []
     for query, configurations in _measured(records, kind).items():
-        first_s = nexmark.FIRST_RESULT_S.get(query)
+        first_s = FIRST_RESULT_S.get(query)
         there = [record for measured in configurations.values() for record in measured]
         # A curve moves event time otherwise than the rate says.
         if first_s is not None and all(

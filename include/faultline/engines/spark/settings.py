@@ -14,10 +14,8 @@ from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.settings import HOST, Settings
+from faultline.engines.spark.tuning import workload_tuning
 from faultline.experiment.config import Configuration
-from faultline.experiment.workloads import topology
-from faultline.experiment.workloads.base import is_paced
-from faultline.experiment.workloads.jobs import JOBS
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
@@ -29,18 +27,6 @@ LOCAL_MASTER = "local[2]"
 EXTRA_BATCHES = 200
 # A batch without any work takes longer: planning, and two files to sync.
 SHORTEST_BATCH_S = 0.1
-
-
-# Java compiles no method of more than 8,000 bytes of code, and making events would be one: above the limit Spark takes
-# smaller ones. Sessions of one partition of the input are merged before they are sent to where their state is, and what
-# goes to Python goes in pieces that are worth a call.
-NEXMARK_SETTINGS = {
-    "spark.sql.codegen.hugeMethodLimit": "8000",
-    "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    # Counting rows costs a look-up for each that is written, and no figure of Nexmark is a number of rows.
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-}
 
 
 def engine_settings() -> dict[str, str]:
@@ -58,7 +44,7 @@ def engine_settings() -> dict[str, str]:
 def configured_settings(config: Configuration) -> dict[str, str]:
     """Settings that follow from the configuration."""
     changelog = config.commit_mode == "aligned-changelog"
-    interval_s = config.checkpoint_interval_s if is_paced(config) else SHORTEST_BATCH_S
+    interval_s = config.checkpoint_interval_s if config.paced else SHORTEST_BATCH_S
     batches = math.ceil((config.warmup_s + config.duration_s) / interval_s)
     settings = {
         "spark.cores.max": str(config.executors * config.executor_cores),
@@ -71,16 +57,13 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     }
     if config.state_store == "memory":
         settings["spark.sql.streaming.stateStore.providerClass"] = MEMORY
-    if config.workload == "nexmark":
-        settings |= NEXMARK_SETTINGS
-    if config.workload == "topology":
-        settings |= topology.engine_settings(config)
+    settings |= workload_tuning(config)
     if changelog:
         # Batches without a schedule have no interval to count with: the maintenance's own makes the snapshots.
-        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s)) if is_paced(config) else 1
+        deltas = max(1, round(config.snapshot_interval_s / config.checkpoint_interval_s)) if config.paced else 1
         settings["spark.sql.streaming.stateStore.minDeltasForSnapshot"] = str(deltas)
         settings["spark.sql.streaming.stateStore.maintenanceInterval"] = f"{round(config.snapshot_interval_s * 1000)}ms"
-    if config.commit_mode == "unaligned" and JOBS[config.workload].stateful:
+    if config.commit_mode == "unaligned" and config.kind.can("stateful"):
         # Spark 4.2 lists no operator with state for real-time mode; it runs them, but their outputs wait for the batch.
         settings["spark.sql.streaming.realTimeMode.allowlistCheck"] = "false"
     return settings
@@ -164,7 +147,7 @@ def kafka_jars(settings: Settings) -> str:
 
 def workload_program(settings: Settings, config: Configuration) -> Path:
     """The Spark program of the configuration's workload, which must have one."""
-    name = JOBS[config.workload].program
+    name = config.kind.program
     assert name is not None, config.workload
     return program(settings, name)
 

@@ -1,169 +1,185 @@
-"""What each workload can have: which parameters are its own, and which processes it starts."""
+"""What a workload says of itself. Each stands in a file of its own beside this one, and is found there.
+
+A workload knows its own parameters and those that all share; it never sees the whole configuration, so that none
+can come to lean on another's.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
-from faultline.experiment.workloads.nexmark import PYTHON, require_nexmark
-from faultline.experiment.workloads.topology import require_topology
+from pydantic import BaseModel, ConfigDict
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from fault.plan import PlannedFault
+from faultline.base.attempt import Attempt
+from faultline.experiment.common import Common
 
-    from fault.plan import PlannedFault
-    from faultline.experiment.config import Configuration
+# `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
+# frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
+# real-time mode. `stateful`: it keeps state. `event_time`: records have an event time, and can be late.
+CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time"})
 
-# Windows that hold one record; each costs a row of state.
-MAX_OVERLAP = 60
-# Late records are an hour old; what is open this long may still take them.
-MOST_KEPT_S = 1800.0
-# Real-time mode refuses shorter batches.
-MIN_REAL_TIME_BATCH_S = 5.0
+# One generator process of this kind of machine reaches some 600,000 records/s; a single local
+# broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
+MAX_RATE = 500_000.0
+# Lines that the primer holds: a JVM plans its first micro-batches ten times slower than later ones.
+PRIMER_LINES = 2000
+# Throw-away batches in which the engine works through the primer before the gate.
+WARM_UP_BATCHES = 10
+
+
+class Parameters(BaseModel):
+    """Base of the parameters that only some workloads have; they become fields of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
-class Traits:
-    """Fixed properties of a workload.
+class Filling:
+    """What must be committed before the gate opens, where no generator sends a primer.
 
-    `own`: parameters that only it understands. `words`: it counts words, so its state can be preloaded. `real_time`:
-    it can run in Spark's real-time mode. `counts`: what its throughput is of.
+    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
+    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
     """
 
-    own: tuple[str, ...] = ()
-    words: bool = False
-    python_workers: bool = False
-    real_time: bool = False
-    skewed: bool = False
-    counts: str = "records"
+    offsets: Mapping[str, int]
+    runs: int
+    what: str
+    events: int
+    typical_s: float
+    longest_s: float
 
 
-_NEXMARK = ("query", "source", "events", "batch_events", "preload_events", "watermark_s", "disorder")
-_STOCK = ("window_s", "slide_s", "watermark_s", "disorder", "late", "prices", "stocks", "users")
-TRAITS: dict[str, Traits] = {
-    "word_count": Traits(words=True, real_time=True, skewed=True),
-    "word_count_python": Traits(words=True, python_workers=True, skewed=True),
-    "pi": Traits(own=("iterations",), real_time=True),
-    "stock_group_by": Traits(own=_STOCK, skewed=True),
-    "stock_join": Traits(own=_STOCK, skewed=True),
-    "nexmark": Traits(own=_NEXMARK),
-    "topology": Traits(own=("mechanisms", "parallelism", "topology"), skewed=True, python_workers=True, counts="words"),
-    "known_truth": Traits(own=("truth",), words=True),
-}
+@dataclass(frozen=True)
+class Daemon:
+    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
+
+    role: str
+    command: tuple[str, ...]
 
 
-def is_paced(config: Configuration) -> bool:
-    """Whether a generator sends the input by a schedule, through Kafka. Else the engine makes it, as fast as it can."""
-    return has_schedule({"workload": config.workload, "source": config.source})
+P = TypeVar("P", bound=Parameters)
 
 
-def has_schedule(config: Mapping[str, Any]) -> bool:
-    """As `is_paced`, of a record's configuration, which may lack a part."""
-    return not (config.get("workload") == "nexmark" and config.get("source") == "engine")
+class Workload(Generic[P]):
+    """One streaming program under test; the defaults here are those of a plain query over what a generator sends.
 
+    `own` are its own parameters, `common` those of every workload, `config` the raw mapping of a configuration or of a
+    record, in which parts may be missing or wrong.
+    """
 
-def offered_rate(config: Mapping[str, Any]) -> float | None:
-    """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
-    rate = config.get("rate")
-    if not has_schedule(config):
-        return None  # there a rate is how dense events lie in event time
-    try:
-        return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
-    except OverflowError:
+    name: str
+    parameters: type[P]
+    # Where its parameters stand in the form, and where it stands itself among the others.
+    section = "Workload"
+    order = 100
+    capabilities: frozenset[str] = frozenset({"stateful"})
+    # What its throughput is of, and how a tuple's batch and first output are found (docs/metrics.md).
+    counts = "records"
+    latency_method = "batch"
+    # Its program in spark_jobs/, without suffix; None: it is no Spark program. Whether that makes itself warm.
+    program: str | None = None
+    warms_itself = False
+    warm_up_batches = WARM_UP_BATCHES
+    # Its parameters that name a file or a folder, each with the name of what Faultline brings along.
+    built_in_paths: Mapping[str, str] = MappingProxyType({})
+    # How long it may take to end once it is asked to.
+    stop_s = 60.0
+    # The matrix through which it runs as a whole, and that matrix's axis which asks for a part of it.
+    whole: tuple[str, str] | None = None
+
+    def can(self, capability: str) -> bool:
+        """Whether it has one of CAPABILITIES."""
+        return capability in self.capabilities
+
+    def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it has other defaults for than the fields have."""
+        return {}
+
+    def take(self, values: dict[str, Any]) -> None:
+        """Writes its objects in `values` in canonical form. Raises ValueError naming key and remedy."""
+
+    def check(self, own: P, common: Common) -> None:
+        """Raises ValueError naming a parameter that contradicts another."""
+
+    def check_faults(self, own: P, common: Common, planned: Sequence[PlannedFault]) -> None:
+        """Raises ValueError for a planned fault that it cannot have."""
+
+    def check_whole(self, own: P, common: Common) -> None:
+        """The same for what is looked at last, when all the rest is known to be sound."""
+
+    def check_here(self, own: P, common: Common) -> None:
+        """Raises ConfigError when this machine lacks what it needs; before anything is started."""
+
+    def paced(self, config: Mapping[str, Any]) -> bool:
+        """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
+        return True
+
+    def highest_rate(self, config: Mapping[str, Any]) -> float:
+        """Records/s that a configuration may ask for."""
+        return MAX_RATE
+
+    def has_python_workers(self, own: P) -> bool:
+        """Whether executors start Python workers for it."""
+        return False
+
+    def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
+        """The part of the generator's specification that names its source: lines of text, of a text or at random."""
+        if common.skew is None:
+            return {"source": "text", "corpus": common.corpus}
+        return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}
+
+    def primer_lines(self, own: P) -> int:
+        """Records of the primer beside the preloaded state: what a JVM needs to get warm."""
+        return PRIMER_LINES
+
+    def primed_batches(self, own: P) -> int:
+        """Batches after which the primer is through.
+
+        Spark takes a record for late by the watermark of the batch before: it stands once a second batch is through.
+        """
+        return 2 if self.can("event_time") else 1
+
+    def drained_batches(self, own: P) -> int:
+        """Batches that must have ended at the end of the input, before nothing more is to come."""
+        return 1
+
+    def filling(self, own: P, common: Common) -> Filling | None:
+        """What is awaited before the gate where no generator sends a primer."""
         return None
 
+    def topics(self, own: P, common: Common) -> dict[str, int]:
+        """Topics of its own beside input and output: role to partitions."""
+        return {"warmup": common.partitions}
 
-def require_own_parameters(config: Configuration) -> None:
-    """Raises ValueError naming a parameter that this workload would silently ignore, or that contradicts another."""
-    traits, name = TRAITS[config.workload], config.workload
-    for key in sorted({key for other in TRAITS.values() for key in other.own} - set(traits.own)):
-        default = type(config).model_fields[key].default
-        if getattr(config, key) != default:
-            owners = " and ".join(other for other in TRAITS if key in TRAITS[other].own)
-            stays = f"at {default:g}" if isinstance(default, int | float) else f"at {default}" if default else "empty"
-            raise ValueError(f"{key}: only {owners} has it; leave it {stays}")
-    if config.state_mb and not traits.words:
-        raise ValueError(f"state_mb: {name} keeps no words that could be preloaded; set it to 0")
-    for key in ("skew", "skew_curve"):
-        if getattr(config, key) is not None and not traits.skewed:
-            raise ValueError(f"{key}: {name} draws no keys; leave it empty")
-    if config.skew_curve is not None and config.skew is None:
-        raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
-    if "window_s" in traits.own:
-        _require_windows(config)
-    if config.workload == "nexmark":
-        require_nexmark(config)
-    if config.workload == "topology":
-        require_topology(config)
+    def daemons(self, own: P) -> tuple[Daemon, ...]:
+        """Processes that run beside it."""
+        return ()
 
+    def tuples(self, own: P) -> dict[str, Any]:
+        """What the harvest takes for a tuple, and what it must know for that."""
+        return {"tuples": "words"}
 
-def _require_windows(config: Configuration) -> None:
-    """The windows of the stock queries, and the records that are to be late for them."""
-    if config.slide_s > config.window_s:
-        raise ValueError(
-            f"slide_s: {config.slide_s:g} s leaves gaps between windows of {config.window_s:g} s; lower it"
-        )
-    if config.window_s / config.slide_s > MAX_OVERLAP:
-        raise ValueError(
-            f"slide_s: a record would lie in {config.window_s / config.slide_s:g} windows, more than {MAX_OVERLAP}; "
-            "raise slide_s or lower window_s"
-        )
-    if config.late and config.window_s + config.watermark_s > MOST_KEPT_S:
-        raise ValueError(
-            f"window_s: windows of {config.window_s:g} s and a watermark of {config.watermark_s:g} s may keep records "
-            f"that are an hour old; let both add up to {MOST_KEPT_S:g} s at most, or set late to 0"
-        )
-    if config.disorder + config.late > 1:
-        raise ValueError("late: disorder and late are shares of the same records; let them add up to 1 at most")
+    def latency_method_of(self, own: P) -> str:
+        """How latency is read: by batches, by ids, or by rank where an engine has no batches."""
+        return self.latency_method
+
+    def program_configuration(self, attempt: Attempt, own: P, common: Common) -> dict[str, Any]:
+        """What its program is told beside what every program is."""
+        return {}
+
+    def title(self, config: Mapping[str, Any]) -> str | None:
+        """What tells one of its experiments from others in a few words; None: its state and interval do."""
+        return None
+
+    def details(self, config: Mapping[str, Any]) -> list[str]:
+        """What a line on the whole configuration says of its own parameters."""
+        return []
 
 
-def require_commit_mode(config: Configuration) -> None:
-    """Raises ValueError when the workload or the cluster cannot run in the commit mode."""
-    if config.commit_mode != "unaligned":
-        return
-    if not TRAITS[config.workload].real_time:
-        able = " or ".join(name for name, traits in TRAITS.items() if traits.real_time)
-        raise ValueError(f"commit_mode: {config.workload} cannot run in real-time mode (unaligned); use {able}")
-    if config.checkpoint_interval_s < MIN_REAL_TIME_BATCH_S:
-        raise ValueError(
-            f"checkpoint_interval_s: real-time mode (unaligned) has batches of {MIN_REAL_TIME_BATCH_S:g} s at least; "
-            "raise it"
-        )
-    slots = config.executors * config.executor_cores
-    if config.partitions > slots:
-        raise ValueError(
-            f"partitions: in real-time mode (unaligned) each of {config.partitions} holds a core of {slots}; "
-            "lower partitions or raise executor_cores"
-        )
-
-
-def require_possible_faults(config: Configuration, planned: Sequence[PlannedFault]) -> None:
-    """Raises ValueError when the workload or its commit mode cannot have one of the planned faults."""
-    if config.rate_curve is not None and any(fault.at_record is not None for fault in config.plan().faults):
-        raise ValueError("fault_plan: at_record counts at a constant rate; with rate_curve give at_s instead")
-    if config.commit_mode == "none" and "late" in TRAITS[config.workload].own and config.late:
-        raise ValueError(
-            "late: in commit mode none a fault may begin a state anew, which has no watermark yet and would count late "
-            "records; set late to 0"
-        )
-    if config.workload == "known_truth" and not _one_kill_of_the_driver(planned):
-        raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
-    in_python = TRAITS[config.workload].python_workers or (config.workload == "nexmark" and config.query in PYTHON)
-    if any(one.fault.victim == "python_worker" for one in planned) and not in_python:
-        raise ValueError(
-            f"fault: {config.workload} starts no Python workers; use workload word_count_python, or another victim"
-        )
-    if config.commit_mode != "aligned-changelog" and any(one.fault.cycle == "snapshot" for one in planned):
-        raise ValueError(
-            f"fault_plan: commit_mode {config.commit_mode} has no snapshot cycle of its own; use cycle checkpoint, "
-            "or commit_mode aligned-changelog"
-        )
-
-
-def _one_kill_of_the_driver(planned: Sequence[PlannedFault]) -> bool:
-    if len(planned) != 1:
-        return False
-    fault = planned[0].fault
-    return (fault.victim, fault.action, fault.cycle) == ("driver", "kill", None)
+def primer_records(workload: Workload[Any], own: Any, common: Common) -> int:
+    """Records that the generator sends before the gate: one to each partition, filler words and lines."""
+    return common.partitions + common.filler_words + workload.primer_lines(own)

@@ -1,137 +1,136 @@
-"""Nexmark's parameters: which queries there are, and what shapes the events; all checked before Spark starts.
-
-The defaults of the events are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration
-holds what differs from them.
-"""
+"""Nexmark on Structured Streaming: 24 queries over events that the engine makes itself, or that come through Kafka."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT
-from generators.curve import parse_curve
-from generators.errors import InputError
-from generators.piecewise import NANOSECONDS, Piece
+from faultline.experiment.common import HIGHEST_RATE, Common
+from faultline.experiment.workloads.base import MAX_RATE, Filling, Workload
+from faultline.experiment.workloads.nexmark_events import (
+    AWAITING_TIME,
+    ENGINE_DEFAULTS,
+    KAFKA_RATE,
+    PYTHON,
+    RATE,
+    TYPICAL_RPS,
+    WATERMARK_S,
+    NexmarkParameters,
+    batch_events,
+    pieces,
+    preload_batches,
+    reads,
+    rules,
+    take_events,
+)
 
-if TYPE_CHECKING:
-    from faultline.experiment.config import Configuration
-
-QUERIES = tuple(f"q{number}" for number in range(24))
-# Events per second of event time.
-RATE = 100_000.0
-# The same so dense that a run on two cores covers a few seconds of event time.
-DENSE_RATE = 1e7
-# The engine's own events have no generator that could be late: there a rate is how dense they lie in event time.
-MAX_EVENT_RATE = 1e9
-# Records per second through Kafka, where both are the same.
-KAFKA_RATE = 2_000.0
-# How queries over the engine's own events run, alone as in the matrix: one JVM for both cores, since a second one would
-# compile everything again, and snapshots as often as the suite's guide has checkpoints.
-ENGINE_DEFAULTS: dict[str, Any] = {
-    "warmup_s": 30.0,
-    "duration_s": 60.0,
-    "commit_mode": "aligned-changelog",
-    "snapshot_interval_s": 30.0,
-    "executors": 1,
-    "executor_cores": 2,
-    "executor_memory_mb": 2048,
-}
-# Queries whose results wait for a watermark: something later must come before the last of them do. Of each, the seconds
-# of event time that the watermark must pass, at least, before the first one does: to the end of the first window, which
-# begins with the first event, or of a session's gap; an auction may end at once.
-FIRST_RESULT_S: Mapping[str, float] = {"q4": 0, "q5": 2, "q6": 0, "q7": 10, "q8": 10, "q9": 0, "q11": 10}
-AWAITING_TIME = tuple(FIRST_RESULT_S)
-# What watermarks wait for, in the suite.
-WATERMARK_S = 4.0
-# Queries that need Python's transformWithState.
-PYTHON = ("q4", "q6", "q15", "q16")
-# Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
-# queries without state take many, those with a small state fewer, and others must be done with one in a few seconds.
-BATCH_EVENTS = 5_000_000
-# Events/s of a query in the middle of them, for how long filling its state takes.
-TYPICAL_RPS = 150_000.0
-STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
-MIDDLE_BATCH = 2_000_000
-LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
-SMALLER_BATCH = 500_000
-KINDS = ("person", "auction", "bid")
-# The kinds of events that a query reads; all others read bids alone.
-READS: Mapping[str, tuple[str, ...]] = {
-    "q3": ("person", "auction"), "q4": ("auction", "bid"), "q6": ("auction", "bid"), "q8": ("person", "auction"),
-    "q9": ("auction", "bid"), "q20": ("auction", "bid"), "q23": KINDS,
-}  # fmt: skip
-# A rate curve becomes one expression, in which each piece is a case.
-MOST_PIECES = 20
-
-DEFAULT_EVENTS: dict[str, Any] = {
-    "shares": [2, 6, 92],
-    "bytes": [200, 500, 100],
-    "hot": [2, 4, 4],
-    "active": [1000, 100],
-}
-_MEANS = {
-    "shares": "percent of persons, auctions and bids",
-    "bytes": "mean sizes of persons, auctions and bids",
-    "hot": "ratios of hot auctions, sellers and bidders",
-    "active": "active persons and auctions in flight",
-}
-# Lowest value of each number, and highest of all of a key. An auction's fields but `extra` have up to 166 bytes.
-_LEAST = {"shares": [1, 1, 1], "bytes": [100, 200, 40], "hot": [1, 1, 1], "active": [1, 1]}
-_MOST = {"shares": 98, "bytes": 800, "hot": 100, "active": 100_000}
+# Events per second of a query that keeps all it sees, on two slow cores.
+SLOWEST_QUERY_RPS = 10_000
+# Events of the primer.
+PRIMER_EVENTS = 10_000
 
 
-def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The canonical form of the field `events`: what differs from the suite, or None.
+class Nexmark(Workload[NexmarkParameters]):
+    """Over the engine's own events there is no schedule, so nothing that a fault could delay."""
 
-    Raises ValueError with one line that names the key and the remedy.
-    """
-    for key in value:
-        if key not in DEFAULT_EVENTS:
-            raise ValueError(f"events.{key}: unknown; known: {', '.join(DEFAULT_EVENTS)}")
-    differing = {key: _numbers(key, value[key]) for key in DEFAULT_EVENTS if key in value}
-    shares = differing.get("shares", DEFAULT_EVENTS["shares"])
-    if sum(shares) != 100:
-        raise ValueError(f"events.shares: {shares} add up to {sum(shares)}; let them add up to 100 percent")
-    return {key: numbers for key, numbers in differing.items() if numbers != DEFAULT_EVENTS[key]} or None
+    name = "nexmark"
+    order = 40
+    section = "Nexmark"
+    parameters = NexmarkParameters
+    capabilities = frozenset({"stateful"})
+    program = "nexmark_query"
+    whole = ("nexmark", "query")
 
+    def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        # The suite's; and events from the engine keep no schedule that a fault could delay.
+        suite = {"watermark_s": WATERMARK_S, "disorder": 0.0, "fault": "none"}
+        through_kafka = config.get("source") == "kafka"
+        return {**suite, "rate": KAFKA_RATE} if through_kafka else {**suite, "rate": RATE, **ENGINE_DEFAULTS}
 
-def _numbers(key: str, given: Any) -> list[int]:
-    default: list[int] = DEFAULT_EVENTS[key]
-    low, high = _LEAST[key], _MOST[key]
-    whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
-    if (
-        not whole
-        or len(given) != len(default)
-        or not all(least <= one <= high for least, one in zip(low, given, strict=True))
-    ):
-        raise ValueError(
-            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
-            f"({_MEANS[key]}), such as {default}"
+    def take(self, values: dict[str, Any]) -> None:
+        values["events"] = take_events(values["events"] or {})
+
+    def check(self, own: NexmarkParameters, common: Common) -> None:
+        """What events from their source cannot have."""
+        if common.commit_mode not in ("aligned", "aligned-changelog"):
+            raise ValueError(f"commit_mode: nexmark keeps its state; {common.commit_mode} is refused, use aligned")
+        if common.state_store == "memory" and own.query in PYTHON:
+            raise ValueError(
+                f"state_store: query {own.query} needs transformWithState, which Spark has for rocksdb only "
+                "(UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS); use rocksdb, or leave the query out"
+            )
+        if own.source == "kafka":
+            for key in ("batch_events", "preload_events"):
+                if getattr(own, key):
+                    raise ValueError(
+                        f"{key}: with source=kafka the generator's schedule makes the batches; leave it out"
+                    )
+            return
+        if common.fault != "none":
+            raise ValueError(
+                "fault: events from the engine keep no schedule that a fault could delay; use fault=none with "
+                "source=engine"
+            )
+        pieces(common)
+
+    def check_here(self, own: NexmarkParameters, common: Common) -> None:
+        if not query_file(own.query):
+            raise ConfigError(f"query: {own.query} has no file in spark_jobs/nexmark/queries; restore it")
+
+    def paced(self, config: Mapping[str, Any]) -> bool:
+        return config.get("source") != "engine"
+
+    def highest_rate(self, config: Mapping[str, Any]) -> float:
+        return HIGHEST_RATE if config.get("source", "engine") == "engine" else MAX_RATE
+
+    def has_python_workers(self, own: NexmarkParameters) -> bool:
+        return own.query in PYTHON
+
+    def source(self, own: NexmarkParameters, common: Common, repetition: int) -> dict[str, Any]:
+        closing = own.query in AWAITING_TIME
+        return {"source": "nexmark", "rules": rules(own, common, repetition), "closing": closing}
+
+    def primer_lines(self, own: NexmarkParameters) -> int:
+        return PRIMER_EVENTS
+
+    def drained_batches(self, own: NexmarkParameters) -> int:
+        """What comes last closes windows, and the batch that has taken it in shows the next one where time stands."""
+        return 2 if own.query in AWAITING_TIME else 1
+
+    def filling(self, own: NexmarkParameters, common: Common) -> Filling | None:
+        if own.source == "kafka":
+            return None
+        return Filling(
+            offsets={"0": preload_batches(own) * batch_events(own) + 1},
+            runs=2 if own.preload_events else 1,
+            what=f"{own.preload_events} events of preload_events" if own.preload_events else "the first batch",
+            events=own.preload_events,
+            typical_s=own.preload_events / TYPICAL_RPS,
+            longest_s=own.preload_events / SLOWEST_QUERY_RPS,
         )
-    return list(given)
 
+    def tuples(self, own: NexmarkParameters) -> dict[str, Any]:
+        return {"tuples": "nexmark", "query": own.query}
 
-def require_nexmark(config: Configuration) -> None:
-    """Raises ValueError naming what events from their source cannot have."""
-    if config.commit_mode not in ("aligned", "aligned-changelog"):
-        raise ValueError(f"commit_mode: nexmark keeps its state; {config.commit_mode} is refused, use aligned")
-    if config.state_store == "memory" and config.query in PYTHON:
-        raise ValueError(
-            f"state_store: query {config.query} needs transformWithState, which Spark has for rocksdb only "
-            "(UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS); use rocksdb, or leave the query out"
-        )
-    if config.source == "kafka":
-        for key in ("batch_events", "preload_events"):
-            if getattr(config, key):
-                raise ValueError(f"{key}: with source=kafka the generator's schedule makes the batches; leave it out")
-        return
-    if config.fault != "none":
-        raise ValueError(
-            "fault: events from the engine keep no schedule that a fault could delay; use fault=none with source=engine"
-        )
-    pieces(config)
+    def program_configuration(self, attempt: Attempt, own: NexmarkParameters, common: Common) -> dict[str, Any]:
+        told = {"query": own.query, "source": own.source, "watermark_s": own.watermark_s}
+        if own.source == "kafka":
+            return told
+        return {
+            **told,
+            "rules": {**rules(own, common, attempt.read()["repetition"]), "curve": pieces(common)},
+            "reads": reads(own.query),
+            "batch_events": batch_events(own),
+            "preload_batches": preload_batches(own),
+            "executors": common.executors,
+            "slots": common.executors * common.executor_cores,
+        }
+
+    def title(self, config: Mapping[str, Any]) -> str | None:
+        return f"query {config.get('query', '?')}"
 
 
 def query_file(name: str) -> bool:
@@ -140,68 +139,4 @@ def query_file(name: str) -> bool:
     return any((folder / f"{name}{suffix}").is_file() for suffix in (".sql", ".py"))
 
 
-def batch_events(config: Configuration) -> int:
-    """Events of a batch: those asked for, or what suits the query."""
-    suits = BATCH_EVENTS if config.query in STATELESS else MIDDLE_BATCH if config.query in LIGHT else SMALLER_BATCH
-    return config.batch_events or suits
-
-
-def reads(query: str) -> tuple[str, ...]:
-    """The kinds of events that a query reads."""
-    return READS.get(query, ("bid",))
-
-
-def preload_batches(config: Configuration) -> int:
-    """Whole batches that hold the events of `preload_events`."""
-    return -(-config.preload_events // batch_events(config))
-
-
-def rules(config: Configuration, repetition: int) -> dict[str, Any]:
-    """The parameters of the events, for the program and the generator; without a curve, which each takes elsewhere."""
-    events = {**DEFAULT_EVENTS, **(config.events or {})}
-    divisor = gcd(*events["shares"])
-    hot, active = events["hot"], events["active"]
-    return {
-        # With 64 salts to each seed, it has to fit 31 bits.
-        "seed": (config.seed * 1009 + repetition) % 2**25,
-        "rate": config.rate,
-        "proportions": [share // divisor for share in events["shares"]],
-        "sizes": events["bytes"],
-        "hot_auctions": hot[0],
-        "hot_sellers": hot[1],
-        "hot_bidders": hot[2],
-        "active_people": active[0],
-        "in_flight": active[1],
-        "disorder": config.disorder,
-        "watermark_s": config.watermark_s,
-    }
-
-
-def pieces(config: Configuration) -> list[list[float]]:
-    """The rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
-
-    What the last piece ends with, stays.
-
-    Raises ValueError for a curve that stands at 0, where event time would end, or that has too many pieces.
-    """
-    if config.rate_curve is None:
-        return []
-    try:
-        curve = parse_curve(config.rate_curve, base=config.rate, low=0.0, high=MAX_EVENT_RATE)
-    except InputError as error:
-        raise ValueError(f"rate_curve.{error}") from None
-    last = curve.shape.cycle[0]
-    if len(curve.shape.cycle) > 1 or last.begin != last.end or len(curve.shape.first) >= MOST_PIECES:
-        raise ValueError(
-            f"rate_curve: with source=engine a curve has {MOST_PIECES} straight pieces at most and repeats none; "
-            "use step, ramp, recorded or one burst"
-        )
-    found: list[list[float]] = []
-    start_s = 0.0
-    for piece in (*curve.shape.first, Piece(NANOSECONDS, last.begin, last.end)):
-        end_s = start_s + piece.length_ns / NANOSECONDS
-        found.append([start_s, end_s, float(piece.begin), float(piece.end)])
-        start_s = end_s
-    if any(min(piece[2:]) <= 0 for piece in found):
-        raise ValueError("rate_curve: a rate of 0 leaves a gap in event time; keep it above 0")
-    return found
+WORKLOADS = (Nexmark(),)

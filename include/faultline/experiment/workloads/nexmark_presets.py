@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from faultline.experiment.workloads.nexmark import (
+from faultline.experiment.workloads.nexmark_events import (
     AWAITING_TIME,
     DENSE_RATE,
     ENGINE_DEFAULTS,

@@ -15,7 +15,7 @@ from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
 from faultline.experiment.config import Configuration, suggest
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.workloads.base import TRAITS, has_schedule
+from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.reports.document.charts import charts
@@ -156,7 +156,7 @@ def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
 
 def _settings(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
     """What rows have in common: the usual fields, those that only this workload has, and those off their default."""
-    own = {key for record in records for key in TRAITS[str(record.config["workload"])].own}
+    own = {key for record in records for key in workload_of(record.config).parameters.model_fields}
     shown = {axis.key for axis in axes}
     told = []
     for key, field in Configuration.model_fields.items():

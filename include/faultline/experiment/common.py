@@ -1,0 +1,158 @@
+"""What every experiment has, whatever its workload: load, state, cluster, fault."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fault.plan import FaultPlan, PlannedFault
+from faultline.experiment.faults import short_form
+
+# What must be left after the fault, so that a recovery can be seen to hold.
+SECONDS_AFTER_FAULT = 30.0
+BUILT_IN_CORPUS = "moby-dick"
+# Where the engine makes events itself, a rate is how dense they lie in event time.
+HIGHEST_RATE = 1e9
+# How often the workload supervisor starts a driver again.
+MAX_RESTARTS = 5
+
+CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
+StateStore = Literal["rocksdb", "memory"]
+Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
+Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
+
+
+def baseline_bins(interval_s: float) -> int:
+    """Bins needed between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
+    return 4 if interval_s >= 5 else 10
+
+
+def same_path_everywhere(path: str, built_in: str) -> str:
+    """`path` if every process takes it for the same file. Raises ValueError for one that hangs on where one stands."""
+    if path != built_in and not path.startswith("/"):
+        raise ValueError(f"give `{built_in}` or an absolute path, which means the same for every process")
+    return path
+
+
+class Common(BaseModel):
+    """The parameters that all workloads share.
+
+    Times are seconds, sizes megabytes (10⁶ bytes; executor memory is MiB, as Spark counts it).
+    Field descriptions are the help texts of the Airflow form and of the generated documentation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    workload: str = Field("word_count", description="The streaming program under test.")
+    rate: float = Field(
+        500.0, gt=0, le=HIGHEST_RATE, description="Kafka records (lines of text) per s; source=engine: of event time."
+    )
+    warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
+    duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
+    corpus: str = Field(
+        BUILT_IN_CORPUS, description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
+    )
+    skew: float | None = Field(
+        None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
+    )
+    vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words when `skew` is set.")
+    rate_curve: dict[str, Any] | None = Field(
+        None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
+    )
+    skew_curve: dict[str, Any] | None = Field(
+        None, description="How `skew` moves, in the words of rate_curve; empty: it stays."
+    )
+    accept_overload: bool = Field(
+        False, description="Take a rate that the engine cannot keep up with as a result, not as a failed measurement."
+    )
+    state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before the gate, in MB.")
+    state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
+    checkpoint_interval_s: float = Field(
+        2.0, ge=0.1, le=3600, description="Seconds between checkpoints: the trigger interval."
+    )
+    snapshot_interval_s: float = Field(
+        10.0, ge=1, le=3600, description="Seconds between state snapshots (`aligned-changelog` only)."
+    )
+    state_store: StateStore = Field(
+        "rocksdb",
+        description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
+        "queries 4, 6, 15 and 16).",
+    )
+    commit_mode: CommitMode = Field("aligned", description="How state is committed; see docs/matrices.md.")
+    executors: int = Field(2, ge=1, le=64, description="Spark executors.")
+    executor_cores: int = Field(1, ge=1, le=64, description="Cores of each executor.")
+    executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")
+    partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input and the output topic.")
+    shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions of the counting operator.")
+    fault: Victim = Field(
+        "executor",
+        description="What is broken: `none` for a control, `any` for a random process on a random node.",
+    )
+    fault_action: Action = Field(
+        "kill",
+        description="How: `kill`, `term` and `pause` send a signal; `delay`, `reset` and `cut` hit the connection to "
+        "Kafka (`kafka` only). In this short form a pause, delay or cut lasts 10 s, and a delay is 200 ms.",
+    )
+    fault_at_s: float | None = Field(
+        None,
+        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
+    )
+    fault_plan: dict[str, Any] | None = Field(
+        None,
+        description='The full form: {"faults": [{"victim", "action", "at_s", …}]}. When given it decides, and the '
+        "three fields above show its first fault.",
+    )
+    restart_delay_s: float = Field(
+        2.0,
+        ge=0,
+        le=60,
+        description="Pause before a supervisor restarts the driver (from its end), a Spark worker or Kafka (from the "
+        "signal); the Master replaces executors at once.",
+    )
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of every random choice, together with the repetition.")
+
+    @field_validator("corpus")
+    @classmethod
+    def _same_corpus_everywhere(cls, path: str) -> str:
+        return same_path_everywhere(path, BUILT_IN_CORPUS)
+
+    @property
+    def baseline_s(self) -> float:
+        """Shortest time between warm-up and fault that holds the bins of a baseline."""
+        return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
+
+    @property
+    def fault_window(self) -> tuple[float, float]:
+        """Earliest and latest `fault_at_s`, in seconds after T0 (definitions, section Recovery)."""
+        return (
+            self.warmup_s + self.baseline_s,
+            self.warmup_s + self.duration_s - SECONDS_AFTER_FAULT,
+        )
+
+    def plan(self) -> FaultPlan:
+        """What is to be broken, complete; an empty plan for a control."""
+        if self.fault_plan is not None:
+            return FaultPlan.from_mapping(self.fault_plan)
+        if self.fault == "none":
+            return FaultPlan(seed=self.seed)
+        return FaultPlan((short_form(self.fault, self.fault_action, self.fault_at_s),), seed=self.seed)
+
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Each occurrence of the plan, in order of time."""
+        return self.plan().resolve(
+            rate=self.rate,
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            snapshot_interval_s=self.snapshot_interval_s,
+        )
+
+    @property
+    def measured_window(self) -> tuple[float, float]:
+        """Start and end of the measured window, in seconds after T0."""
+        return self.warmup_s, self.warmup_s + self.duration_s
+
+    @property
+    def filler_words(self) -> int:
+        """Preloaded words: ceil(state_mb·10⁶ / 1024), each of 1,000 incompressible characters."""
+        return math.ceil(self.state_mb * 1e6 / 1024)

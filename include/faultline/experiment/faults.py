@@ -1,0 +1,59 @@
+"""Faults as a configuration holds them: the short form in three fields, and the full plan, in canonical form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fault.errors import PlanError
+from fault.plan import LASTING, Fault, FaultPlan
+
+# What the short form of a fault says of acts that have a length; the full form sets them freely.
+SHORT_FORM_DURATION_S = 10.0
+SHORT_FORM_DELAY_MS = 200.0
+
+
+def take_plan(values: dict[str, Any]) -> None:
+    """Writes the plan in its canonical form, and its first fault into the short form.
+
+    Faults are put in order of time, and a plan that says no more than the short form can is written as that.
+    """
+    try:
+        seed, rate = int(values.get("seed", 1)), max(float(values.get("rate", 500.0)), 1e-9)
+    except (TypeError, ValueError):
+        return  # the field's own check names the key
+    try:
+        plan = FaultPlan.from_mapping({"seed": seed, **values["fault_plan"]})
+    except PlanError as error:
+        raise ValueError(f"fault_plan.{error}".replace("fault_plan.fault_plan", "fault_plan")) from None
+    if not plan.faults:
+        if values.get("fault") != "none":
+            raise ValueError("fault_plan.faults: empty; list a fault, leave fault_plan empty, or use fault=none")
+        values["fault_plan"] = None
+        return
+    faults = sorted(plan.faults, key=lambda fault: (fault.first_s(rate), FaultPlan((fault,)).to_json()))
+    first, at_s = faults[0], faults[0].first_s(rate)
+    short = short_form(first.victim, first.action, at_s)
+    values |= {
+        "fault": first.victim,
+        "fault_action": first.action,
+        "fault_at_s": at_s,
+        "fault_plan": None if plan == FaultPlan((short,), seed) else FaultPlan(tuple(faults), plan.seed).as_mapping(),
+    }
+
+
+def short_form(victim: str, action: str, at_s: float | None) -> Fault:
+    """The fault that the three short fields stand for."""
+    return Fault(
+        victim,
+        action,
+        at_s=at_s,
+        duration_s=SHORT_FORM_DURATION_S if action in LASTING else None,
+        delay_ms=SHORT_FORM_DELAY_MS if action == "delay" else None,
+    )
+
+
+def in_short_form(message: str) -> str:
+    """A plan's complaint in the words of the short form's three fields."""
+    key, _, rest = message.partition(":")
+    name = {"victim": "fault", "action": "fault_action", "at_s": "fault_at_s"}.get(key.rpartition(".")[2], key)
+    return f"{name}:{rest}"

@@ -1,0 +1,71 @@
+"""Known truth: each record is answered as a script says, so that what is measured can be held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from fault.plan import PlannedFault
+from faultline.base.attempt import Attempt
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.base import Parameters, Workload
+from faultline.experiment.workloads.known_truth_script import parse_script, require_fit
+
+
+class TruthParameters(Parameters):
+    """What is planted."""
+
+    truth: dict[str, Any] | None = Field(None, description="What `known_truth` plants; other workloads have none.")
+
+
+class KnownTruth(Workload[TruthParameters]):
+    """It has an engine of its own, and no Spark program."""
+
+    name = "known_truth"
+    order = 90
+    parameters = TruthParameters
+    capabilities = frozenset({"preloaded_state", "stateful"})
+
+    def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"fault": "driver"}  # the one process that it is
+
+    def take(self, values: dict[str, Any]) -> None:
+        values["truth"] = parse_script(values["truth"] or {}).as_mapping()
+
+    def check_faults(self, own: TruthParameters, common: Common, planned: Sequence[PlannedFault]) -> None:
+        one = planned[0].fault if len(planned) == 1 else None
+        if one is None or (one.victim, one.action, one.cycle) != ("driver", "kill", None):
+            raise ValueError("fault: known_truth is one process, killed once at a second; use fault=driver or none")
+
+    def check_whole(self, own: TruthParameters, common: Common) -> None:
+        if common.commit_mode != "aligned":
+            raise ValueError(f"commit_mode: known_truth commits as `aligned` does; {common.commit_mode} is refused")
+        require_fit(parse_script(own.truth or {}), common)
+
+    def primer_lines(self, own: TruthParameters) -> int:
+        return 0  # no JVM has to get warm
+
+    def tuples(self, own: TruthParameters) -> dict[str, Any]:
+        return {"tuples": "id"}
+
+    def latency_method_of(self, own: TruthParameters) -> str:
+        return "rank" if (own.truth or {}).get("style") == "record" else self.latency_method
+
+    def program_configuration(self, attempt: Attempt, own: TruthParameters, common: Common) -> dict[str, Any]:
+        return {
+            "partitions": common.partitions,
+            "rate": common.rate,
+            "warmup_s": common.warmup_s,
+            "duration_s": common.duration_s,
+            "fault_at_s": common.fault_at_s,
+            "gate": str(attempt.gate),
+            "conductor_journal": str(attempt.conductor_journal),
+            "supervisor_journal": str(attempt.supervisor_journal),
+            "spark_logs": str(attempt.spark_logs),
+            "truth": own.truth,
+        }
+
+
+WORKLOADS = (KnownTruth(),)

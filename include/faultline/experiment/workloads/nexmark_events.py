@@ -1,0 +1,204 @@
+"""Nexmark's events: what shapes them, and which of them each query reads; all checked before Spark starts.
+
+The defaults are those of the suite (github.com/nexmark/nexmark). The field `events` of a configuration holds what
+differs from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import Any, Literal
+
+from pydantic import Field
+
+from faultline.experiment.common import HIGHEST_RATE, Common
+from faultline.experiment.workloads.event_time import EventTime
+from generators.curve import parse_curve
+from generators.errors import InputError
+from generators.piecewise import NANOSECONDS, Piece
+
+QUERIES = tuple(f"q{number}" for number in range(24))
+# Events per second of event time.
+RATE = 100_000.0
+# The same so dense that a run on two cores covers a few seconds of event time.
+DENSE_RATE = 1e7
+# Records per second through Kafka, where both are the same.
+KAFKA_RATE = 2_000.0
+# How queries over the engine's own events run, alone as in the matrix: one JVM for both cores, since a second one would
+# compile everything again, and snapshots as often as the suite's guide has checkpoints.
+ENGINE_DEFAULTS: dict[str, Any] = {
+    "warmup_s": 30.0,
+    "duration_s": 60.0,
+    "commit_mode": "aligned-changelog",
+    "snapshot_interval_s": 30.0,
+    "executors": 1,
+    "executor_cores": 2,
+    "executor_memory_mb": 2048,
+}
+# Queries whose results wait for a watermark: something later must come before the last of them do. Of each, the seconds
+# of event time that the watermark must pass, at least, before the first one does: to the end of the first window, which
+# begins with the first event, or of a session's gap; an auction may end at once.
+FIRST_RESULT_S: Mapping[str, float] = {"q4": 0, "q5": 2, "q6": 0, "q7": 10, "q8": 10, "q9": 0, "q11": 10}
+AWAITING_TIME = tuple(FIRST_RESULT_S)
+# What watermarks wait for, in the suite.
+WATERMARK_S = 4.0
+# Queries that need Python's transformWithState.
+PYTHON = ("q4", "q6", "q15", "q16")
+# Events of a batch, where a configuration leaves it to the query. A batch costs most of a second of planning, so
+# queries without state take many, those with a small state fewer, and others must be done with one in a few seconds.
+BATCH_EVENTS = 5_000_000
+# Events/s of a query in the middle of them, for how long filling its state takes.
+TYPICAL_RPS = 150_000.0
+STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
+MIDDLE_BATCH = 2_000_000
+LIGHT = ("q3", "q7", "q8", "q11", "q12", "q17")
+SMALLER_BATCH = 500_000
+KINDS = ("person", "auction", "bid")
+# The kinds of events that a query reads; all others read bids alone.
+READS: Mapping[str, tuple[str, ...]] = {
+    "q3": ("person", "auction"), "q4": ("auction", "bid"), "q6": ("auction", "bid"), "q8": ("person", "auction"),
+    "q9": ("auction", "bid"), "q20": ("auction", "bid"), "q23": KINDS,
+}  # fmt: skip
+# A rate curve becomes one expression, in which each piece is a case.
+MOST_PIECES = 20
+
+DEFAULT_EVENTS: dict[str, Any] = {
+    "shares": [2, 6, 92],
+    "bytes": [200, 500, 100],
+    "hot": [2, 4, 4],
+    "active": [1000, 100],
+}
+_MEANS = {
+    "shares": "percent of persons, auctions and bids",
+    "bytes": "mean sizes of persons, auctions and bids",
+    "hot": "ratios of hot auctions, sellers and bidders",
+    "active": "active persons and auctions in flight",
+}
+# Lowest value of each number, and highest of all of a key. An auction's fields but `extra` have up to 166 bytes.
+_LEAST = {"shares": [1, 1, 1], "bytes": [100, 200, 40], "hot": [1, 1, 1], "active": [1, 1]}
+_MOST = {"shares": 98, "bytes": 800, "hot": 100, "active": 100_000}
+
+
+Query = Literal[
+    "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q11", "q12", "q13", "q14", "q15", "q16", "q17",
+    "q18", "q19", "q20", "q21", "q22", "q23",
+]  # fmt: skip
+
+
+class NexmarkParameters(EventTime):
+    """Which query, and over which events."""
+
+    query: Query = Field("q0", description="Which query of Nexmark runs.")
+    source: Literal["engine", "kafka"] = Field(
+        "engine",
+        description="Where Nexmark's events come from: the engine makes them itself, or a generator sends them.",
+    )
+    events: dict[str, Any] | None = Field(
+        None, description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see docs/matrices.md.'
+    )
+    batch_events: int | None = Field(
+        None, ge=1000, le=100_000_000, description="Events of a batch with source=engine. Empty: what suits the query."
+    )
+    preload_events: int = Field(
+        0, ge=0, le=10_000_000_000,
+        description="Events that fill the state before the query is started again from its checkpoint and measured.",
+    )  # fmt: skip
+
+
+def take_events(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The canonical form of the field `events`: what differs from the suite, or None.
+
+    Raises ValueError with one line that names the key and the remedy.
+    """
+    for key in value:
+        if key not in DEFAULT_EVENTS:
+            raise ValueError(f"events.{key}: unknown; known: {', '.join(DEFAULT_EVENTS)}")
+    differing = {key: _numbers(key, value[key]) for key in DEFAULT_EVENTS if key in value}
+    shares = differing.get("shares", DEFAULT_EVENTS["shares"])
+    if sum(shares) != 100:
+        raise ValueError(f"events.shares: {shares} add up to {sum(shares)}; let them add up to 100 percent")
+    return {key: numbers for key, numbers in differing.items() if numbers != DEFAULT_EVENTS[key]} or None
+
+
+def _numbers(key: str, given: Any) -> list[int]:
+    default: list[int] = DEFAULT_EVENTS[key]
+    low, high = _LEAST[key], _MOST[key]
+    whole = isinstance(given, list | tuple) and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
+    if (
+        not whole
+        or len(given) != len(default)
+        or not all(least <= one <= high for least, one in zip(low, given, strict=True))
+    ):
+        raise ValueError(
+            f"events.{key}: {given!r} is refused; give {len(default)} whole numbers from {low} to {high} "
+            f"({_MEANS[key]}), such as {default}"
+        )
+    return list(given)
+
+
+def batch_events(own: NexmarkParameters) -> int:
+    """Events of a batch: those asked for, or what suits the query."""
+    suits = BATCH_EVENTS if own.query in STATELESS else MIDDLE_BATCH if own.query in LIGHT else SMALLER_BATCH
+    return own.batch_events or suits
+
+
+def reads(query: str) -> tuple[str, ...]:
+    """The kinds of events that a query reads."""
+    return READS.get(query, ("bid",))
+
+
+def preload_batches(own: NexmarkParameters) -> int:
+    """Whole batches that hold the events of `preload_events`."""
+    return -(-own.preload_events // batch_events(own))
+
+
+def rules(own: NexmarkParameters, common: Common, repetition: int) -> dict[str, Any]:
+    """The parameters of the events, for the program and the generator; without a curve, which each takes elsewhere."""
+    events = {**DEFAULT_EVENTS, **(own.events or {})}
+    divisor = gcd(*events["shares"])
+    hot, active = events["hot"], events["active"]
+    return {
+        # With 64 salts to each seed, it has to fit 31 bits.
+        "seed": (common.seed * 1009 + repetition) % 2**25,
+        "rate": common.rate,
+        "proportions": [share // divisor for share in events["shares"]],
+        "sizes": events["bytes"],
+        "hot_auctions": hot[0],
+        "hot_sellers": hot[1],
+        "hot_bidders": hot[2],
+        "active_people": active[0],
+        "in_flight": active[1],
+        "disorder": own.disorder,
+        "watermark_s": own.watermark_s,
+    }
+
+
+def pieces(common: Common) -> list[list[float]]:
+    """The rate curve, if there is one, as pieces [from s, to s, rate at the start, rate at the end].
+
+    What the last piece ends with, stays.
+
+    Raises ValueError for a curve that stands at 0, where event time would end, or that has too many pieces.
+    """
+    if common.rate_curve is None:
+        return []
+    try:
+        curve = parse_curve(common.rate_curve, base=common.rate, low=0.0, high=HIGHEST_RATE)
+    except InputError as error:
+        raise ValueError(f"rate_curve.{error}") from None
+    last = curve.shape.cycle[0]
+    if len(curve.shape.cycle) > 1 or last.begin != last.end or len(curve.shape.first) >= MOST_PIECES:
+        raise ValueError(
+            f"rate_curve: with source=engine a curve has {MOST_PIECES} straight pieces at most and repeats none; "
+            "use step, ramp, recorded or one burst"
+        )
+    found: list[list[float]] = []
+    start_s = 0.0
+    for piece in (*curve.shape.first, Piece(NANOSECONDS, last.begin, last.end)):
+        end_s = start_s + piece.length_ns / NANOSECONDS
+        found.append([start_s, end_s, float(piece.begin), float(piece.end)])
+        start_s = end_s
+    if any(min(piece[2:]) <= 0 for piece in found):
+        raise ValueError("rate_curve: a rate of 0 leaves a gap in event time; keep it above 0")
+    return found

@@ -1,0 +1,44 @@
+"""Pi: for each record so many terms of the Gregory-Leibniz series. Compute, and no state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.base import PRIMER_LINES, WARM_UP_BATCHES, Parameters, Workload
+
+# Terms of the series that the primer asks for at most; it is worked through twice, some seconds of one core.
+PRIMER_TERMS = 10_000_000
+
+
+class PiParameters(Parameters):
+    """How heavy a record is."""
+
+    iterations: int = Field(
+        1000, ge=1, le=10_000_000, description="Terms of the series that `pi` sums for each record."
+    )
+
+
+class Pi(Workload[PiParameters]):
+    """Records carry a number, and so do results."""
+
+    name = "pi"
+    order = 20
+    parameters = PiParameters
+    capabilities = frozenset({"real_time"})
+    program = "pi"
+    latency_method = "id"
+
+    def source(self, own: PiParameters, common: Common, repetition: int) -> dict[str, Any]:
+        return {"source": "ids", "iterations": own.iterations}
+
+    def primer_lines(self, own: PiParameters) -> int:
+        return max(WARM_UP_BATCHES, min(PRIMER_LINES, PRIMER_TERMS // own.iterations))
+
+    def tuples(self, own: PiParameters) -> dict[str, Any]:
+        return {"tuples": "pi"}
+
+
+WORKLOADS = (Pi(),)

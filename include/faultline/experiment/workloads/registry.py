@@ -1,0 +1,93 @@
+"""The workloads by name, found by looking through the files beside this one.
+
+A file offers its workloads as `WORKLOADS`; one that offers none is a part of another. What contradicts itself or
+another fails here, at import, with its file named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+import faultline.experiment.workloads as package
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.base import CAPABILITIES, Parameters, Workload
+
+Found = tuple[str, Workload[Any]]
+
+
+def found() -> list[Found]:
+    """(file, workload) of every file of the package."""
+    names = [f"{package.__name__}.{one.name}" for one in pkgutil.iter_modules(package.__path__)]
+    modules = [importlib.import_module(name) for name in names if name != __name__]
+    return [(str(module.__file__), one) for module in modules for one in getattr(module, "WORKLOADS", ())]
+
+
+def registered(offered: Iterable[Found]) -> dict[str, Workload[Any]]:
+    """Name to workload, in the order in which lists show them. Raises ImportError naming the file of nonsense."""
+    by_name: dict[str, tuple[str, Workload[Any]]] = {}
+    fields: dict[str, tuple[str, FieldInfo]] = {}
+    for file, one in offered:
+        if one.name in by_name:
+            raise ImportError(f"{file}: the workload {one.name} stands in {by_name[one.name][0]} already; rename one")
+        if unknown := sorted(one.capabilities - CAPABILITIES):
+            raise ImportError(f"{file}: {one.name}: unknown capability {unknown[0]}; known: {sorted(CAPABILITIES)}")
+        by_name[one.name] = file, one
+        for key, field in one.parameters.model_fields.items():
+            if key in Common.model_fields:
+                raise ImportError(f"{file}: {one.name}: every workload has the parameter {key} already; rename it")
+            where, other = fields.setdefault(key, (file, field))
+            if repr(other) != repr(field):
+                raise ImportError(f"{file}: {one.name}: the parameter {key} means something else in {where}; rename it")
+    ordered = sorted((one for _, one in by_name.values()), key=lambda one: (one.order, one.name))
+    return {one.name: one for one in ordered}
+
+
+WORKLOADS: Mapping[str, Workload[Any]] = registered(found())
+
+
+class _Unknown(Workload[Parameters]):
+    """A workload of another version: what a record of it says is shown, and nothing is asked of it."""
+
+    name = "unknown"
+    parameters = Parameters
+    capabilities = frozenset({"preloaded_state"})
+
+
+_UNKNOWN = _Unknown()
+
+
+def workload_of(config: Mapping[str, Any]) -> Workload[Any]:
+    """The workload of a configuration or of a record's; a stand-in for one that this version does not know."""
+    return WORKLOADS.get(str(config.get("workload")), _UNKNOWN)
+
+
+def has_schedule(config: Mapping[str, Any]) -> bool:
+    """Whether a generator sent the input by a schedule; of a record's configuration, which may lack a part."""
+    return workload_of(config).paced(config)
+
+
+def offered_rate(config: Mapping[str, Any]) -> float | None:
+    """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
+    rate = config.get("rate")
+    if not has_schedule(config):
+        return None  # there a rate is how dense events lie in event time
+    try:
+        return float(rate) if isinstance(rate, int | float) and math.isfinite(rate) else None
+    except OverflowError:
+        return None
+
+
+def owners(key: str) -> list[str]:
+    """The workloads that have a parameter of their own by this name."""
+    return [name for name, one in WORKLOADS.items() if key in one.parameters.model_fields]
+
+
+def own_fields() -> dict[str, FieldInfo]:
+    """Every parameter that only some workloads have."""
+    return {key: field for one in WORKLOADS.values() for key, field in one.parameters.model_fields.items()}

@@ -1,0 +1,121 @@
+"""The stock exchange: trades of a window by stock, and trades joined with what users hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from fault.plan import PlannedFault
+from faultline.base.attempt import Attempt
+from faultline.experiment.common import Common, same_path_everywhere
+from faultline.experiment.workloads.base import Workload
+from faultline.experiment.workloads.event_time import EventTime
+
+BUILT_IN_PRICES = "five-companies"
+# Windows that hold one record; each costs a row of state.
+MAX_OVERLAP = 60
+# Late records are an hour old; what is open this long may still take them.
+MOST_KEPT_S = 1800.0
+# Trades of the primer: a line of text has some ten words, a trade two windows.
+PRIMER_TRADES = 10_000
+
+
+class StockParameters(EventTime):
+    """Windows, late records, and the exchange itself."""
+
+    window_s: float = Field(10.0, ge=1, le=3600, description="Length of the stock queries' windows (the paper: Range).")
+    slide_s: float = Field(5.0, ge=1, le=3600, description="Time between windows (the paper: Slide), ≤ window_s.")
+    late: float = Field(0.01, ge=0, le=1, description="Share of stock records an hour too old, to be left out.")
+    prices: str = Field(
+        BUILT_IN_PRICES, description="`five-companies`, or a CSV file of daily closes (szcode,date,close) to follow."
+    )
+    stocks: int = Field(100, ge=1, le=10_000, description="Listed stocks; `skew` makes some more traded than others.")
+    users: int = Field(1000, ge=1, le=10_000_000, description="Users who trade and hold stocks.")
+
+    @field_validator("prices")
+    @classmethod
+    def _same_prices_everywhere(cls, path: str) -> str:
+        return same_path_everywhere(path, BUILT_IN_PRICES)
+
+
+class StockGroupBy(Workload[StockParameters]):
+    """Trades of each stock, by window."""
+
+    name = "stock_group_by"
+    order = 30
+    section = "Stock queries"
+    parameters = StockParameters
+    capabilities = frozenset({"skewed", "stateful", "event_time"})
+    program = "stock_group_by"
+    built_in_paths = MappingProxyType({"prices": BUILT_IN_PRICES})
+    streams: tuple[str, ...] = ("TRANSACTION",)
+    groups = "group"
+
+    def check(self, own: StockParameters, common: Common) -> None:
+        """The windows, and the records that are to be late for them."""
+        if own.slide_s > own.window_s:
+            raise ValueError(f"slide_s: {own.slide_s:g} s leaves gaps between windows of {own.window_s:g} s; lower it")
+        if own.window_s / own.slide_s > MAX_OVERLAP:
+            raise ValueError(
+                f"slide_s: a record would lie in {own.window_s / own.slide_s:g} windows, more than {MAX_OVERLAP}; "
+                "raise slide_s or lower window_s"
+            )
+        if own.late and own.window_s + own.watermark_s > MOST_KEPT_S:
+            raise ValueError(
+                f"window_s: windows of {own.window_s:g} s and a watermark of {own.watermark_s:g} s may keep records "
+                f"that are an hour old; let both add up to {MOST_KEPT_S:g} s at most, or set late to 0"
+            )
+        if own.disorder + own.late > 1:
+            raise ValueError("late: disorder and late are shares of the same records; let them add up to 1 at most")
+
+    def check_faults(self, own: StockParameters, common: Common, planned: Sequence[PlannedFault]) -> None:
+        if common.commit_mode == "none" and own.late:
+            raise ValueError(
+                "late: in commit mode none a fault may begin a state anew, which has no watermark yet and would count "
+                "late records; set late to 0"
+            )
+
+    def source(self, own: StockParameters, common: Common, repetition: int) -> dict[str, Any]:
+        return {
+            "source": "stock",
+            "streams": list(self.streams),
+            "prices": own.prices,
+            "stocks": own.stocks,
+            "users": own.users,
+            "watermark_s": own.watermark_s,
+            "disorder": own.disorder,
+            "late": own.late,
+            "skew": common.skew or 0.0,
+        }
+
+    def primer_lines(self, own: StockParameters) -> int:
+        return PRIMER_TRADES
+
+    def tuples(self, own: StockParameters) -> dict[str, Any]:
+        from generators.stock import LATE_MS  # with numpy, which a configuration shall not have to wait for
+
+        return {"tuples": self.groups, "window_s": own.window_s, "slide_s": own.slide_s, "late_ms": LATE_MS}
+
+    def program_configuration(self, attempt: Attempt, own: StockParameters, common: Common) -> dict[str, Any]:
+        return {"window_s": own.window_s, "slide_s": own.slide_s, "watermark_s": own.watermark_s}
+
+
+class StockJoin(StockGroupBy):
+    """Stocks joined with what users hold of them, by window."""
+
+    name = "stock_join"
+    order = 31
+    program = "stock_join"
+    streams = ("STOCK", "POSITION")
+    groups = "join"
+    # Each batch of a join has twice the stages.
+    warm_up_batches = 5
+
+    def primer_lines(self, own: StockParameters) -> int:
+        return Workload.primer_lines(self, own)
+
+
+WORKLOADS = (StockGroupBy(), StockJoin())

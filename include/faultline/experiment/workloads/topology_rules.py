@@ -1,0 +1,156 @@
+"""The rules of the workload `topology`: its stages, its four mechanisms, and what they follow."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from faultline.experiment.workloads.base import Parameters
+
+STAGES = ("source", "split", "count", "persist")
+MECHANISMS = ("back_pressure", "replay", "replacement", "delayed_persistence")
+# What other workloads have other defaults for: one JVM, whose slots are threads as the paper's tasks are, and groups of
+# keys for as many tasks as the paper has.
+DEFAULTS: dict[str, Any] = {
+    "fault": "none",
+    "executors": 1,
+    "executor_cores": 12,
+    "shuffle_partitions": 8,
+    "checkpoint_interval_s": 1.0,
+}
+# What replacement is held against: a stage stopped, changed and started, and Spark's own way, more executors in place.
+REBALANCE, DYNAMIC_ALLOCATION = "rebalance", "dynamic_allocation"
+BASELINES = (REBALANCE, DYNAMIC_ALLOCATION)
+NONE, ALL = "none", "all"
+# Topics of the mechanisms; links between stages go by the stage that writes them.
+SPACES = {"a": "space-a", "b": "space-b"}
+SET_ASIDE, CONTROL = "set-aside", "control"
+
+# Rules that only the stage `persist` has.
+PERSIST_RULES = ("store", "persist_delay_ms", "persist_by", "queue", "flush_every_s", "flush_length")
+
+_NAMES = "|".join((*MECHANISMS, *BASELINES))
+MECHANISMS_PATTERN = rf"^({NONE}|{ALL}|({_NAMES})(\+({_NAMES}))*)$"
+PARALLELISM_PATTERN = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3}){2,3}$"
+
+
+class TopologyParameters(Parameters):
+    """The chain's shape, what keeps it responsive, and how its rules differ."""
+
+    mechanisms: str = Field(
+        "none",
+        pattern=MECHANISMS_PATTERN,
+        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see docs/matrices.md.",
+    )
+    parallelism: str = Field(
+        "1-1-1",
+        pattern=PARALLELISM_PATTERN,
+        description="Tasks of `topology`'s source-split-count, or with a fourth persist.",
+    )
+    topology: dict[str, Any] | None = Field(
+        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/matrices.md.'
+    )
+
+
+class Rules(BaseModel):
+    """What differs from these values may be given in `topology`. Queues in tuples, times in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    queue_capacity: int = Field(50_000, ge=1, le=10**9, description="Tuples that a stage's queue may hold (QML).")
+    load_factor: float = Field(0.8, gt=0.5, lt=1, description="Share of the capacity above which a stage signals.")
+    divisor: float = Field(2.0, gt=1, le=64, description="By which a signal divides the rate above (v').")
+    tuple_timeout_s: float | None = Field(
+        30.0, gt=0, le=3600, description="A tuple that waited longer in a stage's queue fails; empty: none does."
+    )
+    fail_share: float = Field(0.0, ge=0, lt=1, description="Share of tuples that fail by chance at split and count.")
+    poison: str = Field("", max_length=100, description="Tuples that begin with it always fail.")
+    max_attempts: int = Field(10, ge=1, le=1000, description="Attempts after which a tuple is set aside.")
+    window_s: float = Field(5.0, gt=0, le=600, description="Length of the windows in which failures are counted.")
+    windows: int = Field(5, ge=2, le=1000, description="Windows that the ring holds (A).")
+    decay: float = Field(0.8, gt=0, le=1, description="By which a window weighs less than the next newer one.")
+    threshold: float = Field(100.0, ge=0, description="Weighted dispersion above which a stage is replaced (C).")
+    store: Literal["sqlite", "postgresql"] = Field("sqlite", description="Where persist keeps results.")
+    persist_delay_ms: float = Field(0.0, ge=0, le=60_000, description="By which each call to the store is slowed.")
+    persist_by: Literal["tuple", "batch"] = Field("tuple", description="A call for each result, or for each batch.")
+    queue: Literal["memory", "memcached"] = Field("memory", description="Where the delayed queue lies.")
+    flush_every_s: float = Field(1.0, gt=0, le=600, description="Time after which the delayed queue is flushed.")
+    flush_length: int = Field(10_000, ge=1, le=10**8, description="Results at which it is flushed at once.")
+
+
+def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The canonical form of the field `topology`: what differs from the defaults, or None.
+
+    Raises ValueError with one line that names the key and the remedy.
+    """
+    for key in value:
+        if key not in Rules.model_fields:
+            near = difflib.get_close_matches(str(key), Rules.model_fields, n=1)
+            raise ValueError(f"topology.{key}: unknown; use {near[0] if near else ', '.join(Rules.model_fields)}")
+    try:
+        rules = Rules.model_validate(dict(value))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        default = Rules.model_fields[key].default
+        told = first["msg"].removeprefix("Input should be ")
+        raise ValueError(f"topology.{key}: {value[key]!r} is refused; give {told}, such as {default}") from None
+    return {key: got for key, got in rules.model_dump().items() if got != Rules.model_fields[key].default} or None
+
+
+def rules_of(own: TopologyParameters) -> Rules:
+    """The rules of a configuration, complete."""
+    return Rules.model_validate(own.topology or {})
+
+
+def parallelism(text: str) -> dict[str, int]:
+    """Stage -> tasks, of three or four numbers such as 1-2-4-1. Raises ValueError for anything else."""
+    if not re.match(PARALLELISM_PATTERN, text):
+        raise ValueError(
+            f"parallelism: {text!r} is refused; give three numbers for source-split-count, such as 1-2-2, or four with "
+            "persist"
+        )
+    return dict(zip(STAGES, map(int, text.split("-")), strict=False))
+
+
+def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
+    """The canonical form of the field `mechanisms`: none, all, or names joined by +.
+
+    Raises ValueError for a name that is not known, for one that no stage can have, and for two ways to replace.
+    """
+    able = [name for name in (*MECHANISMS, *BASELINES) if name != "delayed_persistence" or "persist" in stages]
+    if text in (NONE, ALL):
+        return text
+    named = text.split("+")
+    for name in named:
+        if name not in (*MECHANISMS, *BASELINES):
+            near = difflib.get_close_matches(name, (*MECHANISMS, *BASELINES, NONE, ALL), n=1)
+            known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"
+            raise ValueError(f"mechanisms: {name!r} is unknown; use {near[0] if near else known}")
+        if name not in able:
+            raise ValueError(
+                f"mechanisms: {name} needs the stage persist; give parallelism four numbers, such as 1-2-4-1"
+            )
+    ways = [name for name in ("replacement", *BASELINES) if name in named]
+    if len(ways) > 1:
+        raise ValueError(f"mechanisms: {' and '.join(ways)} are ways to do the same; name one of them")
+    return ALL if set(named) == set(able) - set(BASELINES) else "+".join(name for name in able if name in named)
+
+
+def mechanisms_of(own: TopologyParameters) -> frozenset[str]:
+    """The mechanisms at work; `all` is every one that has a stage."""
+    if own.mechanisms == NONE:
+        return frozenset()
+    if own.mechanisms != ALL:
+        return frozenset(own.mechanisms.split("+"))
+    without = set() if "persist" in parallelism(own.parallelism) else {"delayed_persistence"}
+    return frozenset(set(MECHANISMS) - without)
+
+
+def first_executors(own: TopologyParameters, executors: int) -> int:
+    """Executors that the chain begins with: all, or one where Spark adds the others as tasks wait."""
+    return 1 if DYNAMIC_ALLOCATION in mechanisms_of(own) else executors

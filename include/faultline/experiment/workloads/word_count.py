@@ -1,0 +1,38 @@
+"""Word count: the first words of a text, or of a made-up vocabulary, each with its running count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.base import Parameters, Workload
+
+
+class WordCount(Workload[Parameters]):
+    """Lines are split by Spark itself."""
+
+    name = "word_count"
+    order = 10
+    parameters = Parameters
+    capabilities = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful"})
+    program = "word_count"
+    in_python = False
+
+    def has_python_workers(self, own: Parameters) -> bool:
+        return self.in_python
+
+    def program_configuration(self, attempt: Attempt, own: Parameters, common: Common) -> dict[str, Any]:
+        return {"python": self.in_python}
+
+
+class WordCountInPython(WordCount):
+    """Lines are split in Python, so that there are Python workers to be killed."""
+
+    name = "word_count_python"
+    order = 11
+    capabilities = WordCount.capabilities - {"real_time"}
+    in_python = True
+
+
+WORKLOADS = (WordCount(), WordCountInPython())
