@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,30 @@ MAY_IMPORT = {
     "include/faultline": {"faultline", "generators", "fault"},
     "dags": {"faultline"},
 }
+# Rooms of the core, from the top down: a room imports what stands in a later line only. Those of one line know nothing
+# of each other.
+ROOMS = (
+    ("__main__",),
+    ("cli",),
+    ("bench", "orchestration"),
+    ("client",),
+    ("reports",),
+    ("comparison",),
+    ("runner",),
+    ("bootstrap",),
+    ("cluster", "analysis"),
+    ("engines",),
+    ("records",),
+    ("experiment",),
+    ("base",),
+)
+# Lines of a room that has no rooms of its own.
+LARGEST_ROOM = 3000
+# Where a workload or an engine may be called by its name; all others ask what it can, of its registry.
+AT_HOME = ("experiment/workloads", "engines", "comparison/findings", "bench")
+BY_NAME = re.compile(
+    r"""[=!]= ?["'](nexmark|topology|known_truth|spark|flink|pi|word_count\w*|stock_\w+)["']|is_paced"""
+)
 OWN = {"faultline", "generators", "fault", "spark_jobs", "dags", "plugins"}
 
 
@@ -71,6 +96,75 @@ def test_only_orchestration_and_spark_programs_know_airflow_and_spark() -> None:
                 assert "airflow" not in roots, path
             if folder != "spark_jobs":
                 assert "pyspark" not in roots, path
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the core by its name without `faultline.`; packages by theirs."""
+    core = ROOT / "include" / "faultline"
+    names = {".".join(path.relative_to(core).with_suffix("").parts): path for path in core.rglob("*.py")}
+    return {name.removesuffix(".__init__").removesuffix("__init__"): path for name, path in names.items()}
+
+
+def uses(name: str, known: Mapping[str, Path]) -> set[str]:
+    """The modules of the core that a module imports, within functions and under TYPE_CHECKING as well."""
+    found = set()
+    for node in ast.walk(ast.parse(known[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "faultline":
+            base = str(node.module).removeprefix("faultline").lstrip(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".lstrip(".")
+                found.add(inner if inner in known else base)
+        elif isinstance(node, ast.Import):
+            found |= {
+                alias.name.removeprefix("faultline.") for alias in node.names if alias.name.startswith("faultline.")
+            }
+    return (found & known.keys()) - {name, ""}
+
+
+def test_imports_between_rooms_point_down_only() -> None:
+    known = modules()
+    level = {room: depth for depth, rooms in enumerate(ROOMS) for room in rooms}
+    upward = [
+        f"{name} imports {used}"
+        for name in known
+        for used in uses(name, known)
+        if name and name.split(".")[0] != used.split(".")[0] and level[name.split(".")[0]] >= level[used.split(".")[0]]
+    ]
+    assert not upward, "\n".join(sorted(upward))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    waiting = {name: uses(name, known) for name in known}
+    while free := [name for name, used in waiting.items() if not used & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    assert not waiting, f"in a circle, or above one: {sorted(waiting)}"
+
+
+def test_a_large_room_has_rooms_of_its_own() -> None:
+    for room in (ROOT / "include" / "faultline").iterdir():
+        own = sum(len(path.read_text().splitlines()) for path in room.glob("*.py")) if room.is_dir() else 0
+        assert own <= LARGEST_ROOM, f"{room.name}: {own} lines"
+
+
+def test_the_root_of_the_core_holds_entries_only() -> None:
+    found = {path.stem for path in (ROOT / "include" / "faultline").glob("*.py")}
+    assert found == {"__init__", "__main__", "bootstrap", "cli"}
+
+
+def test_generic_rooms_name_no_workload_and_no_engine() -> None:
+    for name, path in modules().items():
+        where = path.relative_to(ROOT / "include" / "faultline").as_posix()
+        if not where.startswith(AT_HOME):
+            asked = [line for line in path.read_text().splitlines() if BY_NAME.search(line)]
+            assert not asked, f"{name}: {asked[0].strip()}"
+
+
+def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
+    rooms = {room for rooms in ROOMS for room in rooms} | {"fault", "generators", "spark_jobs", "golden", "toys"}
+    folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders <= rooms
 
 
 def test_modules_stay_short() -> None:

@@ -8,7 +8,6 @@ writes is compared with what was planted, so that no wrong answer is timed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from faultline.analysis.latency import PERMILLES, nearest_rank
 from faultline.base.attempt import write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings, load_settings
+from faultline.base.text import Say
 from faultline.base.window import NS
 from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
 from faultline.bench.records import made_record, write_record
@@ -49,8 +49,6 @@ SCHEMA = pa.schema(
         pa.field("n", pa.int64(), nullable=False),
     ]
 )
-
-Say = Callable[[str], None]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

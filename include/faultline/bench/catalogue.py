@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.config import suggest
+from faultline.base.text import Say, suggest
 
-Say = Callable[[str], None]
 Figures = Mapping[str, Mapping[str, Any]]
 
 

@@ -20,6 +20,7 @@ import psutil
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal, read_journal
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form, own_services
@@ -55,8 +56,6 @@ _COUNTS = {
     "cells": "planned", "cells_once": "once", "lost_records": "lost", "duplicate_records": "double",
     "remeasured": "remeasured", "attempts": "attempts",
 }  # fmt: skip
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import JournalReader
 from faultline.base.processes import Entry, process_of, spawn_detached
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure
 from faultline.experiment.common import SECONDS_AFTER_FAULT
@@ -40,8 +41,6 @@ VICTIMS = 2
 PARTITIONS = 2
 _START_S = 30.0
 _STOP_S = 10.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

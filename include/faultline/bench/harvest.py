@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,13 @@ from faultline.analysis.audit import audit
 from faultline.base.attempt import write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
 from faultline.bench.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.runner.collect import is_large
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

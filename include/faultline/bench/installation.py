@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from faultline.base.settings import Settings, load_settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.demo import await_dags
@@ -19,8 +20,6 @@ from faultline.cluster.supervision import down
 MATRIX = "input_rate"
 EXPERIMENT = "experiment"
 _SWEEP_TIMEOUT_S = 8 * 3600.0
-
-Say = Callable[[str], None]
 
 
 @contextlib.contextmanager

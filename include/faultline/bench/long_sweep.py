@@ -9,7 +9,7 @@ import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import psutil
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import MATRIX, form, own_services
@@ -34,7 +35,6 @@ SAMPLE_S = 10.0
 LOCKED = "database is locked"
 _TIMEOUT_S = 12 * 3600.0
 
-Say = Callable[[str], None]
 # Of one service at one time: resident memory in MB (10⁶ bytes) and open file descriptors, with its children's.
 Sample = dict[str, tuple[float, int]]
 

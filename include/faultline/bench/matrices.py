@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.client.airflow_api import FINISHED, AirflowApi
@@ -32,8 +33,6 @@ QUICK = ("state_size_x_checkpoint_interval", "input_rate")
 TIMEOUT_S = 1800.0
 POLL_S = 1.0
 _PAGE_TIMEOUT_S = 60.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import load_settings
+from faultline.base.text import Say
 from faultline.bench import nexmark_source
 from faultline.bench.figure import Figure, summarise
 from faultline.client.nexmark_sweep import run_all
 from faultline.comparison.findings.nexmark import per_core, per_machine
 from faultline.records.record import Record
-
-Say = Callable[[str], None]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

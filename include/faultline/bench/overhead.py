@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from faultline.base.text import Say
 from faultline.bench.figure import summarise
 from faultline.client.operations import bring_up
 from faultline.client.run_one import run_single
@@ -15,8 +15,6 @@ WARMUP_S, DURATION_S = 5.0, 5.0
 PARAMETERS = ("fault=none", f"warmup_s={WARMUP_S:g}", f"duration_s={DURATION_S:g}", "checkpoint_interval_s=1")
 # The default experiment's window, against which the share is told.
 DEFAULT_WINDOW_S = 75.0
-
-Say = Callable[[str], None]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

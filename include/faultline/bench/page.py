@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 
+from faultline.base.text import Say
 from faultline.bench.figure import summarise
 from faultline.bench.records import MATRIX, made_record, write_record
 from faultline.records.index import Index
@@ -19,8 +19,6 @@ from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
 
 RECORDS = 10_000
-
-Say = Callable[[str], None]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

@@ -6,12 +6,13 @@ Pure computing on drawn samples: no service, no clock, and the same figures on e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.bench.shapes import draw, load_shapes, variation
 from faultline.comparison.statistics.changes import change_points
@@ -29,8 +30,6 @@ BASELINE_NIGHTS = 7
 STEPS = (5, 10, 20)
 REPETITIONS = 5
 SEED = 2026
-
-Say = Callable[[str], None]
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.client.operations import bring_up, require
 from faultline.client.run_one import run_single
@@ -16,8 +16,6 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.environment import default_build
-
-Say = Callable[[str], None]
 
 # Name -> what differs from the defaults, and the rate at which the search begins (Kafka records/s): a guess for two
 # cores. A worse one costs some more experiments.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.following import follow
@@ -26,8 +26,6 @@ DAG_ID = "state_size_x_checkpoint_interval"
 PRESET = "demo"
 EXPERIMENT_BUDGET_S = 165.0
 PARSE_TIMEOUT_S = 120.0
-
-Say = Callable[[str], None]
 
 
 def run_demo(say: Say, *, again: bool, output: Path | None) -> int:

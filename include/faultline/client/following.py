@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.supervision import Supervisor
 from faultline.experiment.cell import Cell
@@ -21,8 +22,6 @@ from faultline.runner.progress import describe, phase_of
 POLL_S = 1.0
 # On a pipe or in a log, a line is printed when the phase changes, and at least this often.
 REPEAT_S = 20.0
-
-Say = Callable[[str], None]
 
 
 def follow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, load_settings
+from faultline.base.text import Say, natural
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.demo import await_dags, newest_records
 from faultline.client.following import follow
@@ -24,7 +25,6 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.format import natural
 from faultline.records.metrics import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -36,8 +36,6 @@ DAG_ID = "nexmark"
 # Seconds that an experiment takes beside its warm-up and measured time.
 OVERHEAD_S = 55.0
 SWEEP = ("preset", "repetitions", "build")
-
-Say = Callable[[str], None]
 
 
 def form_of(given: Sequence[str]) -> dict[str, Any]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.base.text import Say, suggest
 from faultline.cluster.jars import verify
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import up
-from faultline.experiment.config import suggest
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record, Status
 from faultline.records.store import Contents, Store
-
-Say = Callable[[str], None]
 
 
 def require(settings: Settings) -> Java:

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings, instance, load_settings
+from faultline.base.text import Say, suggest
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.demo import await_dags
 from faultline.client.operations import bring_up, require
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import MARK, Supervisor, down
-from faultline.experiment.config import BUILT_IN_PATHS, Configuration, parse_configuration, suggest
+from faultline.experiment.config import BUILT_IN_PATHS, Configuration, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.prepare import Order, check_here
@@ -30,8 +31,6 @@ from faultline.runner.progress import current_attempt, describe, phase_of
 DAG_ID = "experiment"
 BOOKKEEPING = ("repetition", "series", "build")
 POLL_S = 1.0
-
-Say = Callable[[str], None]
 
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:

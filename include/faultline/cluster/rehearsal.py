@@ -6,11 +6,11 @@ import fcntl
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.cluster.class_data import archive_path
 from faultline.cluster.java import find_java
 from faultline.cluster.services import prepare_spark, spark_home
@@ -23,8 +23,6 @@ LEAST_BYTES = 20_000_000
 # What is left of a try that failed, so that it is not repeated at every start.
 FAILED = ".failed"
 FOLDER = "rehearsal-"
-
-Say = Callable[[str], None]
 
 
 def make_archive(settings: Settings, say: Say = lambda text: None) -> None:

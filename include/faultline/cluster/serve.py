@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.settings import Settings, check_folders, instance, load_settings
+from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.services import Service, airflow_services, data_services
@@ -25,7 +26,6 @@ from faultline.cluster.supervision import (
     start_command,
     write_instance,
 )
-from faultline.experiment.config import suggest
 
 PREPARE = "prepare"
 

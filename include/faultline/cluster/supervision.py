@@ -24,10 +24,10 @@ from faultline.base.attempt import open_ledgers, write_json
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import clean_environment, end_ledger, end_processes
 from faultline.base.settings import Settings, choose_ports, instance
+from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
-from faultline.experiment.config import suggest
 
 MARK = "FAULTLINE_INSTANCE"
 Progress = Callable[[str], None]

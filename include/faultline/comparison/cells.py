@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from faultline.base.text import sortable
 from faultline.experiment.config import Configuration
-from faultline.records.format import CONTROL, NONE, fault_of, natural, plain
+from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
 from faultline.records.summary import Entry
 
@@ -149,7 +150,7 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     keys = {key for point in breaking for key in point.config} | {FAULT}
     axes = []
     for key in keys - (_IN_FAULT - {FAULT}):
-        values = {_sortable(value): value for point in breaking if (value := _value(point.config, key)) is not _MISSING}
+        values = {sortable(value): value for point in breaking if (value := _value(point.config, key)) is not _MISSING}
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
@@ -164,7 +165,12 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
 def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:
     """Along the axes, the last one fastest; controls after the others."""
     return sorted(
-        points, key=lambda point: (point.control, [_sortable(axis.of(point)) for axis in axes], point.config_id)
+        points,
+        key=lambda point: (
+            point.control,
+            [sortable(None if axis.of(point) is _MISSING else axis.of(point)) for axis in axes],
+            point.config_id,
+        ),
     )
 
 
@@ -188,12 +194,3 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 def is_number(value: Any) -> bool:
     """Whether it is a number that has a place on an axis."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _sortable(value: Any) -> tuple[int, float, str]:
-    """Nothing first, then numbers by size, then texts; equal for equal values only."""
-    if value is None or value is _MISSING:
-        return (0, 0.0, "")
-    if is_number(value):
-        return (1, float(value), "")
-    return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
+from faultline.base.text import suggest
 from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of
 from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sample import Sample
-from faultline.experiment.config import suggest
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
 from faultline.records.metrics import CENSORED_AT, KNOWN, LESS, MACRO, USUAL, Metric, value_of

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
+from faultline.base.text import suggest
 from faultline.experiment.cell import Cell
-from faultline.experiment.config import suggest
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.config import suggest
+from faultline.base.text import suggest
 from faultline.records.index import Index
 from faultline.records.summary import Entry
 

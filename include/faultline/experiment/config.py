@@ -7,7 +7,6 @@ identities whoever writes them down, and wherever.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
+from faultline.base.text import suggest
 from faultline.experiment.common import BUILT_IN_CORPUS, MAX_RESTARTS, SECONDS_AFTER_FAULT, Common, baseline_bins
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
@@ -277,15 +277,6 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
         return Configuration.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(_first_line(error)) from None
-
-
-def suggest(name: str, known: Any) -> str:
-    """`; did you mean X?` for the nearest known name, else the list of known names."""
-    names = [str(item) for item in known]
-    if not names:
-        return "; there is none yet"
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(names))}"
 
 
 def _first_line(error: ValidationError) -> str:

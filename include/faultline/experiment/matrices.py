@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.config import Configuration, suggest
+from faultline.base.text import suggest
+from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_rules import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.experiment.workloads.topology_rules import DEFAULTS as TOPOLOGY_DEFAULTS

@@ -125,7 +125,7 @@ def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
-    from faultline.experiment.config import suggest
+    from faultline.base.text import suggest
 
     for key in given:
         if key not in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import zlib
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
+from faultline.base.text import nearest
 from faultline.records.record import Record, content_problem
 
 LAST = "last"
@@ -78,5 +78,5 @@ def _attempt(reference: str, known: list[str]) -> str:
         return found[0]
     if found:
         raise ConfigError(f"{reference}: {len(found)} attempts begin so, the last is {found[-1]}; give more of the id")
-    nearest = difflib.get_close_matches(reference, known, n=1, cutoff=0.0)[0]
-    raise ConfigError(f"{reference}: no such attempt; the nearest is {nearest}, the last {known[-1]}")
+    near = nearest(reference, known, cutoff=0.0)
+    raise ConfigError(f"{reference}: no such attempt; the nearest is {near}, the last {known[-1]}")

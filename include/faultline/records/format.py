@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,17 +97,6 @@ def throughput(record: Record) -> str:
 def plain(value: Any) -> str:
     """A configuration value as text: numbers without a useless `.0`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _sortable(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then texts, so that whatever a file holds can be sorted."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (not number, float(value) if number else 0.0, "" if number else natural(str(value)))
-
-
-def natural(text: str) -> str:
-    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
-    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
 
 
 def title_of(config: Mapping[str, Any]) -> str:

@@ -17,13 +17,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from faultline.base.text import sortable
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import (
     CONTROL,
     FAULT_KEYS,
     NONE,
     WIDTH,
-    _sortable,
     cores,
     count,
     fault_of,
@@ -117,7 +117,7 @@ def ordered(records: Sequence[Record]) -> list[Record]:
         config = record.config
         axes = ("workload", "state_mb", "checkpoint_interval_s", *others)
         return (
-            *(_sortable(config.get(name)) for name in axes),
+            *(sortable(config.get(name)) for name in axes),
             fault_of(config) == CONTROL,
             fault_of(config),
             record.repetition,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pandas as pd
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.bench.spark_job import run_job, submit_command
 from faultline.bench.topics import delete_topics
@@ -35,7 +36,6 @@ TABLES = ("records", "tuples", "counts")
 # An experiment whose record is invalid is measured again, as in a sweep.
 _CODE = ("include/faultline", "generators", "fault", "spark_jobs")
 
-Say = Callable[[str], None]
 Outcome = dict[str, Any]
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from faultline.base.text import sortable
 from faultline.comparison.findings.finding import Outcome, Verdict
 from faultline.comparison.findings.measures import Measure
 from faultline.comparison.statistics.ranks import orders
@@ -276,7 +277,7 @@ def _named(
         key for key in next(iter(rests.values()), {}) if len({json.dumps(each[key]) for each in rests.values()}) > 1
     ]
     found = []
-    for rest in sorted(known, key=lambda rest: [_sortable(rests[rest][key]) for key in keys]):
+    for rest in sorted(known, key=lambda rest: [sortable(rests[rest][key]) for key in keys]):
         levels = known[rest]
         order = sorted(levels) if among is None else [at for at in among if at in levels]
         found.append(Series(by, _name(rests[rest], keys), tuple(Level(at, levels[at]) for at in order)))
@@ -287,10 +288,6 @@ def _name(config: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The parameters `keys` with their values; a fault in its own words."""
     words = [fault_of(config)] if set(keys) & set(_FAULT) else []
     return ", ".join([*words, *(f"{key} {_written(config[key])}" for key in keys if key not in _FAULT)])
-
-
-def _sortable(value: Any) -> tuple[bool, float, str]:
-    return (False, float(value), "") if _is_number(value) else (True, 0.0, json.dumps(value, sort_keys=True))
 
 
 def _written(value: Any) -> str:

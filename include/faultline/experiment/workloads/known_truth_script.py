@@ -5,13 +5,13 @@ A script is part of the configuration (`truth`), so this module imports next to 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
 from faultline.base.errors import ConfigError
+from faultline.base.text import nearest
 
 Style = Literal["batch", "record"]
 STYLES: tuple[str, ...] = get_args(Style)
@@ -107,8 +107,8 @@ class Script:
             value = getattr(self, item.name)
             if item.name == "style":
                 if value not in STYLES:
-                    near = difflib.get_close_matches(str(value), STYLES, n=1)
-                    raise _refused("style", f"{value!r} is not known; use {near[0] if near else ' or '.join(STYLES)}")
+                    near = nearest(str(value), STYLES)
+                    raise _refused("style", f"{value!r} is not known; use {near or ' or '.join(STYLES)}")
             elif isinstance(item.default, bool):
                 if not isinstance(value, bool):
                     raise _refused(item.name, f"{value!r} is not true or false; use one of them")
@@ -203,8 +203,8 @@ def parse_script(values: Mapping[str, Any]) -> Script:
     known = [item.name for item in fields(Script)]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            near = nearest(str(key), known, cutoff=0.5)
+            hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
             raise _refused(str(key), f"unknown; {hint}")
     given = dict(values)
     if given.get("nothing_to_load") is True:

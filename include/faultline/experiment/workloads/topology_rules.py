@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from faultline.base.text import nearest
 from faultline.experiment.workloads.base import Parameters
 
 STAGES = ("source", "split", "count", "persist")
@@ -89,8 +89,8 @@ def take_rules(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     for key in value:
         if key not in Rules.model_fields:
-            near = difflib.get_close_matches(str(key), Rules.model_fields, n=1)
-            raise ValueError(f"topology.{key}: unknown; use {near[0] if near else ', '.join(Rules.model_fields)}")
+            near = nearest(str(key), Rules.model_fields)
+            raise ValueError(f"topology.{key}: unknown; use {near or ', '.join(Rules.model_fields)}")
     try:
         rules = Rules.model_validate(dict(value))
     except ValidationError as error:
@@ -128,9 +128,9 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
     named = text.split("+")
     for name in named:
         if name not in (*MECHANISMS, *BASELINES):
-            near = difflib.get_close_matches(name, (*MECHANISMS, *BASELINES, NONE, ALL), n=1)
+            near = nearest(name, (*MECHANISMS, *BASELINES, NONE, ALL))
             known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"
-            raise ValueError(f"mechanisms: {name!r} is unknown; use {near[0] if near else known}")
+            raise ValueError(f"mechanisms: {name!r} is unknown; use {near or known}")
         if name not in able:
             raise ValueError(
                 f"mechanisms: {name} needs the stage persist; give parallelism four numbers, such as 1-2-4-1"

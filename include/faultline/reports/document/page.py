@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
-from faultline.experiment.config import Configuration, suggest
+from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import CONTROL, NONE, fault_of
@@ -123,7 +124,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
             lines += ["`>` is a recovery that was not seen to end within the window: a bound, not a number.", ""]
-    speeds = table_of(records) if matrix == "nexmark" else []
+    speeds = table_of(records) if any(not has_schedule(record.config) for record in records) else []
     if speeds:
         lines += ["## Events a second", "", EVENTS_A_SECOND, "", *speeds, ""]
     lines += ["## Not valid", "", *_not_valid(points, axes), ""]

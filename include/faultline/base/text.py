@@ -1,0 +1,46 @@
+"""Words for people: names that were meant, texts in an order that a person expects, one line of a message."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# Says a line to whoever waits, on standard error or in a task's log.
+Say = Callable[[str], None]
+
+
+def nearest(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | None:
+    """The known name that is most like `name`; None when none is like it by `cutoff` (0: any, 1: equal)."""
+    found = difflib.get_close_matches(name, [str(item) for item in known], n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+def suggest(name: str, known: Iterable[Any]) -> str:
+    """`; did you mean X?` for the nearest known name, else the list of known names."""
+    names = [str(item) for item in known]
+    if not names:
+        return "; there is none yet"
+    near = nearest(name, names, cutoff=0.5)
+    return f"; did you mean {near}?" if near else f"; known: {', '.join(sorted(names))}"
+
+
+def sortable(value: Any) -> tuple[int, float, str]:
+    """A key by which whatever a file holds can be sorted: nothing first, then numbers by size, then texts."""
+    if value is None:
+        return (0, 0.0, "")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (1, float(value), "")
+    return (2, 0.0, natural(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))
+
+
+def natural(text: str) -> str:
+    """A text to sort by: numbers in it count by size, so that q2 stands before q10; equal for equal texts only."""
+    return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
+
+
+def one_line(text: object) -> str:
+    """The text on one line, with single spaces."""
+    return " ".join(str(text).split())
