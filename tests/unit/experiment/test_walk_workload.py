@@ -1,0 +1,135 @@
+"""The first walk: a workload is added by one file in `experiment/workloads` and one program, and by nothing else.
+
+A copy of the sources gets both; whatever derives from the registry is then asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faultline.base.settings import ROOT
+
+TOYS = ROOT / "tests" / "unit" / "toys"
+ADDED = {"include/faultline/experiment/workloads/echo.py": "echo_workload.py", "spark_jobs/echo.py": "echo.py"}
+SOURCES = ("include", "generators", "fault", "spark_jobs")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("walk")
+    for folder in SOURCES:
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for target, toy in ADDED.items():
+        shutil.copy(TOYS / toy, root / target)
+    return root
+
+
+def ask(tree: Path, question: str) -> str:
+    """What a program that knows this tree says."""
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'include'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-P", "-c", question], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def digests(root: Path) -> dict[str, str]:
+    files = [path for folder in SOURCES for path in (root / folder).rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if "__pycache__" not in path.parts
+    }
+
+
+def test_nothing_else_is_touched(tree: Path) -> None:
+    before, after = digests(ROOT), digests(tree)
+    assert {name for name in after if before.get(name) != after[name]} == set(ADDED)
+
+
+def test_its_parameter_is_one_of_the_configuration(tree: Path) -> None:
+    question = """
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import parse_configuration
+print(parse_configuration({}).config_id)
+config = parse_configuration({"workload": "echo", "echoes": 2})
+print(config.echoes, config.state_mb, config.config_id != parse_configuration({"workload": "echo"}).config_id)
+echo = {"workload": "echo"}
+for wrong in ({**echo, "echoes": 10}, {**echo, "echoes": 3}, {"echoes": 2}, {"workload": "ecco"}):
+    try:
+        parse_configuration(wrong)
+    except ConfigError as error:
+        print(error)
+"""
+    assert ask(tree, question).splitlines() == [
+        "c6f4a5a9ad98",  # the identity of others is what it was
+        "2 0.0 True",
+        "echoes: 10 is refused: input should be less than or equal to 9",
+        "echoes: more than there are partitions; lower it, or raise partitions",
+        "echoes: only echo has it; leave it at 1",
+        "workload: 'ecco' is not known; did you mean echo?",
+    ]
+
+
+def test_form_documentation_matrix_and_page_know_it(tree: Path) -> None:
+    question = """
+from faultline.experiment.config import Configuration
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.reference import table
+from faultline.orchestration.forms import SECTIONS, field_schema
+print(SECTIONS["Echo"], "echo" in field_schema("workload")["enum"], field_schema("echoes")["maximum"])
+print([line for line in table(Configuration).splitlines() if "echoes" in line])
+"""
+    assert ask(tree, question).splitlines() == [
+        "('echoes',) True 9",
+        "['| `echoes` | 1 | ≥ 1, ≤ 9 | How often `echo` repeats each line. |']",
+    ]
+
+
+def test_generator_spark_and_harvest_are_told_of_it(tree: Path) -> None:
+    question = """
+from pathlib import Path
+from faultline.base.settings import ROOT, load_settings
+from faultline.engines.spark.settings import configured_settings, workload_program
+from faultline.experiment.config import parse_configuration
+from faultline.runner.environment import programs
+from generators.spec import GeneratorSpec
+config = parse_configuration({"workload": "echo", "fault": "none"})
+spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, rate=1, seconds=1, **config.input_source())
+print(spec.source, config.paced, config.kind.tuples(config.own), config.kind.latency_method_of(config.own))
+print(workload_program(load_settings(), config).is_file(), "echo.py" in programs(ROOT / "spark_jobs"))
+print(configured_settings(config)["spark.executor.cores"])
+"""
+    assert ask(tree, question).splitlines() == ["text True {'tuples': 'words'} batch", "True True", "1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('name = "echo"', 'name = "pi"'), "the workload pi stands in"),
+        (('{"skewed"}', '{"skewd"}'), "echo: unknown capability skewd"),
+        (("    echoes: int", "    iterations: int"), "the parameter iterations means something else in"),
+        (("    echoes: int", "    rate: int"), "every workload has the parameter rate already"),
+    ],
+)
+def test_nonsense_fails_at_import_with_its_file_named(
+    tree: Path, tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    other = tmp_path / "tree"
+    shutil.copytree(tree, other)
+    file = other / "include/faultline/experiment/workloads/echo.py"
+    file.write_text(file.read_text().replace(*change))
+    question = """
+try:
+    import faultline.experiment.config
+except ImportError as error:
+    print(error)
+"""
+    answer = ask(other, question)
+    assert said in answer and "workloads/echo.py" in answer

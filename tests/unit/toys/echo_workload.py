@@ -1,0 +1,37 @@
+"""A workload that exists for a test only: what adding one takes is this file, a program, and their tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from faultline.base.attempt import Attempt
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.base import Parameters, Workload
+
+
+class EchoParameters(Parameters):
+    """How often a line comes back."""
+
+    echoes: int = Field(1, ge=1, le=9, description="How often `echo` repeats each line.")
+
+
+class Echo(Workload[EchoParameters]):
+    """Lines come back as they are, as often as asked for."""
+
+    name = "echo"
+    section = "Echo"
+    parameters = EchoParameters
+    capabilities = frozenset({"skewed"})
+    program = "echo"
+
+    def check(self, own: EchoParameters, common: Common) -> None:
+        if own.echoes > common.partitions:
+            raise ValueError("echoes: more than there are partitions; lower it, or raise partitions")
+
+    def program_configuration(self, attempt: Attempt, own: EchoParameters, common: Common) -> dict[str, Any]:
+        return {"echoes": own.echoes}
+
+
+WORKLOADS = (Echo(),)
