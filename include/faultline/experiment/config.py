@@ -12,12 +12,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fault.errors import PlanError
 from fault.plan import FaultPlan, PlannedFault, require_window
+from fault.registry import ACTIONS, in_words
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
 from faultline.experiment.canonical import (
@@ -65,7 +66,10 @@ Query = Literal[
     "q18", "q19", "q20", "q21", "q22", "q23",
 ]  # fmt: skip
 Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
-Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
+if TYPE_CHECKING:
+    Action = str
+else:  # the choice that forms, tables and refusals show
+    Action = Literal[tuple(ACTIONS)]
 
 
 def baseline_bins(interval_s: float) -> int:
@@ -178,11 +182,7 @@ class Configuration(BaseModel):
         "executor",
         description="What is broken: `none` for a control, `any` for a random process on a random node.",
     )
-    fault_action: Action = Field(
-        "kill",
-        description="How: `kill`, `term` and `pause` send a signal; `delay`, `reset` and `cut` hit the connection to "
-        "Kafka (`kafka` only). In this short form a pause, delay or cut lasts 10 s, and a delay is 200 ms.",
-    )
+    fault_action: Action = Field("kill", description=in_words())
     fault_at_s: float | None = Field(
         None,
         description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
@@ -278,7 +278,7 @@ class Configuration(BaseModel):
         if values.get("fault", "executor") == "none":
             if values.get("fault_at_s") is not None:
                 raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
-            values["fault_action"] = "kill"  # one control, whatever the faults beside it do
+            values.pop("fault_action", None)  # one control, whatever the faults beside it do
         elif values.get("fault_at_s") is None:
             try:
                 warmup = float(values.get("warmup_s", 20.0))
@@ -342,7 +342,7 @@ class Configuration(BaseModel):
                     f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
                     f"{one.fault.victim}; lower count or raise executors"
                 )
-        restarts = sum(one.fault.victim == "driver" and one.fault.action != "pause" for one in planned)
+        restarts = sum(one.fault.victim == "driver" and one.fault.how.ends for one in planned)
         if restarts > MAX_RESTARTS:
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"

@@ -34,8 +34,8 @@ from faultline.runner.daemons import (
     newest,
     seen,
     spawn,
+    start_fault_daemons,
     start_memcached,
-    start_proxy,
     workload_trouble,
 )
 from faultline.runner.teardown import heal_leftovers
@@ -128,8 +128,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     """
     config = configuration_of(attempt)
     attempt.scratch.mkdir(exist_ok=True)
-    if any(planned.fault.on_connection for planned in config.planned_faults()):
-        start_proxy(attempt, settings)
+    start_fault_daemons(attempt, settings, config.planned_faults())
     if needs_memcached(config):
         start_memcached(attempt, settings)
     write_json(

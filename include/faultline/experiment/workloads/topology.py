@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fault.registry import ACTIONS
 from faultline.base.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -155,8 +156,9 @@ def require_topology(config: Configuration) -> None:
     for key in config.topology or {}:
         if key in PERSIST_RULES and "persist" not in tasks:
             raise ValueError(f"topology.{key}: needs the stage persist; give parallelism four numbers, or leave it out")
-    if any(planned.fault.on_connection for planned in config.planned_faults()):
-        raise ValueError("fault_action: topology's stages talk to Kafka directly; use kill, term or pause")
+    if any(planned.fault.how.detours for planned in config.planned_faults()):
+        *most, last = (name for name, action in ACTIONS.items() if not action.detours)
+        raise ValueError(f"fault_action: topology's stages talk to Kafka directly; use {', '.join(most)} or {last}")
 
 
 def _require_tasks(config: Configuration, tasks: Mapping[str, int]) -> None:
