@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fault.action import UndoSpec
@@ -17,20 +17,20 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
 from faultline.runner.assignment import read_assignment, remote_injectors
 
-# What a line of the journal says of itself; the rest are the fields of the undo.
-_OF_THE_LINE = ("event", "wall_ns", "mono_ns", "fault", "undo", "action")
-
 
 def as_line(undo: UndoSpec, fault: int) -> dict[str, Any]:
     """The fields of the line `undo_registered`, for the fault of that number."""
-    return {**undo.fields, "fault": fault, "undo": undo.name, "action": undo.action}
+    return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
 
 
-def undo_of(line: Mapping[str, Any], planned: tuple[PlannedFault, ...]) -> UndoSpec:
-    """The undo that a line registered. Lines from before name no action: there it is that of the planned fault."""
-    action = line.get("action") or planned[line["fault"]].fault.action
-    fields = {key: value for key, value in line.items() if key not in _OF_THE_LINE}
-    return UndoSpec(action, str(line["undo"]), fields)
+def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
+    """The undo that a line registered.
+
+    Lines from before name no action, which is that of the planned fault then, and hold the fields side by side.
+    """
+    if "action" in line:
+        return UndoSpec(str(line["action"]), str(line["undo"]), line["fields"])
+    return UndoSpec(planned[line["fault"]].fault.action, str(line["undo"]), line)
 
 
 def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
@@ -60,7 +60,10 @@ def heal(attempt: Attempt) -> list[str]:
         context = assignment.context(attempt.folder, injector)
         for line in reversed(left):
             undo = undo_of(line, assignment.planned)
-            action = ACTIONS[undo.action]
+            action = ACTIONS.get(undo.action)
+            if action is None:
+                problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
+                continue
             try:
                 if action.hands.holds(undo, context):
                     action.hands.undo(undo, context)

@@ -124,10 +124,7 @@ def test_a_name_is_taken_once(package: Packages, tmp_path: Path) -> None:
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4)
-FIELDS = st.dictionaries(
-    st.text(min_size=1).filter(lambda key: key not in ("event", "wall_ns", "mono_ns", "fault", "undo", "action")),
-    VALUES,
-)
+FIELDS = st.dictionaries(st.text(), VALUES)
 
 
 @given(st.sampled_from(NAMES), st.text(min_size=1), FIELDS, st.integers(0, 5))

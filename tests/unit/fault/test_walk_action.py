@@ -90,8 +90,8 @@ rest = {"attempt": attempt.id, "repetition": 0, "kafka": {"bootstrap": ""}, "top
 (attempt.folder / "attempt.json").write_text(json.dumps({**rest, "config": config}))
 left = [line for line in lines if line["event"] == "undo_registered"]
 attempt.conductor_journal.write_text("".join(json.dumps(line) + chr(10) for line in left))
-Path(left[0]["path"]).write_text("full")
-print(heal(attempt), heal(attempt), Path(left[0]["path"]).exists())
+Path(left[0]["fields"]["path"]).write_text("full")
+print(heal(attempt), heal(attempt), Path(left[0]["fields"]["path"]).exists())
 """
 
 

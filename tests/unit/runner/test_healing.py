@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fault.action import UndoSpec
 from fault.identity import EXECUTOR, Tokens
 from fault.proxy_control import ProxyControl
 from fault.victims import find_victims, read_process
@@ -23,7 +24,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.waiting import wait_until
 from faultline.experiment.config import Configuration
-from faultline.runner.healing import heal
+from faultline.runner.healing import as_line, heal
 
 
 @pytest.fixture
@@ -92,7 +93,10 @@ def test_a_pause_and_a_cut_are_healed(
             (0, "pause", f"SIGCONT to {victim}", victim.as_json()),
             (1, "cut", "heal the proxy", {}),
         ):
-            journal.write("undo_registered", **fields, fault=fault, undo=name, **({"action": action} if named else {}))
+            if named:
+                journal.write("undo_registered", **as_line(UndoSpec(action, name, fields), fault))
+            else:
+                journal.write("undo_registered", **fields, fault=fault, undo=name)
     assert heal(attempt) == ["heal the proxy", f"SIGCONT to {victim}"], "newest first"
     assert not is_stopped(stopped.pid)
     assert proxy.status()["mode"] == "plain"
@@ -102,23 +106,25 @@ def test_a_pause_and_a_cut_are_healed(
 def test_a_proxy_that_is_gone_needs_no_healing(attempt: Attempt, run: str) -> None:
     write_attempt(attempt, run, [CUT])
     with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", fault=0, undo="heal the proxy", action="cut")
+        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
     assert heal(attempt) == []
 
 
 def test_what_cannot_be_healed_is_named_with_what_to_do_and_stops_nothing_else(
     attempt: Attempt, run: str, stopped: subprocess.Popen[bytes], proxy: ProxyControl
 ) -> None:
-    """The victim is on a host that is not known any more."""
+    """The victim is on a host that is not known any more, and another version knew an action that is none here."""
     write_attempt(attempt, run, [CUT, {**PAUSE, "at_s": 70}])
     (victim,) = find_victims("executor", Tokens(run))
     with Journal(attempt.conductor_journal) as journal:
-        journal.write("undo_registered", fault=0, undo="heal the proxy", action="cut")
+        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
         lost = {**victim.as_json(), "host": "node9"}
-        journal.write("undo_registered", **lost, fault=1, undo="SIGCONT to it", action="pause")
+        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", lost), 1))
+        journal.write("undo_registered", **as_line(UndoSpec("melt", "freeze it"), 2))
     with pytest.raises(InfrastructureError) as caught:
         heal(attempt)
-    message = "healing: host: node9 is not known; known: none; continue it by hand with kill -CONT"
+    message = "healing: action: melt is not known here; freeze it by hand; "
+    message += "host: node9 is not known; known: none; continue it by hand with kill -CONT"
     assert str(caught.value) == message
     assert proxy.status()["mode"] == "plain"
     assert is_stopped(stopped.pid)
@@ -131,6 +137,6 @@ def test_a_stranger_under_the_victims_pid_is_left_alone(
     (victim,) = find_victims("executor", Tokens(run))
     with Journal(attempt.conductor_journal) as journal:
         other = {**victim.as_json(), "start_ticks": 1, "create_time": time.time() - 10_000}
-        journal.write("undo_registered", **other, fault=0, undo="SIGCONT to it", action="pause")
+        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", other), 0))
     assert heal(attempt) == []
     assert is_stopped(stopped.pid)
