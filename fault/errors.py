@@ -11,6 +11,10 @@ class PlanError(FaultError, ValueError):
     """A fault plan is not valid. The message begins with the offending key."""
 
 
+class DeclarationError(FaultError):
+    """An action says something of itself that cannot be. The message begins with its file."""
+
+
 class VictimRefused(FaultError):
     """A guard rail forbids touching this process. No signal was sent."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fault.errors import VictimRefused
 from fault.identity import ProcessIdentity, Tokens, carries_token
-from fault.plan import Fault, PlannedFault
+from fault.occurrence import Asked, Occurrence
 from fault.victims import ROLES_OF, own_line
 
 
@@ -21,9 +21,9 @@ class Guard:
     tokens: Tokens
     protected: frozenset[int] = field(default_factory=own_line)
 
-    def check(self, fault: Fault, victims: Sequence[ProcessIdentity]) -> None:
+    def check(self, fault: Asked, victims: Sequence[ProcessIdentity]) -> None:
         """Raises VictimRefused, naming the rail, unless all `victims` may suffer `fault`."""
-        allowed = 0 if fault.on_connection else fault.count
+        allowed = fault.most_processes
         if len(victims) > allowed:
             raise VictimRefused(f"count: {len(victims)} victims, but the fault allows {allowed}")
         if len({(victim.host, victim.pid) for victim in victims}) != len(victims):
@@ -31,7 +31,7 @@ class Guard:
         for victim in victims:
             self._check_one(fault, victim)
 
-    def _check_one(self, fault: Fault, victim: ProcessIdentity) -> None:
+    def _check_one(self, fault: Asked, victim: ProcessIdentity) -> None:
         role = victim.role
         # The pids of another host say nothing about this process and its ancestors.
         if victim.pid <= 1 or (not victim.host and victim.pid in self.protected):
@@ -47,7 +47,7 @@ class Guard:
         if role.under is None and not carries_token(victim.command, token, role):
             raise VictimRefused(f"token: process {victim.pid} does not carry {token}: a stranger")
 
-    def describe(self, planned: PlannedFault, victims: Sequence[ProcessIdentity]) -> list[str]:
+    def describe(self, planned: Occurrence, victims: Sequence[ProcessIdentity]) -> list[str]:
         """The dry run: one line for each victim, saying what would happen to it and when."""
         self.check(planned.fault, victims)
         return [f"would {planned.what(str(victim))}" for victim in victims]

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fault.errors import VictimRefused
-from fault.identity import ProcessIdentity, Tokens
+from fault.identity import VICTIMS, ProcessIdentity, Tokens
 from fault.injector import Delivery, Injector, Presence
-from fault.plan import ALLOWED
 from fault.remote import ClockOffset, RemoteInjector
 from fault.victims import sort_candidates
 
@@ -24,7 +23,7 @@ def place(remotes: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     spark = tuple(name for name in remotes if name != KAFKA_HOST) or ("",)
     return {
-        **dict.fromkeys(ALLOWED, spark),
+        **dict.fromkeys(VICTIMS, spark),
         "driver": ("",),
         "kafka": (KAFKA_HOST,) if KAFKA_HOST in remotes else ("",),
     }

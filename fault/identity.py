@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from fault.errors import IdentityMismatch, VictimRefused
 
@@ -68,6 +68,10 @@ DRIVER = Role("driver", ("org.apache.spark.deploy.SparkSubmit", "faultline.engin
 PYTHON_WORKER = Role("python_worker", ("pyspark.daemon",), under="executor")
 KAFKA = Role("kafka", ("kafka.Kafka",), scope="services")
 ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIVER, PYTHON_WORKER, KAFKA)}
+# A random process on a random node: an executor, or a Spark worker that hosts one.
+ANY = "any"
+# The words for victims.
+VICTIMS = (*ROLES, ANY)
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,21 @@ class ProcessIdentity:
             "host": self.host,
             "node": self.node,
         }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], tokens: Tokens) -> Self:
+        """The victim that `as_json` wrote, under the run's tokens. Raises VictimRefused."""
+        role = ROLES[values["role"]]
+        return cls(
+            int(values["pid"]),
+            float(values["create_time"]),
+            role,
+            tokens.of(role),
+            tuple(values["command"]),
+            start_ticks=values["start_ticks"],
+            host=str(values["host"]),
+            node=values["node"],
+        )
 
     def __str__(self) -> str:
         number = "" if self.number is None else f" {self.number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -13,9 +13,8 @@ from fault.errors import RemoteError, SignalRefused
 from fault.identity import ProcessIdentity, Tokens
 from fault.victims import executor_ids
 
-# How long an act may take to show. A JVM that is told to end runs its shutdown hooks first.
+# How long an act may take to show.
 SETTLE_WITHIN_S = 5.0
-SETTLE_WITHIN_S_OF: Mapping[str, float] = {"kill": SETTLE_WITHIN_S, "pause": SETTLE_WITHIN_S, "term": 15.0}
 # The first probes follow closely, since most acts show at once.
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.002, 0.02
 
@@ -113,20 +112,20 @@ def resume(injector: Injector, victim: ProcessIdentity, *, sleep: Callable[[floa
 def settle(
     injector: Injector,
     victim: ProcessIdentity,
-    action: str,
+    wanted: Presence,
     delivery: Delivery,
     *,
-    within_s: float | None = None,
+    within_s: float = SETTLE_WITHIN_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Settlement:
-    """Probes until the act shows its effect, at most `within_s` seconds (by default what the action may take).
+    """Probes until the act shows its effect, at most `within_s` seconds.
 
-    `kill` and `term` took effect when the process is gone, `pause` when it is stopped. An
-    unacknowledged signal is settled by the same evidence; `unknown` stays only where no probe answers.
+    `wanted`: GONE for an act that ends its victim, also when another process has its pid by now; STOPPED for
+    one that holds it. An unacknowledged signal is settled by the same evidence; `unknown` stays only where
+    no probe answers.
     """
     if delivery is Delivery.GONE:
         return Settlement(Outcome.NO_EFFECT, f"{victim} was already gone")
-    within_s = SETTLE_WITHIN_S_OF[action] if within_s is None else within_s
     began = time.monotonic()
     pause_s = _FIRST_POLL_S
     hint = " (the signal was not acknowledged)" if delivery is Delivery.UNKNOWN else ""
@@ -139,7 +138,7 @@ def settle(
             trouble = error
         elapsed = time.monotonic() - began
         gone = presence in (Presence.GONE, Presence.OTHER)
-        if action == "pause":
+        if wanted is Presence.STOPPED:
             if presence is Presence.STOPPED:
                 return Settlement(Outcome.EFFECTIVE, f"{victim} stopped within {elapsed:.3f} s{hint}")
             if gone:

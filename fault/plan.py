@@ -6,34 +6,16 @@ A plan is what somebody asked for; `FaultPlan.resolve` turns it into the occurre
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from fault.action import Action
 from fault.errors import PlanError
-from fault.identity import ROLES
+from fault.parameters import MAX_SECONDS, RULES
+from fault.registry import ACTIONS, ALLOWED
 from fault.values import choice, integer, known_keys, number, seconds
 
-# The signal that each action on processes sends. What undoes an action stands in `UNDO`.
-ACTIONS: Mapping[str, signal.Signals] = {
-    "kill": signal.SIGKILL,
-    "term": signal.SIGTERM,
-    "pause": signal.SIGSTOP,
-}
-UNDO: Mapping[str, signal.Signals] = {"pause": signal.SIGCONT}
-# Actions on the connections to Kafka; no process is touched.
-CONNECTION_ACTIONS = ("delay", "reset", "cut")
-# What they hit, in words.
-CONNECTIONS = "the workload's connections to Kafka"
-# A random process on a random node: an executor, or a Spark worker that hosts one.
-ANY = "any"
-# Who may suffer what: the only place where this is said.
-ALLOWED: Mapping[str, tuple[str, ...]] = {
-    **{victim: tuple(ACTIONS) for victim in (*ROLES, ANY)},
-    "kafka": (*ACTIONS, *CONNECTION_ACTIONS),
-}
-LASTING = ("pause", "delay", "cut")
 SINGLE = ("driver", "kafka")
 CYCLES = ("checkpoint", "snapshot")
 
@@ -42,8 +24,6 @@ WAIT_INTERVALS = 3
 MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
-MAX_SECONDS = 1e7
-MAX_DELAY_MS = 600_000.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +32,8 @@ class Fault:
 
     Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
     from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
-    cycle that begins at or after that instant. `duration_s` (pause, delay, cut) and `delay_ms`
-    (delay) are given exactly where they mean something. `times` > 1 repeats the act `every_s` seconds.
+    cycle that begins at or after that instant. `duration_s` and `delay_ms` are given exactly where the
+    action takes them. `times` > 1 repeats the act `every_s` seconds.
     Raises PlanError, naming the key, when a value is not valid.
     """
 
@@ -71,7 +51,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         choice("victim", self.victim, ALLOWED)
-        choice("action", self.action, (*ACTIONS, *CONNECTION_ACTIONS))
+        choice("action", self.action, ACTIONS)
         if self.action not in ALLOWED[self.victim]:
             raise PlanError(
                 f"action: {self.action} cannot be done to {self.victim}; use {', '.join(ALLOWED[self.victim])}"
@@ -108,20 +88,15 @@ class Fault:
         self._set("phase", number("phase", self.phase, "a number from 0 to below 1", lambda value: 0 <= value < 1))
 
     def _check_lengths(self) -> None:
-        if self.action in LASTING:
-            if self.duration_s is None:
-                raise PlanError(f"duration_s: a {self.action} needs a duration in seconds; give one")
-            self._set("duration_s", seconds("duration_s", self.duration_s, MAX_SECONDS, above=0.0))
-        elif self.duration_s is not None:
-            raise PlanError(f"duration_s: the action {self.action} has no duration; leave it out")
-        if self.action == "delay":
-            if self.delay_ms is None:
-                raise PlanError("delay_ms: a delay needs its size in milliseconds; give one")
-            wanted = f"a number of milliseconds above 0 and at most {MAX_DELAY_MS:g}"
-            delay = number("delay_ms", self.delay_ms, wanted, lambda value: 0 < value <= MAX_DELAY_MS)
-            self._set("delay_ms", delay)
-        elif self.delay_ms is not None:
-            raise PlanError(f"delay_ms: the action {self.action} delays nothing; leave it out")
+        for name, rule in RULES.items():
+            value, taken = getattr(self, name), self.how.takes(name)
+            if value is None:
+                if taken is not None and taken.required:
+                    raise PlanError(f"{name}: {rule.missing.format(action=self.action)}")
+            elif taken is None:
+                raise PlanError(f"{name}: {rule.surplus.format(action=self.action)}")
+            else:
+                self._set(name, rule.check(name, value))
 
     def _set(self, key: str, value: float) -> None:
         object.__setattr__(self, key, value)
@@ -136,21 +111,14 @@ class Fault:
         return self.victim == "python_worker"
 
     @property
-    def on_connection(self) -> bool:
-        """Whether the act hits connections to Kafka and no process."""
-        return self.action in CONNECTION_ACTIONS
-
-    @property
-    def signum(self) -> signal.Signals:
-        """The signal that the action sends. Raises PlanError for an act on connections, which sends none."""
-        if self.on_connection:
-            raise PlanError(f"action: {self.action} sends no signal; it is an act on connections")
+    def how(self) -> Action:
+        """The action that its name stands for."""
         return ACTIONS[self.action]
 
     @property
-    def undo_signum(self) -> signal.Signals | None:
-        """The signal that undoes the action; None where none can, or none was sent."""
-        return UNDO.get(self.action)
+    def most_processes(self) -> int:
+        """How many processes the act may touch."""
+        return self.count if self.how.hits is None else 0
 
 
 @dataclass(frozen=True)
@@ -176,8 +144,9 @@ class PlannedFault:
         begins = f"the first {self.fault.cycle} cycle that begins after T0 + {self.earliest_s:g} s"
         return f"at phase {self.fault.phase:g} of {begins}"
 
-    def what(self, whom: str = CONNECTIONS) -> str:
-        """The act in words, done to `whom`."""
+    def what(self, whom: str | None = None) -> str:
+        """The act in words, done to `whom`; by default to what its action hits."""
+        whom = whom or self.fault.how.hits or self.fault.victim
         size = "" if self.fault.delay_ms is None else f" by {self.fault.delay_ms:g} ms"
         length = "" if self.fault.duration_s is None else f" for {self.fault.duration_s:g} s"
         return f"{self.fault.action} {whom}{size}{length} {self.when()}"

@@ -11,6 +11,7 @@ import psutil
 
 from fault.errors import TooFewVictims, VictimRefused
 from fault.identity import (
+    ANY,
     EXECUTOR,
     ROLES,
     WORKER,
@@ -23,7 +24,6 @@ from fault.identity import (
     marked_ancestor,
     node_of,
 )
-from fault.plan import ANY
 
 _PROC = Path("/proc")
 # The roles behind each victim word.

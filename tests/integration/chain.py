@@ -56,7 +56,7 @@ class ChainRun:
         ]
         for future in admin.create_topics(new).values():
             future.result()
-        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "daemon_ports": {"memcached": 1}})
+        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "companion_ports": {"memcached": 1}})
         write_json(
             self.attempt.folder / "config.json",
             {

@@ -18,10 +18,10 @@ import pytest
 
 from fault.errors import IdentityMismatch
 from fault.guard import Guard
-from fault.identity import DRIVER, EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
-from fault.injector import Delivery, Outcome, settle
+from fault.identity import ANY, DRIVER, EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
+from fault.injector import Delivery, Outcome, Presence, settle
 from fault.local import LocalInjector
-from fault.plan import ANY, Fault
+from fault.plan import Fault
 from fault.victims import choose, read_process
 
 pytestmark = pytest.mark.integration
@@ -172,7 +172,7 @@ def test_rounds_of_faults_beside_decoys(cast: Cast, share: int) -> None:
             with pytest.raises(IdentityMismatch):
                 injector.signal(claim, signal.SIGKILL)
         assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-        assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+        assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
         died[word] += 1
         roles[victim.role.name] += 1
         if victim.role is not PYTHON_WORKER:  # its first process forks another by itself

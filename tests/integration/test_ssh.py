@@ -36,7 +36,7 @@ from fault.hosts import Hosts
 from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
-from fault.plan import ALLOWED
+from fault.registry import ALLOWED
 from fault.remote import RemoteHost, RemoteInjector
 from fault.remote_shell import survey_program, watch_program
 from fault.victims import find_victims, read_process
@@ -186,7 +186,7 @@ def test_a_checked_victim_is_killed_and_its_decoys_live(
         victim = replace(victim, start_ticks=None)
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert process.wait(5) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
     assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
@@ -223,7 +223,7 @@ def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run:
     spawn()
     victim = only(run)
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    assert settle(injector, victim, "pause", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.STOPPED, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
     assert injector.probe(victim) is Presence.ALIVE
 
@@ -238,7 +238,7 @@ def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
     with pytest.raises(UnsettledSignal) as caught:
         injector.signal(victim, signal.SIGKILL)
     assert caught.value.command == f"kill -s KILL {victim.pid}"
-    settlement = settle(injector, victim, "kill", Delivery.UNKNOWN)
+    settlement = settle(injector, victim, Presence.GONE, Delivery.UNKNOWN)
     assert settlement.outcome is Outcome.EFFECTIVE
     assert "not acknowledged" in settlement.detail
     assert process.wait(5) == -signal.SIGKILL
@@ -420,7 +420,7 @@ def test_a_python_worker_over_there_is_killed(
     executor, daemon, worker = tree()
     (victim,) = injector.find("python_worker", Tokens(run))
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert psutil.pid_exists(executor) and psutil.pid_exists(daemon)
 
 
@@ -434,7 +434,7 @@ def test_hosts_dispatch_to_the_host_of_the_victim(
     assert hosts.find("driver", Tokens(run)) == ()
     assert set(hosts.clock_offsets()) == {"node1"}
     assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(hosts, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(hosts, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert process.wait(5) == -signal.SIGKILL
 
 

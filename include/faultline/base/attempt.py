@@ -89,11 +89,6 @@ class Attempt:
         return self.folder / "services.jsonl"
 
     @property
-    def proxy_control(self) -> Path:
-        """How to reach the proxy of this attempt."""
-        return self.folder / "proxy.json"
-
-    @property
     def stop_file(self) -> Path:
         """Its appearance asks the workload to end."""
         return self.folder / "stop"

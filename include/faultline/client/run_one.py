@@ -75,7 +75,7 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     lines = []
     for planned in config.planned_faults():
         fault = planned.fault
-        if fault.on_connection:
+        if fault.how.hits is not None:
             lines.append(planned.what())
         else:
             lines.append(f"{planned.what(_whom(fault.victim, fault.count))} (chosen by seed {seed})")

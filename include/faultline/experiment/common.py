@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
+from fault.registry import ACTIONS, in_words
 from faultline.experiment.faults import short_form
 
 # What must be left after the fault, so that a recovery can be seen to hold.
@@ -20,8 +22,12 @@ MAX_RESTARTS = 5
 
 CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 StateStore = Literal["rocksdb", "memory"]
-Victim = Literal["none", "executor", "worker", "driver", "python_worker", "kafka", "any"]
-Action = Literal["kill", "term", "pause", "delay", "reset", "cut"]
+if TYPE_CHECKING:
+    Victim = str
+    Action = str
+else:  # the choices that forms, tables and refusals show
+    Victim = Literal["none", *VICTIMS]
+    Action = Literal[tuple(ACTIONS)]
 
 
 def baseline_bins(interval_s: float) -> int:
@@ -90,11 +96,7 @@ class Common(BaseModel):
         "executor",
         description="What is broken: `none` for a control, `any` for a random process on a random node.",
     )
-    fault_action: Action = Field(
-        "kill",
-        description="How: `kill`, `term` and `pause` send a signal; `delay`, `reset` and `cut` hit the connection to "
-        "Kafka (`kafka` only). In this short form a pause, delay or cut lasts 10 s, and a delay is 200 ms.",
-    )
+    fault_action: Action = Field("kill", description=in_words())
     fault_at_s: float | None = Field(
         None,
         description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",

@@ -211,7 +211,7 @@ class _Checked(Common):
                     f"{where}{one.key_of('count')}: {one.fault.count} victims at once, but the run has {there} of "
                     f"{one.fault.victim}; lower count or raise executors"
                 )
-        restarts = sum(one.fault.victim == "driver" and one.fault.action != "pause" for one in planned)
+        restarts = sum(one.fault.victim == "driver" and one.fault.how.ends for one in planned)
         if restarts > MAX_RESTARTS:
             raise ValueError(
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
@@ -254,7 +254,7 @@ def _place_fault(values: dict[str, Any]) -> None:
     if values.get("fault", "executor") == "none":
         if values.get("fault_at_s") is not None:
             raise ValueError("fault_at_s: a control (fault=none) has no fault time; leave it empty")
-        values["fault_action"] = "kill"  # one control, whatever the faults beside it do
+        values.pop("fault_action", None)  # one control, whatever the faults beside it do
     elif values.get("fault_at_s") is None:
         try:
             warmup = float(values.get("warmup_s", 20.0))

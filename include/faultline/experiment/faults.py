@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fault.errors import PlanError
-from fault.plan import LASTING, Fault, FaultPlan
-
-# What the short form of a fault says of acts that have a length; the full form sets them freely.
-SHORT_FORM_DURATION_S = 10.0
-SHORT_FORM_DELAY_MS = 200.0
+from fault.plan import Fault, FaultPlan
+from fault.registry import ACTIONS
 
 
 def take_plan(values: dict[str, Any]) -> None:
@@ -42,14 +39,8 @@ def take_plan(values: dict[str, Any]) -> None:
 
 
 def short_form(victim: str, action: str, at_s: float | None) -> Fault:
-    """The fault that the three short fields stand for."""
-    return Fault(
-        victim,
-        action,
-        at_s=at_s,
-        duration_s=SHORT_FORM_DURATION_S if action in LASTING else None,
-        delay_ms=SHORT_FORM_DELAY_MS if action == "delay" else None,
-    )
+    """The fault that the three short fields stand for; its lengths are the action's own, the full form sets them."""
+    return Fault(victim, action, at_s=at_s, **ACTIONS[action].short_form)
 
 
 def in_short_form(message: str) -> str:

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fault.action import Context
 from fault.errors import FaultError
+from fault.guard import Guard
+from fault.hosts import Hosts
 from fault.identity import Tokens
+from fault.injector import Injector
 from fault.plan import PlannedFault
 from fault.remote import RemoteHost, RemoteInjector
 from faultline.base.errors import ConfigError
+from faultline.base.journal import Instant
+from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.config import Configuration
 
 
@@ -38,6 +44,25 @@ class Assignment:
     def tokens(self) -> Tokens:
         """What the command lines of victims carry."""
         return Tokens(self.attempt, self.services)
+
+    def context(self, folder: Path, injector: Injector) -> Context:
+        """What the hands of actions work with. `folder`: the attempt's own."""
+        return Context(
+            folder,
+            injector,
+            self.tokens,
+            Guard(self.tokens),
+            Instant.now,
+            seed=self.seed,
+            repetition=self.repetition,
+            hold=self._hold,
+            restart_delay_s=self.restart_delay_s,
+            busy_elsewhere=injector.busy if isinstance(injector, Hosts) else None,
+        )
+
+    def _hold(self, service: str, until_mono_ns: int) -> None:
+        if service in self.holds:
+            lay_hold(self.holds[service], until_mono_ns)
 
 
 def read_assignment(directory: Path) -> Assignment:

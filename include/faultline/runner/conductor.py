@@ -17,25 +17,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from fault.action import Act, HalfDone, Sent
 from fault.errors import FaultError, TooFewVictims
-from fault.guard import Guard
 from fault.hosts import Hosts
 from fault.injector import Delivery, Injector, Outcome, Settlement
 from fault.local import LocalInjector
-from fault.plan import WAIT_INTERVALS
-from fault.proxy import ProxyControl
+from fault.plan import WAIT_INTERVALS, PlannedFault
+from fault.registry import ACTIONS
 from fault.undo import UndoStack
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.journal import Instant, Journal
 from faultline.base.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
 from faultline.engines.spark.cycles import await_cycle
-from faultline.runner.acts import Act, ConnectionAct, HalfDone, ProcessAct, Sent
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
+from faultline.runner.healing import as_line
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time.
 GATE_LEAD_S = 0.3
@@ -54,6 +56,14 @@ class Terminated(BaseException):
     """SIGTERM or SIGINT arrived. Not an Exception, so that no handler on the way can swallow it."""
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One planned fault, and the act that carries it out."""
+
+    planned: PlannedFault
+    act: Act
+
+
 class Conductor:
     """Carries out one assignment; its collaborators come from outside."""
 
@@ -69,7 +79,7 @@ class Conductor:
         """`clocks` measures the offsets of the other hosts' clocks, by host."""
         self._assignment = assignment
         self._attempt = Attempt(directory)
-        self._injector = injector
+        self._context = assignment.context(directory, injector)
         self._offsets = offsets
         self._clocks = clocks
         self._undo = UndoStack()
@@ -78,9 +88,9 @@ class Conductor:
     def dry_run(self) -> list[str]:
         """One line for each act that would happen; touches nothing. Raises VictimRefused."""
         lines: list[str] = []
-        for act in self._acts():
-            act.choose()
-            lines += act.describe()
+        for turn in self._turns():
+            turn.act.find()
+            lines += turn.act.describe()
         return lines or ["would break nothing: a control"]
 
     def run(self, journal: Journal) -> int:
@@ -108,40 +118,21 @@ class Conductor:
         print(_one_line(message), file=sys.stderr)
         return 1
 
-    def _acts(self) -> list[Act]:
-        given = self._assignment
-        guard = Guard(given.tokens)
-        acts: list[Act] = []
-        for planned in given.planned:
-            if planned.fault.on_connection:
-                acts.append(ConnectionAct(planned, ProxyControl(self._attempt.proxy_control)))
-            else:
-                acts.append(
-                    ProcessAct(
-                        planned,
-                        injector=self._injector,
-                        tokens=given.tokens,
-                        guard=guard,
-                        seed=given.seed,
-                        repetition=given.repetition,
-                        holds=given.holds,
-                        restart_delay_s=given.restart_delay_s,
-                    )
-                )
-        return acts
+    def _turns(self) -> list[Turn]:
+        return [Turn(one, one.fault.how.hands.act(one, self._context)) for one in self._assignment.planned]
 
     def _conduct(self, journal: Journal) -> None:
-        acts = self._acts()
-        for act in acts:
-            act.choose()
-        if acts:
+        turns = self._turns()
+        for turn in turns:
+            turn.act.find()
+        if turns:
             self._offsets.read(OFFSETS_TIMEOUT_S)  # connects well before it matters, or fails before the gate
         for host, offset in self._clocks().items():
             journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
-        journal.write("victims", victims=[victim for act in acts for victim in act.victims()])
+        journal.write("victims", victims=[victim for turn in turns for victim in turn.act.victims()])
         t0 = self._open_gate(journal)
-        for act in acts:
-            self._break(journal, act, t0)
+        for turn in turns:
+            self._break(journal, turn, t0)
         _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
         journal.write("done", sync=True)
 
@@ -161,50 +152,50 @@ class Conductor:
             raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
         return t0
 
-    def _break(self, journal: Journal, act: Act, t0: Instant) -> None:
+    def _break(self, journal: Journal, turn: Turn, t0: Instant) -> None:
         """One fault: looks at the victims again, reads the offsets, acts at the instant, settles, undoes."""
-        self._fault = index = act.planned.index
-        _sleep_until(t0.plus(act.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
-        planned = self._instant(journal, act, t0) if self._recheck(journal, act) else None
+        self._fault = index = turn.planned.index
+        _sleep_until(t0.plus(turn.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
+        planned = self._instant(journal, turn, t0) if self._recheck(journal, turn) else None
         if planned is None:
             return
         watch = OffsetsWatch(self._offsets, planned.mono_ns)
-        self._register_undo(journal, act)
-        act.before(planned)
+        self._register_undo(journal, turn)
+        turn.act.arm(planned)
         _sleep_until(planned.mono_ns - round(OFFSETS_CUT_S * 1e9))
         in_time = watch.result(0)
-        for victim in act.victims():
+        for victim in turn.act.victims():
             journal.write("invoked", fault=index, victim=victim["pid"], planned_wall_ns=planned.wall_ns)
         _sleep_until(planned.mono_ns, spin=True)
-        with following(self._offsets, act.planned.fault.waits) as newest:
-            ready = self._once_ready(journal, act, planned)
+        with following(self._offsets, turn.planned.fault.waits) as newest:
+            ready = self._once_ready(journal, turn, planned)
             if ready is None:
                 return
-            settlement = self._act(journal, act, ready)
+            settlement = self._act(journal, turn, ready)
         reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
         if reading is None:
             raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
         self._note_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
         self._settled(journal, index, settlement)
-        _sleep_until(ready.plus(act.planned.fault.duration_s or 0.0).mono_ns)
+        _sleep_until(ready.plus(turn.planned.fault.duration_s or 0.0).mono_ns)
         problem = self._heal(journal)
         if problem:
             raise InfrastructureError(problem)
 
-    def _recheck(self, journal: Journal, act: Act) -> bool:
+    def _recheck(self, journal: Journal, turn: Turn) -> bool:
         """Whether there are victims now; other ones than before are journalled."""
-        index = act.planned.index
+        index = turn.planned.index
         try:
-            if act.choose():
-                journal.write("victims", fault=index, reason="replaced", victims=act.victims())
+            if turn.act.find():
+                journal.write("victims", fault=index, reason="replaced", victims=turn.act.victims())
         except TooFewVictims as refusal:
             self._settled(journal, index, Settlement(Outcome.NO_EFFECT, f"no victim: {refusal}"))
             return False
         return True
 
-    def _instant(self, journal: Journal, act: Act, t0: Instant) -> Instant | None:
+    def _instant(self, journal: Journal, turn: Turn, t0: Instant) -> Instant | None:
         """When the fault is due: as planned, or at its phase of the cycle that it waits for; None when none came."""
-        one, fault = act.planned, act.planned.fault
+        one, fault = turn.planned, turn.planned.fault
         if fault.cycle is None or fault.phase is None:
             return t0.plus(one.earliest_s)
         latest = t0.plus(one.latest_s)
@@ -221,60 +212,60 @@ class Conductor:
         )
         return due
 
-    def _once_ready(self, journal: Journal, act: Act, planned: Instant) -> Instant | None:
+    def _once_ready(self, journal: Journal, turn: Turn, planned: Instant) -> Instant | None:
         """The instant at which the victims are as they must be; None when they never were, or it had passed."""
-        index = act.planned.index
+        index = turn.planned.index
         if time.monotonic_ns() - planned.mono_ns > MISSED_WINDOW_S * 1e9:
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, "the instant had passed; nothing was sent"))
             return None
         until = planned.plus(WAIT_INTERVALS * self._assignment.interval_s)
-        if not act.await_ready(until.mono_ns):
+        if not turn.act.await_ready(until.mono_ns):
             detail = f"no victim was at work within {WAIT_INTERVALS} intervals; nothing was sent"
             self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
             return None
-        if not act.planned.fault.waits:
+        if not turn.planned.fault.waits:
             return planned
-        self._register_undo(journal, act)
+        self._register_undo(journal, turn)
         return Instant.now()
 
-    def _act(self, journal: Journal, act: Act, planned: Instant) -> Settlement:
+    def _act(self, journal: Journal, turn: Turn, planned: Instant) -> Settlement:
         """Acts, and journals the deliveries after all of them, since writing costs time."""
         sent: list[Sent] = []
         try:
-            sent = act.perform()
+            sent = turn.act.perform()
         except HalfDone as half:
             sent = half.sent
             raise
         finally:
-            self._journal_deliveries(journal, act, planned, sent)
+            self._journal_deliveries(journal, turn, planned, sent)
         late_s = (max(one.at.mono_ns for one in sent) - planned.mono_ns) / 1e9
-        settlement = act.settle(sent)
+        settlement = turn.act.settle(sent)
         if late_s > MISSED_WINDOW_S:
             return Settlement(Outcome.MISSED_WINDOW, f"the act came {late_s:.3f} s late")
         return settlement
 
-    def _journal_deliveries(self, journal: Journal, act: Act, planned: Instant, sent: Sequence[Sent]) -> None:
-        if act.planned.fault.waits:  # chosen at the instant of the act
-            journal.write("victims", fault=act.planned.index, reason="at work", victims=act.victims())
+    def _journal_deliveries(self, journal: Journal, turn: Turn, planned: Instant, sent: Sequence[Sent]) -> None:
+        if turn.planned.fault.waits:  # chosen at the instant of the act
+            journal.write("victims", fault=turn.planned.index, reason="at work", victims=turn.act.victims())
         for one in sent:
             if one.delivery in (Delivery.SENT, Delivery.UNKNOWN):
                 journal.write(
                     "delivered",
-                    at=one.at,
-                    fault=act.planned.index,
+                    at=Instant(one.at.wall_ns, one.at.mono_ns),
+                    fault=turn.planned.index,
                     victim=one.victim,
                     role=one.role,
-                    action=act.planned.fault.action,
+                    action=turn.planned.fault.action,
                     planned_wall_ns=planned.wall_ns,
                     planned_mono_ns=planned.mono_ns,
                     acknowledged=one.delivery is Delivery.SENT,
                 )
 
-    def _register_undo(self, journal: Journal, act: Act) -> None:
-        for undo in act.undos():
-            # Journalled as well: should this process be killed, a healer can read what is to be undone.
-            journal.write("undo_registered", **{**undo.fields, "fault": act.planned.index, "undo": undo.name})
-            self._undo.register(undo.name, undo.step)
+    def _register_undo(self, journal: Journal, turn: Turn) -> None:
+        for undo in turn.act.undo():
+            # Journalled as well: should this process be killed, a healer can replay what is to be undone.
+            journal.write("undo_registered", **as_line(undo, turn.planned.index))
+            self._undo.register(undo.name, partial(ACTIONS[undo.action].hands.undo, undo, self._context))
 
     def _heal(self, journal: Journal) -> str:
         """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fault.action import Daemon, Site
+from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
@@ -14,40 +17,44 @@ from faultline.base.processes import Entry, process_of, read_ledger, spawn_detac
 from faultline.base.settings import HOST, Settings, port_is_free
 from faultline.base.waiting import wait_until
 from faultline.experiment.common import MAX_RESTARTS
-from faultline.experiment.workloads.base import Daemon
+from faultline.experiment.workloads.base import Companion
 
-PROXY_START_S = 10.0
 DAEMON_START_S = 10.0
 
 
-def start_proxy(attempt: Attempt, settings: Settings) -> Entry:
-    """Starts the proxy between workload and broker, for a plan that breaks their connection."""
-    ends = ["--listen", settings.kafka_proxy, "--upstream", settings.kafka_proxied]
+def start_fault_daemons(attempt: Attempt, settings: Settings, planned: Sequence[PlannedFault]) -> list[Entry]:
+    """Starts what the planned actions need beside the workload, such as the proxy between it and the broker."""
+    site = Site(attempt.folder, kafka=settings.kafka_proxied, detour=settings.kafka_proxy)
+    needed = dict.fromkeys(daemon for one in planned for daemon in one.fault.how.hands.prepare(site))
+    return [_start_daemon(attempt, settings, daemon) for daemon in needed]
+
+
+def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:
     entry = spawn(
         attempt,
         settings,
-        "proxy",
-        [*module("fault.proxy"), *ends, "--control", str(attempt.proxy_control)],
-        stdout=attempt.logs / "proxy.out",
+        daemon.role,
+        [*module(daemon.module), *daemon.arguments],
+        stdout=attempt.logs / f"{daemon.role}.out",
     )
     wait_until(
-        attempt.proxy_control.exists,
-        timeout_s=PROXY_START_S,
-        what="proxy: listening",
+        daemon.ready.exists,
+        timeout_s=DAEMON_START_S,
+        what=f"{daemon.role}: listening",
         alive=lambda: death(attempt, entry),
     )
     return entry
 
 
-def start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:
+def start_companion(attempt: Attempt, settings: Settings, companion: Companion) -> Entry:
     """Starts a process of the attempt's own, on loopback, and waits until it listens."""
-    port = int(attempt.read()["daemon_ports"][daemon.role])
-    command = [part.format(host=HOST, port=port) for part in daemon.command]
-    entry = spawn(attempt, settings, daemon.role, command, stdout=attempt.logs / f"{daemon.role}.out")
+    port = int(attempt.read()["companion_ports"][companion.role])
+    command = [part.format(host=HOST, port=port) for part in companion.command]
+    entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
     wait_until(
         lambda: not port_is_free(port),
         timeout_s=DAEMON_START_S,
-        what=f"{daemon.role}: listening",
+        what=f"{companion.role}: listening",
         alive=lambda: death(attempt, entry),
     )
     return entry

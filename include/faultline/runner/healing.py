@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fault.action import UndoSpec
 from fault.errors import FaultError
 from fault.hosts import Hosts
-from fault.identity import ROLES, ProcessIdentity
-from fault.injector import Presence, resume
 from fault.local import LocalInjector
-from fault.proxy import ProxyControl
+from fault.plan import PlannedFault
+from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
-from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
+from faultline.runner.assignment import read_assignment, remote_injectors
+
+
+def as_line(undo: UndoSpec, fault: int) -> dict[str, Any]:
+    """The fields of the line `undo_registered`, for the fault of that number."""
+    return {"fault": fault, "undo": undo.name, "action": undo.action, "fields": dict(undo.fields)}
+
+
+def undo_of(line: Mapping[str, Any], planned: Sequence[PlannedFault]) -> UndoSpec:
+    """The undo that a line registered.
+
+    Lines from before name no action, which is that of the planned fault then, and hold the fields side by side.
+    """
+    if "action" in line:
+        return UndoSpec(str(line["action"]), str(line["undo"]), line["fields"])
+    return UndoSpec(planned[line["fault"]].fault.action, str(line["undo"]), line)
 
 
 def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
@@ -28,48 +44,33 @@ def unhealed(attempt: Attempt) -> list[dict[str, Any]]:
     return list(left.values())
 
 
-def heal(attempt: Attempt) -> list[int]:
-    """Continues every victim that is still stopped, after checking who it is, and heals the proxy. Idempotent.
+def heal(attempt: Attempt) -> list[str]:
+    """Replays every undo whose act holds still, newest first, through the action that registered it. Idempotent.
 
-    Returns the pids that were continued. Raises InfrastructureError, after all were tried, naming
-    those that could not be.
+    Returns the names of those that were replayed. Raises InfrastructureError, after all were tried, naming those
+    that could not be.
     """
     left = unhealed(attempt)
     if not left:
         return []
-    continued: list[int] = []
+    replayed: list[str] = []
     problems: list[str] = []
-    if any(line.get("pid") is None for line in left):
-        with contextlib.suppress(FaultError):  # a proxy that is gone delays nothing any more
-            ProxyControl(attempt.proxy_control).heal()
     assignment = read_assignment(attempt.folder)
     with contextlib.closing(Hosts(LocalInjector(), remote_injectors(assignment))) as injector:
-        for line in left:
-            if line.get("pid") is None:
+        context = assignment.context(attempt.folder, injector)
+        for line in reversed(left):
+            undo = undo_of(line, assignment.planned)
+            action = ACTIONS.get(undo.action)
+            if action is None:
+                problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
                 continue
             try:
-                victim = _victim(line, assignment)
-                stopped = injector.probe(victim) is Presence.STOPPED
-                resume(injector, victim)
+                if action.hands.holds(undo, context):
+                    action.hands.undo(undo, context)
+                    replayed.append(undo.name)
             except FaultError as error:
-                problems.append(" ".join(str(error).split()))
-                continue
-            if stopped:
-                continued.append(victim.pid)
+                remedy = f"; {action.by_hand}" if action.by_hand else ""
+                problems.append(f"{' '.join(str(error).split())}{remedy}")
     if problems:
-        raise InfrastructureError(f"healing: {'; '.join(problems)}; continue it by hand with kill -CONT")
-    return continued
-
-
-def _victim(line: dict[str, Any], assignment: Assignment) -> ProcessIdentity:
-    role = ROLES[line["role"]]
-    return ProcessIdentity(
-        int(line["pid"]),
-        float(line["create_time"]),
-        role,
-        assignment.tokens.of(role),
-        tuple(line["command"]),
-        start_ticks=line["start_ticks"],
-        host=str(line["host"]),
-        node=line["node"],
-    )
+        raise InfrastructureError(f"healing: {'; '.join(problems)}")
+    return replayed

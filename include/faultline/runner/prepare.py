@@ -80,7 +80,7 @@ def prepare(
     attempt = Attempt(settings.attempts / new_attempt_id())
     attempt.folder.mkdir(parents=True)
     ui_port = free_port()
-    through_proxy = any(planned.fault.on_connection for planned in order.config.planned_faults())
+    detour = any(planned.fault.how.detours for planned in order.config.planned_faults())
     write_json(
         attempt.folder / "attempt.json",
         {
@@ -91,12 +91,12 @@ def prepare(
             "keep_topics": keep_topics,
             "kafka": {
                 "bootstrap": settings.kafka_bootstrap,
-                # Through the proxy only where the plan needs it: it is one more hop.
-                "workload_bootstrap": settings.kafka_proxy if through_proxy else settings.kafka_bootstrap,
+                # By the detour only where the plan needs it: it is one more hop.
+                "workload_bootstrap": settings.kafka_proxy if detour else settings.kafka_bootstrap,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
             "topics": {role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
-            "daemon_ports": {one.role: free_port() for one in order.config.kind.daemons(order.config.own)},
+            "companion_ports": {one.role: free_port() for one in order.config.kind.companions(order.config.own)},
             "spark": {
                 "master": settings.spark_master_url,
                 "ui": f"http://127.0.0.1:{ui_port}",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
 from faultline.base.journal import read_journal
@@ -75,7 +77,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     delivered = _last(attempt.conductor_journal, "delivered")
     if delivered:
         ago = (now - int(delivered["wall_ns"])) / 1e9
-        name, seen = "measuring", f"killed pid {delivered['victim']} {ago:.0f} s ago; {seen}"
+        name, seen = "measuring", f"{_done(delivered)} {ago:.0f} s ago; {seen}"
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
 
 
@@ -105,6 +107,13 @@ def split_of(attempt: Attempt) -> dict[str, float]:
 
 def _last(journal: Path, event: str) -> dict[str, Any] | None:
     return next((line for line in reversed(read_journal(journal)) if line.get("event") == event), None)
+
+
+def _done(delivered: Mapping[str, Any]) -> str:
+    """A delivery in words: `killed pid 12`, or `cut the connections to Kafka`, where no process was hit."""
+    action = ACTIONS.get(str(delivered.get("action")))
+    past = action.past if action else "hit"  # of an attempt whose action is there no more
+    return past if delivered["victim"] is None else f"{past} pid {delivered['victim']}"
 
 
 def _awaited(attempt: Attempt, config: Configuration) -> str:

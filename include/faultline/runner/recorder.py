@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from fault.registry import daemon_roles
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
@@ -33,7 +34,10 @@ SETTLED_S = 0.5
 OFFSETS_TIMEOUT_S = 1.0
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 # Roles by the ledger's own names; drivers are found below the workload supervisor.
-LEDGER_ROLES = {"generator": "generator", "recorder": "recorder", "conductor": "conductor", "supervisor": "supervisor"}
+# Whatever of the experiment is not named here counts as others'.
+LEDGER_ROLES = {
+    name: name for name in ("generator", "recorder", "conductor", "supervisor", "memcached", *daemon_roles())
+}
 
 Key = tuple[int, float]
 

@@ -31,8 +31,8 @@ from faultline.runner.daemons import (
     newest,
     seen,
     spawn,
-    start_daemon,
-    start_proxy,
+    start_companion,
+    start_fault_daemons,
     workload_trouble,
 )
 from faultline.runner.teardown import heal_leftovers
@@ -121,10 +121,9 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     """
     config = configuration_of(attempt)
     attempt.scratch.mkdir(exist_ok=True)
-    if any(planned.fault.on_connection for planned in config.planned_faults()):
-        start_proxy(attempt, settings)
-    for daemon in config.kind.daemons(config.own):
-        start_daemon(attempt, settings, daemon)
+    start_fault_daemons(attempt, settings, config.planned_faults())
+    for companion in config.kind.companions(config.own):
+        start_companion(attempt, settings, companion)
     write_json(
         attempt.folder / "workload.json",
         {

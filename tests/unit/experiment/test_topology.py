@@ -95,7 +95,7 @@ def told(tmp_path: Path, **values: Any) -> dict[str, Any]:
     attempt = Attempt(tmp_path / "20261122T000000Z-abcdef")
     attempt.folder.mkdir()
     topics = {role: f"t-{role}" for role in config.kind.topics(config.own, config)}
-    write_json(attempt.folder / "attempt.json", {"topics": topics, "daemon_ports": {"memcached": 11311}})
+    write_json(attempt.folder / "attempt.json", {"topics": topics, "companion_ports": {"memcached": 11311}})
     program = config.kind.program_configuration(attempt, config.own, config)
     return dict(json.loads(json.dumps(program)))
 

@@ -18,9 +18,10 @@ from fault import injector as injector_module
 from fault import local
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Tokens
-from fault.injector import SETTLE_WITHIN_S_OF, Delivery, Outcome, Presence, executors_on, settle
+from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
-from fault.plan import ACTIONS
+from fault.registry import ACTIONS
+from fault.signals import Signals
 from fault.undo import UndoStack
 from fault.victims import find_victims, read_process
 
@@ -157,7 +158,7 @@ def test_python_workers_are_found_by_their_executor_and_killed_one_by_one(
     victim, spared = found
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    assert settle(injector, victim, "kill", Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
     assert all(psutil.pid_exists(pid) for pid in (executor, daemon, spared.pid, *other))
     assert injector.find("python_worker", Tokens(run)) == (spared,)
     for pid, part in ((daemon, "create_time"), (other[2], "create_time")):
@@ -177,7 +178,9 @@ def test_a_paused_python_worker_is_healed_also_when_its_executor_has_died(
     executor, daemon, *_ = tree()
     injector = LocalInjector()
     victim = injector.find("python_worker", Tokens(run))[0]
-    assert settle(injector, victim, "pause", injector.signal(victim, signal.SIGSTOP)).outcome is Outcome.EFFECTIVE
+    assert (
+        settle(injector, victim, Presence.STOPPED, injector.signal(victim, signal.SIGSTOP)).outcome is Outcome.EFFECTIVE
+    )
     for pid in (executor, daemon):
         os.kill(pid, signal.SIGKILL)
     await_orphan(victim)
@@ -212,7 +215,7 @@ def test_a_kill_is_effective_and_spares_the_decoys(
     victim = only(run)
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-    settlement = settle(injector, victim, "kill", Delivery.SENT)
+    settlement = settle(injector, victim, Presence.GONE, Delivery.SENT)
     assert settlement.outcome is Outcome.EFFECTIVE, settlement.detail
     assert process.wait(5) == -signal.SIGKILL
     assert all(decoy.poll() is None for decoy in decoys)
@@ -253,7 +256,7 @@ def test_what_is_gone_already_has_no_effect(spawn: Spawn, run: str) -> None:
             time.sleep(0.005)
         delivery = injector.signal(victim, signal.SIGKILL)
         assert delivery is Delivery.GONE
-        assert settle(injector, victim, "kill", delivery).outcome is Outcome.NO_EFFECT
+        assert settle(injector, victim, Presence.GONE, delivery).outcome is Outcome.NO_EFFECT
         process.wait(5)
     assert read_process(victim.pid) is None
 
@@ -264,7 +267,7 @@ def test_a_survivor_is_no_effect(spawn: Spawn, run: str) -> None:
     injector = LocalInjector()
     victim = only(run)
     delivery = injector.signal(victim, signal.SIGTERM)
-    settlement = settle(injector, victim, "term", delivery, within_s=0.1)
+    settlement = settle(injector, victim, Presence.GONE, delivery, within_s=0.1)
     assert settlement.outcome is Outcome.NO_EFFECT
     assert "still alive" in settlement.detail
 
@@ -275,7 +278,9 @@ def test_a_pause_stops_and_its_undo_continues(spawn: Spawn, run: str) -> None:
     victim = only(run)
     undo = UndoStack()
     undo.register("SIGCONT", lambda: None if injector.signal(victim, signal.SIGCONT) else None)
-    assert settle(injector, victim, "pause", injector.signal(victim, signal.SIGSTOP)).outcome is Outcome.EFFECTIVE
+    assert (
+        settle(injector, victim, Presence.STOPPED, injector.signal(victim, signal.SIGSTOP)).outcome is Outcome.EFFECTIVE
+    )
     assert injector.probe(victim) is Presence.STOPPED
     assert undo.run() == [("SIGCONT", None)]
     assert injector.probe(victim) is Presence.ALIVE
@@ -348,21 +353,21 @@ LOST = RemoteError("node1", "probe 4000", stderr="gone away")
 
 
 @pytest.mark.parametrize(
-    ("answers", "action", "outcome"),
+    ("answers", "wanted", "outcome"),
     [
-        ([Presence.ALIVE, LOST, Presence.GONE], "kill", Outcome.EFFECTIVE),
-        ([Presence.OTHER], "kill", Outcome.EFFECTIVE),
-        ([Presence.ALIVE], "kill", Outcome.NO_EFFECT),
-        ([LOST], "kill", Outcome.UNKNOWN),
-        ([Presence.ALIVE, Presence.STOPPED], "pause", Outcome.EFFECTIVE),
-        ([Presence.GONE], "pause", Outcome.NO_EFFECT),
+        ([Presence.ALIVE, LOST, Presence.GONE], Presence.GONE, Outcome.EFFECTIVE),
+        ([Presence.OTHER], Presence.GONE, Outcome.EFFECTIVE),
+        ([Presence.ALIVE], Presence.GONE, Outcome.NO_EFFECT),
+        ([LOST], Presence.GONE, Outcome.UNKNOWN),
+        ([Presence.ALIVE, Presence.STOPPED], Presence.STOPPED, Outcome.EFFECTIVE),
+        ([Presence.GONE], Presence.STOPPED, Outcome.NO_EFFECT),
     ],
 )
 def test_an_unacknowledged_signal_is_settled_by_probes(
-    answers: list[Presence | RemoteError], action: str, outcome: Outcome
+    answers: list[Presence | RemoteError], wanted: Presence, outcome: Outcome
 ) -> None:
     victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
-    settlement = settle(Scripted(*answers), victim, action, Delivery.UNKNOWN, within_s=0.1)
+    settlement = settle(Scripted(*answers), victim, wanted, Delivery.UNKNOWN, within_s=0.1)
     assert settlement.outcome is outcome
 
 
@@ -370,7 +375,8 @@ def test_an_unacknowledged_signal_is_settled_by_probes(
 def test_how_long_an_act_may_take_hangs_on_the_action(
     action: str, within_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set(SETTLE_WITHIN_S_OF) == set(ACTIONS)
+    hands = ACTIONS[action].hands
+    assert isinstance(hands, Signals)
     now = [100.0]
     monkeypatch.setattr(injector_module.time, "monotonic", lambda: now[0])
 
@@ -378,7 +384,9 @@ def test_how_long_an_act_may_take_hangs_on_the_action(
         now[0] += seconds
 
     victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
-    settlement = settle(Scripted(Presence.ALIVE), victim, action, Delivery.SENT, sleep=sleep)
+    settlement = settle(
+        Scripted(Presence.ALIVE), victim, hands.shows, Delivery.SENT, within_s=hands.within_s, sleep=sleep
+    )
     assert settlement.outcome is Outcome.NO_EFFECT
     assert within_s <= now[0] - 100.0 < within_s + 0.1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
@@ -12,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fault.errors import PlanError
-from fault.plan import ALLOWED, CYCLES, LASTING, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
+from fault.plan import CYCLES, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
+from fault.registry import ACTIONS, ALLOWED
 
 SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
 LENGTHS = st.floats(min_value=0.001, max_value=1e3)
@@ -33,8 +33,7 @@ def faults(draw: st.DrawFn) -> Fault:
         at_record=draw(st.integers(1, 10**7)) if by_record else None,
         cycle=cycle,
         phase=None if cycle is None else draw(st.floats(0, 1, exclude_max=True)),
-        duration_s=draw(LENGTHS) if action in LASTING else None,
-        delay_ms=draw(LENGTHS) if action == "delay" else None,
+        **{parameter.name: draw(LENGTHS) for parameter in ACTIONS[action].parameters},
         count=1 if victim in SINGLE else draw(st.integers(1, 64)),
         every_s=draw(LENGTHS) if times > 1 else None,
         times=times,
@@ -184,14 +183,9 @@ def test_what_the_plan_is_resolved_with_is_checked(change: dict[str, float]) -> 
         plan.resolve(**{"rate": 1.0, "checkpoint_interval_s": 1.0, "snapshot_interval_s": 1.0, **change})
 
 
-def test_actions_and_their_signals() -> None:
-    assert (kill().signum, kill().undo_signum) == (signal.SIGKILL, None)
-    pause = Fault("driver", "pause", at_s=10, duration_s=2.5)
-    assert (pause.signum, pause.undo_signum) == (signal.SIGSTOP, signal.SIGCONT)
-    cut = Fault("kafka", "cut", at_s=1, duration_s=1)
-    assert cut.on_connection and cut.undo_signum is None
-    with pytest.raises(PlanError, match="^action: "):
-        _ = cut.signum
+def test_a_fault_touches_as_many_processes_as_it_has_victims_and_none_on_connections() -> None:
+    assert kill(count=3).most_processes == 3
+    assert Fault("kafka", "cut", at_s=1, duration_s=1).most_processes == 0
 
 
 def test_plans_cannot_be_changed() -> None:

@@ -21,14 +21,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fault.proxy import (
-    ProxyControl,
-    ProxyRefused,
-    ProxySilent,
-    ProxyUnreachable,
-    loopback_address,
-    main,
-)
+from fault.proxy import loopback_address, main
+from fault.proxy_control import ProxyControl, ProxyRefused, ProxySilent, ProxyUnreachable
 from fault.relay import HELD_BYTES
 
 TOKEN = "faultline-run=20261121T061500Z-3fa9c1"

@@ -519,7 +519,7 @@ def test_a_dead_conductors_pause_is_healed_by_the_teardown(tmp_path: Path, attem
     conductor.wait()
     stopped = read_process(process.pid)
     assert stopped is not None and stopped.stopped
-    assert heal(Attempt(tmp_path)) == [process.pid]
+    assert heal(Attempt(tmp_path)) == [f"SIGCONT to executor 0 (pid {process.pid}, run {attempt})"]
     live = read_process(process.pid)
     assert live is not None and not live.stopped
     assert heal(Attempt(tmp_path)) == []
@@ -581,21 +581,21 @@ def test_a_worker_is_named_with_the_executors_that_it_hosts_now(stage: Stage) ->
             return (worker,) if victim == "worker" else self.executors
 
     stage.injector = Cluster()
-    act = stage.conductor(Fault("worker", "kill", at_s=0.1), services=instance)._acts()[0]
-    assert act.choose() and act.victims()[0]["executors"] == ["1"]
-    assert not act.choose(), "nothing has changed"
+    act = stage.conductor(Fault("worker", "kill", at_s=0.1), services=instance)._turns()[0].act
+    assert act.find() and act.victims()[0]["executors"] == ["1"]
+    assert not act.find(), "nothing has changed"
     stage.injector.executors = (executor("2"),)
-    assert act.choose() and act.victims()[0]["executors"] == ["2"]
+    assert act.find() and act.victims()[0]["executors"] == ["2"]
 
 
 def test_a_random_process_is_chosen_by_node_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("faultline.runner.acts.choose", lambda candidates, count, **how: asked.append(how) or ())
+    monkeypatch.setattr("fault.signals.choose", lambda candidates, count, **how: asked.append(how) or ())
     stage.tokens = Tokens(stage.attempt, "0" * 16)
     stage.injector.resolve = lambda: ()
     for victim in ("any", "executor"):
-        act = stage.conductor(Fault(victim, "kill", at_s=0.1), services="0" * 16)._acts()[0]
-        act.choose()
+        act = stage.conductor(Fault(victim, "kill", at_s=0.1), services="0" * 16)._turns()[0].act
+        act.find()
     assert [how["by_node"] for how in asked] == [True, False]
 
 

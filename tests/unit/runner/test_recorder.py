@@ -7,7 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+import pytest
+
 from faultline.base.attempt import Attempt
+from faultline.base.processes import spawn_detached
 from faultline.base.waiting import wait_until
 from faultline.runner.recorder import SETTLED_S, RoleTable
 
@@ -39,3 +43,29 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path)
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("role", ["proxy", "memcached"])
+def test_proxy_and_memcached_are_the_experiments_own(tmp_path: Path, role: str) -> None:
+    """Without a role their CPU would count as used by others."""
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    attempt = Attempt(folder)
+    entry = spawn_detached(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        role=role,
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=tmp_path / "out",
+        stderr=tmp_path / "err",
+        cwd=tmp_path,
+    )
+    roles = RoleTable(attempt, None)
+
+    def found() -> str | None:
+        return next((name for process, name in roles.assign().values() if process.pid == entry.pid), None)
+
+    try:
+        assert wait_until(found, timeout_s=10, what="an age that is looked at") == role
+    finally:
+        psutil.Process(entry.pid).kill()

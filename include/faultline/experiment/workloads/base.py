@@ -54,7 +54,7 @@ class Filling:
 
 
 @dataclass(frozen=True)
-class Daemon:
+class Companion:
     """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
 
     role: str
@@ -155,7 +155,7 @@ class Workload(Generic[P]):
         """Topics of its own beside input and output: role to partitions."""
         return {"warmup": common.partitions}
 
-    def daemons(self, own: P) -> tuple[Daemon, ...]:
+    def companions(self, own: P) -> tuple[Companion, ...]:
         """Processes that run beside it."""
         return ()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.settings import HOST
 from faultline.experiment.common import Common
-from faultline.experiment.workloads.base import Daemon, Workload, primer_records
+from faultline.experiment.workloads.base import Companion, Workload, primer_records
 from faultline.experiment.workloads.topology_rules import (
     CONTROL,
     DEFAULTS,
@@ -73,8 +74,9 @@ class Topology(Workload[TopologyParameters]):
                 raise ValueError(
                     f"topology.{key}: needs the stage persist; give parallelism four numbers, or leave it out"
                 )
-        if any(planned.fault.on_connection for planned in common.planned_faults()):
-            raise ValueError("fault_action: topology's stages talk to Kafka directly; use kill, term or pause")
+        if any(planned.fault.how.detours for planned in common.planned_faults()):
+            *most, last = (name for name, action in ACTIONS.items() if not action.detours)
+            raise ValueError(f"fault_action: topology's stages talk to Kafka directly; use {', '.join(most)} or {last}")
 
     def check_here(self, own: TopologyParameters, common: Common) -> None:
         check_services(own)
@@ -88,7 +90,7 @@ class Topology(Workload[TopologyParameters]):
         spaces = dict.fromkeys(SPACES.values(), common.partitions) if "replay" in mechanisms_of(own) else {}
         return {**dict.fromkeys(links, common.shuffle_partitions), **spaces, SET_ASIDE: 1, CONTROL: 1}
 
-    def daemons(self, own: TopologyParameters) -> tuple[Daemon, ...]:
+    def companions(self, own: TopologyParameters) -> tuple[Companion, ...]:
         return own_memcached(own)
 
     def tuples(self, own: TopologyParameters) -> dict[str, Any]:
@@ -182,4 +184,4 @@ def _queue_address(attempt: Attempt, own: TopologyParameters) -> list[str | int]
     """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
     if not queues_in_memcached(own):
         return None
-    return list(memcached_address() or (HOST, int(attempt.read()["daemon_ports"]["memcached"])))
+    return list(memcached_address() or (HOST, int(attempt.read()["companion_ports"]["memcached"])))

@@ -7,7 +7,7 @@ import os
 import shutil
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.workloads.base import Daemon
+from faultline.experiment.workloads.base import Companion
 from faultline.experiment.workloads.topology_rules import TopologyParameters, mechanisms_of, parallelism, rules_of
 
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.
@@ -37,13 +37,13 @@ def queues_in_memcached(own: TopologyParameters) -> bool:
     return "delayed_persistence" in mechanisms_of(own) and rules_of(own).queue == "memcached"
 
 
-def own_memcached(own: TopologyParameters) -> tuple[Daemon, ...]:
+def own_memcached(own: TopologyParameters) -> tuple[Companion, ...]:
     """A Memcached of the attempt's own, where none runs already that it is to use."""
     if not queues_in_memcached(own) or memcached_address() is not None:
         return ()
     # -u counts only for root, who is refused without it.
     limits = ("-U", "0", "-m", "256", "-u", getpass.getuser())
-    return (Daemon("memcached", (memcached_program() or "memcached", "-l", "{host}", "-p", "{port}", *limits)),)
+    return (Companion("memcached", (memcached_program() or "memcached", "-l", "{host}", "-p", "{port}", *limits)),)
 
 
 def memcached_program() -> str | None:

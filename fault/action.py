@@ -1,0 +1,204 @@
+"""What a fault action is: a value that says what it can do, and the hands that do it.
+
+`fault/actions` holds one file an action, each with an `ACTION`; `fault.registry` finds them. Whoever has to know
+something of an action asks its value, and never for its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fault.guard import Guard
+from fault.identity import ProcessIdentity, Tokens
+from fault.injector import Delivery, Injector, Settlement
+from fault.occurrence import Occurrence
+from fault.parameters import DURATION, Parameter
+
+
+class Moment(Protocol):
+    """One moment on the wall and the monotonic clock, in nanoseconds."""
+
+    @property
+    def wall_ns(self) -> int: ...
+
+    @property
+    def mono_ns(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A process that an action needs beside the workload, from before it starts until the attempt is closed.
+
+    `role`: its name in the ledger. `module`: the program, run with `arguments`. `ready` appears once it is there.
+    """
+
+    role: str
+    module: str
+    arguments: tuple[str, ...]
+    ready: Path
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an attempt's daemons stand. `folder`: the attempt's own.
+
+    `kafka` and `detour` are HOST:PORT: a listener of the broker whose clients are told to come back by way of `detour`,
+    and that address, which is free for a daemon.
+    """
+
+    folder: Path
+    kafka: str
+    detour: str
+
+
+def no_hold(service: str, until_mono_ns: int) -> None:
+    """For whom no restart can be held up."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What hands work with in one attempt. `folder`: the attempt's own; `now`: this moment on the caller's clock.
+
+    `hold(service, until_mono_ns)` keeps a service that dies down until then: `kafka`, or the Spark worker HOST:PORT.
+    `busy_elsewhere`: which of the candidates on other hosts are at work.
+    """
+
+    folder: Path
+    injector: Injector
+    tokens: Tokens
+    guard: Guard
+    now: Callable[[], Moment]
+    seed: int = 0
+    repetition: int = 0
+    hold: Callable[[str, int], None] = no_hold
+    restart_delay_s: float = 0.0
+    busy_elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None
+
+
+@dataclass(frozen=True)
+class UndoSpec:
+    """A step that heals, as JSON values: any process can replay it through the action of that name.
+
+    `name` tells the steps of one act apart. `fields`: what the hands need for it.
+    """
+
+    action: str
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One delivery: to whom, when, and what is known of it. A `settlement` means that nothing was delivered."""
+
+    victim: int | None
+    role: str
+    at: Moment
+    delivery: Delivery
+    identity: ProcessIdentity | None = None
+    settlement: Settlement | None = None
+
+
+class HalfDone(Exception):
+    """An act failed at one of its victims; `sent` are the deliveries that were made all the same."""
+
+    def __init__(self, cause: Exception, sent: Sequence[Sent]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.sent = list(sent)
+
+
+class Act(Protocol):
+    """One occurrence of an action, from the choice of its victims to the word on its effect."""
+
+    def find(self) -> bool:
+        """Looks at the victims, again after the first time; whether they are others now. Raises FaultError."""
+        ...
+
+    def describe(self) -> list[str]:
+        """The dry run: a line for each victim."""
+        ...
+
+    def victims(self) -> list[dict[str, Any]]:
+        """The victims as the journal names them."""
+        ...
+
+    def undo(self) -> list[UndoSpec]:
+        """What is to be registered before the act; none for an act that is over at once."""
+        ...
+
+    def await_ready(self, until_mono_ns: int) -> bool:
+        """Waits for what must be the case at the instant of the act; False when it was not in time."""
+        ...
+
+    def arm(self, planned: Moment) -> None:
+        """The last preparations, after the undo is registered."""
+        ...
+
+    def perform(self) -> list[Sent]:
+        """The act itself. Raises HalfDone."""
+        ...
+
+    def settle(self, sent: Sequence[Sent]) -> Settlement:
+        """What it did."""
+        ...
+
+
+class Hands(Protocol):
+    """What an action does, apart from when: the conductor keeps the time."""
+
+    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+        """The processes that must run for it; equal ones of several actions are started once."""
+        ...
+
+    def act(self, planned: Occurrence, context: Context) -> Act:
+        """One occurrence of it."""
+        ...
+
+    def holds(self, undo: UndoSpec, context: Context) -> bool:
+        """Whether what the step undoes holds still, for a healer that comes later. Raises FaultError."""
+        ...
+
+    def undo(self, undo: UndoSpec, context: Context) -> None:
+        """Runs the step; harmless when repeated. Raises FaultError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Action:
+    """One way to break something.
+
+    `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
+    `kill` *sends SIGKILL*, it *killed* pid 12. `hits`: what it hits in words, where that is no process chosen by seed.
+    `ends`: its victim is gone afterwards, and restarted. `detours`: the workload must come to Kafka by the detour.
+    `by_hand`: what to do when its undo fails.
+    """
+
+    name: str
+    order: int
+    targets: tuple[str, ...]
+    does: str
+    past: str
+    hands: Hands
+    parameters: tuple[Parameter, ...] = ()
+    hits: str | None = None
+    ends: bool = False
+    detours: bool = False
+    by_hand: str = ""
+
+    def takes(self, name: str) -> Parameter | None:
+        """The parameter of that name; None when the action has none."""
+        return next((one for one in self.parameters if one.name == name), None)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has a duration, and is undone at its end."""
+        return self.takes(DURATION) is not None
+
+    @property
+    def short_form(self) -> dict[str, Any]:
+        """The parameters' values where a fault is given by victim, action and instant alone."""
+        return {one.name: one.short for one in self.parameters if one.short is not None}

@@ -1,0 +1,1 @@
+"""One file an action. Each holds an `ACTION`; `fault.registry` finds it by its file."""

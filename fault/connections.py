@@ -1,0 +1,104 @@
+"""Actions on the workload's connections to Kafka: the proxy between the two is told to disturb them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fault.action import Act, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.injector import Delivery, Outcome, Settlement
+from fault.occurrence import Asked, Occurrence
+from fault.proxy_control import ProxyControl, ProxyUnreachable
+
+# What they hit, in words.
+CONNECTIONS = "the workload's connections to Kafka"
+# The role of the journal's lines on them.
+ROLE = "kafka_connection"
+# How to reach the proxy of an attempt, in its folder.
+CONTROL = "proxy.json"
+# The proxy's word for connections that nothing disturbs.
+_PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Tells the proxy. `tell` gives the number of connections that it hit; None when the proxy is to be asked."""
+
+    tell: Callable[[ProxyControl, Asked], int | None]
+
+    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+        """The proxy, on the detour."""
+        control = site.folder / CONTROL
+        ends = ("--listen", site.detour, "--upstream", site.kafka)
+        return (Daemon("proxy", "fault.proxy", (*ends, "--control", str(control)), control),)
+
+    def act(self, planned: Occurrence, context: Context) -> Act:
+        """An act on all connections that go through the proxy then."""
+        return ConnectionAct(self, planned, context)
+
+    def holds(self, undo: UndoSpec, context: Context) -> bool:
+        """Whether the proxy disturbs still; one that is gone does not any more."""
+        try:
+            return bool(_proxy(context).status()["mode"] != _PLAIN)
+        except ProxyUnreachable:
+            return False
+
+    def undo(self, undo: UndoSpec, context: Context) -> None:
+        """Heals the proxy."""
+        _proxy(context).heal()
+
+
+@dataclass
+class ConnectionAct:
+    """One act on connections."""
+
+    hands: Connections
+    planned: Occurrence
+    context: Context
+    _hit: int | None = None
+
+    def find(self) -> bool:
+        """Asks the proxy whether it is there. Raises FaultError when it is not."""
+        _proxy(self.context).status()
+        return False
+
+    def describe(self) -> list[str]:
+        """One line: which connections there will be is not known before."""
+        return [f"would {self.planned.what()}"]
+
+    def victims(self) -> list[dict[str, Any]]:
+        """One that is no process."""
+        nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
+        return [{"fault": self.planned.index, **nobody, "role": ROLE, "host": ""}]
+
+    def undo(self) -> list[UndoSpec]:
+        """One for an act that lasts; what was reset stays so."""
+        if self.planned.fault.duration_s is None:
+            return []
+        return [UndoSpec(self.planned.fault.action, "heal the proxy")]
+
+    def await_ready(self, until_mono_ns: int) -> bool:
+        """At once."""
+        return True
+
+    def arm(self, planned: Moment) -> None:
+        """Nothing to prepare."""
+
+    def perform(self) -> list[Sent]:
+        """Tells the proxy, once. Raises ProxyError."""
+        self._hit = self.hands.tell(_proxy(self.context), self.planned.fault)
+        return [Sent(None, ROLE, self.context.now(), Delivery.SENT)]
+
+    def settle(self, sent: Sequence[Sent]) -> Settlement:
+        """Effective when there were connections to be hit."""
+        action, hit = self.planned.fault.action, self._hit
+        if hit is None:
+            hit = int(_proxy(self.context).status()["connections"])
+        if not hit:
+            return Settlement(Outcome.NO_EFFECT, f"{action}: no connection went through the proxy")
+        return Settlement(Outcome.EFFECTIVE, f"{action}: {hit} connections")
+
+
+def _proxy(context: Context) -> ProxyControl:
+    return ProxyControl(context.folder / CONTROL)

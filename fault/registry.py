@@ -1,0 +1,96 @@
+"""The actions by name: every file of `fault/actions` is one, and no list names them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from fault import actions
+from fault.action import Action, Site
+from fault.errors import DeclarationError, PlanError
+from fault.identity import VICTIMS
+from fault.parameters import DURATION, RULES
+from fault.values import choice
+
+
+def discover(package: ModuleType) -> dict[str, Action]:
+    """The `ACTION` of every module of a package, in their order. Raises DeclarationError, naming the file."""
+    found: dict[str, tuple[Action, str]] = {}
+    for item in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(item.name)
+        file = str(module.__file__)
+        action = getattr(module, "ACTION", None)
+        if not isinstance(action, Action):
+            raise DeclarationError(f"{file}: ACTION: missing or no Action; a file of {package.__name__} declares one")
+        try:
+            require_sound(action)
+        except PlanError as error:
+            raise DeclarationError(f"{file}: {error}") from None
+        if action.name in found:
+            raise DeclarationError(f"{file}: name: {action.name} is taken by {found[action.name][1]}; choose another")
+        found[action.name] = action, file
+    ordered = sorted((action for action, _ in found.values()), key=lambda one: (one.order, one.name))
+    return {action.name: action for action in ordered}
+
+
+def require_sound(action: Action) -> None:
+    """Raises PlanError, naming the field, for a declaration that contradicts itself or what plans know."""
+    if not action.name.isidentifier() or not action.name.islower():
+        raise PlanError(f"name: {action.name!r} is refused; give one word of small letters")
+    for key, text in (("does", action.does), ("past", action.past)):
+        if not text.strip():
+            raise PlanError(f"{key}: empty; say it in words")
+    _require_once("targets", action.targets, VICTIMS)
+    if not action.targets:
+        raise PlanError("targets: empty; name a victim")
+    _require_once("parameters", [one.name for one in action.parameters], RULES)
+    for one in action.parameters:
+        if one.required and one.short is None:
+            raise PlanError(f"parameters: {one.name} is required, but the short form has no value for it; give `short`")
+        if one.short is not None:
+            RULES[one.name].check(f"parameters: {one.name}", one.short)
+        if one.name == DURATION and not one.required:
+            raise PlanError(f"parameters: what has a {DURATION} is undone after it; let it be required")
+
+
+def _require_once(key: str, names: Sequence[str], known: Iterable[str]) -> None:
+    for name in names:
+        choice(key, name, known)
+        if list(names).count(name) > 1:
+            raise PlanError(f"{key}: {name} is named twice; once is enough")
+
+
+ACTIONS: Mapping[str, Action] = discover(actions)
+# Who may suffer what: the names of the actions, by victim word.
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    victim: tuple(name for name, action in ACTIONS.items() if victim in action.targets) for victim in VICTIMS
+}
+
+
+def daemon_roles() -> tuple[str, ...]:
+    """The ledger's names of all processes that actions may need, each once."""
+    nowhere = Site(Path(), kafka="", detour="")
+    roles = (daemon.role for action in ACTIONS.values() for daemon in action.hands.prepare(nowhere))
+    return tuple(dict.fromkeys(roles))
+
+
+def in_words() -> str:
+    """Every action in a few words, and what the short form of a fault means by its lengths."""
+    said = []
+    for name, action in ACTIONS.items():
+        only = "" if action.targets == VICTIMS else f" ({', '.join(f'`{one}`' for one in action.targets)} only)"
+        said.append(f"`{name}` {action.does}{only}")
+    return f"How: {'; '.join(said)}. In this short form {' and '.join(_short_forms())}."
+
+
+def _short_forms() -> list[str]:
+    """`duration_s is 10 (pause, delay, cut)`, for each value that actions have."""
+    takers: dict[tuple[str, float], list[str]] = {}
+    for key in RULES:
+        for name, action in ACTIONS.items():
+            if key in action.short_form:
+                takers.setdefault((key, action.short_form[key]), []).append(name)
+    return [f"`{key}` is {value:g} ({', '.join(names)})" for (key, value), names in takers.items()]

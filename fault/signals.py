@@ -1,0 +1,194 @@
+"""Actions that signal processes: victims by seed, checked by the guard, hit by the injector."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fault.action import Act, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.busy import await_busy
+from fault.errors import FaultError, IdentityMismatch
+from fault.identity import ANY, ProcessIdentity
+from fault.injector import (
+    SETTLE_WITHIN_S,
+    Delivery,
+    Outcome,
+    Presence,
+    Settlement,
+    executors_on,
+    resume,
+    settle,
+)
+from fault.occurrence import Occurrence
+from fault.victims import choose
+
+# Services that supervisord restarts, unless a hold keeps them down; a worker's goes by its node.
+HELD = ("kafka", "worker")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Sends `signum`. `shows`: what becomes of the victim, GONE or STOPPED, within `within_s` seconds.
+
+    Who was stopped is continued.
+    """
+
+    signum: signal.Signals
+    shows: Presence = Presence.GONE
+    within_s: float = SETTLE_WITHIN_S
+
+    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+        """None: whoever conducts sends the signals himself."""
+        return ()
+
+    def act(self, planned: Occurrence, context: Context) -> Act:
+        """An act on the processes that the plan asks for."""
+        return SignalAct(self, planned, context)
+
+    def holds(self, undo: UndoSpec, context: Context) -> bool:
+        """Whether the victim is still stopped."""
+        return context.injector.probe(_victim(undo, context)) is Presence.STOPPED
+
+    def undo(self, undo: UndoSpec, context: Context) -> None:
+        """Continues the victim, after checking who it is."""
+        resume(context.injector, _victim(undo, context))
+
+
+@dataclass
+class SignalAct:
+    """One act on processes."""
+
+    hands: Signals
+    planned: Occurrence
+    context: Context
+    _chosen: tuple[ProcessIdentity, ...] = ()
+    _named: tuple[dict[str, Any], ...] = ()
+
+    def find(self) -> bool:
+        """Victims by seed among the live candidates; those chosen before stay while all of them live.
+
+        What a worker hosts is looked at anew all the same: an earlier fault may have replaced an executor there.
+        """
+        fault, context = self.planned.fault, self.context
+        candidates = context.injector.find(fault.victim, context.tokens)
+        living = {_key(candidate) for candidate in candidates}
+        before, victims = self._named, self._chosen
+        if not victims or any(_key(victim) not in living for victim in victims):
+            victims = choose(
+                candidates,
+                fault.count,
+                seed=context.seed,
+                repetition=context.repetition,
+                fault=self.planned.index,
+                by_node=fault.victim == ANY,
+            )
+        self._take(victims)
+        return self._named != before
+
+    def _take(self, victims: tuple[ProcessIdentity, ...]) -> None:
+        self.context.guard.check(self.planned.fault, victims)
+        self._chosen = victims
+        # Found here and kept: a look at all processes has no place in the last milliseconds before an act.
+        self._named = tuple(self._name(victim) for victim in victims)
+
+    def _name(self, victim: ProcessIdentity) -> dict[str, Any]:
+        executors = None
+        if victim.role.name == "worker":
+            hosted = executors_on(self.context.injector, victim.node, self.context.tokens)
+            executors = [str(number) for number in hosted]
+        return {"fault": self.planned.index, **victim.as_json(), "executors": executors}
+
+    def describe(self) -> list[str]:
+        """A line for each victim, by the guard."""
+        return self.context.guard.describe(self.planned, self._chosen)
+
+    def victims(self) -> list[dict[str, Any]]:
+        """As they were found last."""
+        return list(self._named)
+
+    def undo(self) -> list[UndoSpec]:
+        """A SIGCONT for each one that will be stopped."""
+        if self.hands.shows is not Presence.STOPPED:
+            return []
+        action = self.planned.fault.action
+        return [UndoSpec(action, f"{signal.SIGCONT.name} to {one}", one.as_json()) for one in self._chosen]
+
+    def await_ready(self, until_mono_ns: int) -> bool:
+        """A Python worker must be at work: one that idles can be killed, and nothing happens."""
+        fault = self.planned.fault
+        if not fault.waits:
+            return True
+        busy = await_busy(
+            self._candidates(),
+            fault.count,
+            until_mono_ns,
+            refresh=self._candidates,
+            elsewhere=self.context.busy_elsewhere,
+        )
+        if len(busy) < fault.count:
+            return False
+        self._take(busy)
+        return True
+
+    def _candidates(self) -> Sequence[ProcessIdentity]:
+        return self.context.injector.find(self.planned.fault.victim, self.context.tokens)
+
+    def arm(self, planned: Moment) -> None:
+        """Arms the injector, and keeps killed services down for the restart delay; a hold ends by its own clock."""
+        if self.planned.fault.waits:
+            return  # who is hit is known at the instant only
+        for victim in self._chosen:
+            with contextlib.suppress(FaultError):  # the signal will say it, at its instant
+                self.context.injector.arm(victim)
+        if self.hands.shows is not Presence.GONE:
+            return
+        until = planned.mono_ns + round(self.context.restart_delay_s * 1e9)
+        for victim in self._chosen:
+            if victim.role.name in HELD:
+                self.context.hold(victim.node or victim.role.name, until)
+
+    def perform(self) -> list[Sent]:
+        """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""
+        sent: list[Sent] = []
+        trouble: Exception | None = None
+        for victim in self._chosen:
+            settlement = None
+            try:
+                delivery = self.context.injector.signal(victim, self.hands.signum)
+            except IdentityMismatch as mismatch:
+                delivery = Delivery.GONE
+                settlement = Settlement(Outcome.NO_EFFECT, f"{victim} was already gone: {mismatch}")
+            except Exception as error:
+                trouble = trouble or error
+                continue
+            sent.append(Sent(victim.pid, victim.role.name, self.context.now(), delivery, victim, settlement))
+        if trouble is not None:
+            raise HalfDone(trouble, sent)
+        return sent
+
+    def settle(self, sent: Sequence[Sent]) -> Settlement:
+        """By probes; effective only when it was on each of the victims."""
+        return _worst([one.settlement or self._settle(one) for one in sent])
+
+    def _settle(self, sent: Sent) -> Settlement:
+        assert sent.identity is not None
+        # A victim that is continued after its duration shows nothing later.
+        within_s = min(self.hands.within_s, self.planned.fault.duration_s or self.hands.within_s)
+        return settle(self.context.injector, sent.identity, self.hands.shows, sent.delivery, within_s=within_s)
+
+
+def _victim(undo: UndoSpec, context: Context) -> ProcessIdentity:
+    return ProcessIdentity.from_json(undo.fields, context.tokens)
+
+
+def _key(victim: ProcessIdentity) -> tuple[str, int, int | None, float]:
+    return victim.host, victim.pid, victim.start_ticks, victim.create_time
+
+
+def _worst(settlements: Sequence[Settlement]) -> Settlement:
+    order = [Outcome.EFFECTIVE, Outcome.NO_EFFECT, Outcome.UNKNOWN, Outcome.MISSED_WINDOW]
+    outcome = max((item.outcome for item in settlements), key=order.index)
+    return Settlement(outcome, "; ".join(item.detail for item in settlements))

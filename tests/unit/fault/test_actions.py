@@ -1,0 +1,268 @@
+"""The contract of every action, on processes and connections made for it: find, arm, perform, settle, undo, replay."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault.action import Act, Action, Context, HalfDone, Site, UndoSpec
+from fault.errors import FaultError, SignalRefused
+from fault.guard import Guard
+from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
+from fault.injector import Delivery, Outcome, Presence
+from fault.local import LocalInjector
+from fault.plan import Fault, FaultPlan
+from fault.proxy_control import ProxyControl
+from fault.registry import ACTIONS
+from fault.signals import Signals
+
+PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
+ON_PROCESSES = sorted(name for name, action in ACTIONS.items() if action.hits is None)
+ON_CONNECTIONS = sorted(name for name, action in ACTIONS.items() if action.detours)
+SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A moment."""
+
+    wall_ns: int = field(default_factory=time.time_ns)
+    mono_ns: int = field(default_factory=time.monotonic_ns)
+
+
+class Bench:
+    """One run: dummy processes of its own, a proxy when an action asks for one, and the context of its acts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokens = Tokens(f"20261121T061500Z-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex[:16])
+        self.held: list[tuple[str, int]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._sockets: list[socket.socket] = []
+
+    def context(self, **changes: Any) -> Context:
+        given: dict[str, Any] = {"injector": LocalInjector(), "now": Clock, "seed": 1, "repetition": 1, **changes}
+        hold = lambda service, until: self.held.append((service, until))  # noqa: E731
+        return Context(self.folder, tokens=self.tokens, guard=Guard(self.tokens), hold=hold, **given)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", PROGRAM, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    def executor(self, number: int = 0) -> subprocess.Popen[bytes]:
+        return self.start(f"-Dfaultline.run={self.tokens.run}", EXECUTOR.main, "--executor-id", str(number))
+
+    def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
+        """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
+        upstream, free = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+        (host, port), (_, detour) = upstream.getsockname(), free.getsockname()
+        free.close()
+        for daemon in action.hands.prepare(Site(self.folder, f"{host}:{port}", f"{host}:{detour}")):
+            command = [sys.executable, "-m", daemon.module, *daemon.arguments, f"faultline-run={self.tokens.run}"]
+            self._processes.append(subprocess.Popen(command))
+            until(daemon.ready.exists, f"{daemon.role} is ready")
+        client = socket.create_connection((host, detour), SECONDS)
+        server, _ = upstream.accept()
+        server.settimeout(SECONDS)
+        self._sockets += [upstream, client, server]
+        return client, server
+
+    def end(self) -> None:
+        for one in self._sockets:
+            one.close()
+        for process in self._processes:
+            process.terminate() if process.stdout is None else process.kill()
+            process.wait(SECONDS)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.end()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.002)
+
+
+def act_of(name: str, context: Context, victim: str = "executor", **changes: Any) -> Act:
+    fault = Fault(victim, name, at_s=1.0, **ACTIONS[name].short_form, **changes)
+    (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
+    return planned.fault.how.hands.act(planned, context)
+
+
+def replayed(undo: UndoSpec) -> UndoSpec:
+    """The undo as another process reads it."""
+    return UndoSpec(undo.action, undo.name, json.loads(json.dumps(undo.fields)))
+
+
+@pytest.mark.parametrize("name", sorted(ACTIONS))
+def test_what_an_action_says_of_itself_is_what_its_hands_do(name: str, tmp_path: Path) -> None:
+    action = ACTIONS[name]
+    daemons = action.hands.prepare(Site(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
+    assert bool(daemons) == action.detours
+    assert all(daemon.ready.parent == tmp_path for daemon in daemons)
+    assert hash(daemons) == hash(action.hands.prepare(Site(tmp_path, "127.0.0.1:1", "127.0.0.1:2")))
+    assert bool(action.by_hand) == action.lasts, "what is undone says what to do when that fails"
+    if isinstance(action.hands, Signals):
+        assert action.ends == (action.hands.shows is Presence.GONE)
+        assert action.lasts == (action.hands.shows is Presence.STOPPED)
+
+
+@pytest.mark.parametrize("name", ON_PROCESSES)
+def test_an_act_on_processes_from_find_to_undo(name: str, bench: Bench) -> None:
+    action = ACTIONS[name]
+    processes = {process.pid: process for process in (bench.executor(0), bench.executor(1))}
+    context = bench.context()
+    act = act_of(name, context)
+    assert act.find() and not act.find(), "the same victims as before"
+    (named,) = act.victims()
+    victim = processes.pop(named["pid"])
+    (other,) = processes.values()
+    (line,) = act.describe()
+    assert line.startswith(f"would {name} executor {named['command'][-1]} (pid {victim.pid}, run {bench.tokens.run})")
+    undos = act.undo()
+    assert bool(undos) == action.lasts
+    assert act.await_ready(0)
+    act.arm(Clock())
+    (sent,) = act.perform()
+    assert (sent.victim, sent.role, sent.delivery) == (victim.pid, "executor", Delivery.SENT)
+    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert bench.held == [], "an executor is no service that supervisord restarts"
+    for undo in map(replayed, undos):
+        assert undo.action == name
+        assert action.hands.holds(undo, context)
+        action.hands.undo(undo, context)
+        action.hands.undo(undo, context)  # harmless when repeated
+        assert not action.hands.holds(undo, context)
+    if action.ends:
+        assert victim.wait(SECONDS) != 0
+    else:
+        assert victim.poll() is None
+    assert other.poll() is None
+
+
+@pytest.mark.parametrize("name", ON_PROCESSES)
+def test_a_service_that_is_ended_is_held_down_for_the_restart_delay(name: str, bench: Bench) -> None:
+    """supervisord restarts at once what has died; a paused service dies not."""
+    mark = f"-Dfaultline.instance={bench.tokens.services}"
+    bench.start(mark, KAFKA.main)
+    bench.start(mark, WORKER.main, "--host", "127.0.0.1", "--port", "7001")
+    bench.start(
+        f"-Dfaultline.run={bench.tokens.run}",
+        EXECUTOR.main,
+        "--executor-id",
+        "0",
+        "--worker-url",
+        "spark://W@127.0.0.1:7001",
+    )
+    planned = Clock()
+    for victim in ("kafka", "worker"):
+        act = act_of(name, bench.context(restart_delay_s=2.0), victim)
+        act.find()
+        act.arm(planned)
+    until_ns = planned.mono_ns + 2_000_000_000
+    assert bench.held == ([("kafka", until_ns), ("127.0.0.1:7001", until_ns)] if ACTIONS[name].ends else [])
+
+
+@pytest.mark.parametrize("name", ON_PROCESSES)
+def test_what_was_sent_before_another_victim_refused_is_told(name: str, bench: Bench) -> None:
+    bench.executor(0)
+    bench.executor(1)
+
+    class Refusing(LocalInjector):
+        """Refuses the second signal."""
+
+        sent = 0
+
+        def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+            self.sent += 1
+            if self.sent == 2:
+                raise SignalRefused("pid: refused")
+            return super().signal(victim, signum)
+
+    act = act_of(name, bench.context(injector=Refusing()), count=2)
+    act.find()
+    with pytest.raises(HalfDone, match="^pid: refused$") as caught:
+        act.perform()
+    assert len(caught.value.sent) == 1
+
+
+@pytest.mark.parametrize("name", ON_CONNECTIONS)
+def test_an_act_on_connections_from_find_to_undo(name: str, bench: Bench) -> None:
+    action, context = ACTIONS[name], bench.context()
+    client, server = bench.daemons(action)
+    act = act_of(name, context, "kafka")
+    assert not act.find(), "there is nobody to be chosen"
+    (named,) = act.victims()
+    assert (named["role"], named["pid"]) == ("kafka_connection", None)
+    (line,) = act.describe()
+    assert line.startswith(f"would {name} the workload's connections to Kafka")
+    undos = act.undo()
+    assert bool(undos) == action.lasts
+    act.arm(Clock())
+    (sent,) = act.perform()
+    assert (sent.victim, sent.role, sent.delivery) == (None, "kafka_connection", Delivery.SENT)
+    assert act.settle([sent]).outcome is Outcome.EFFECTIVE
+    assert act.settle([sent]).detail == f"{name}: 1 connections"
+    assert mode(bench)["mode"] == (name if action.lasts else "plain")
+    assert mode(bench)["delay_ms"] == action.short_form.get("delay_ms", mode(bench)["delay_ms"])
+    for undo in map(replayed, undos):
+        assert (undo.action, undo.fields) == (name, {})
+        assert action.hands.holds(undo, context)
+        action.hands.undo(undo, context)
+        action.hands.undo(undo, context)
+        assert not action.hands.holds(undo, context)
+    if action.lasts:
+        client.sendall(b"all is plain")
+        assert server.recv(100) == b"all is plain"
+    else:
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+@pytest.mark.parametrize("name", ON_CONNECTIONS)
+def test_an_act_without_a_connection_has_no_effect(name: str, bench: Bench) -> None:
+    ends = bench.daemons(ACTIONS[name])
+    for one in ends:
+        one.close()
+    until(lambda: mode(bench)["connections"] == 0, "the proxy sees the end")
+    act = act_of(name, bench.context(), "kafka")
+    assert act.settle(act.perform()).outcome is Outcome.NO_EFFECT
+
+
+@pytest.mark.parametrize("name", ON_CONNECTIONS)
+def test_a_proxy_that_is_gone_can_be_neither_found_nor_told_and_needs_no_healing(name: str, bench: Bench) -> None:
+    action, context = ACTIONS[name], bench.context()
+    act = act_of(name, context, "kafka")
+    for told in (act.find, act.perform):
+        with pytest.raises(FaultError, match="no proxy behind"):
+            told()
+    undo = UndoSpec(name, "heal the proxy")
+    assert not action.hands.holds(undo, context)
+    with pytest.raises(FaultError, match="no proxy behind"):
+        action.hands.undo(undo, context)  # a conductor that heals must hear of it
+
+
+def mode(bench: Bench) -> Mapping[str, Any]:
+    return ProxyControl(bench.folder / "proxy.json").status()

@@ -1,0 +1,161 @@
+"""The registry of actions: what is found, what derives from it, what is refused, and that nobody asks for a name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault.action import UndoSpec
+from fault.errors import DeclarationError
+from fault.identity import VICTIMS
+from fault.plan import Fault
+from fault.registry import ACTIONS, ALLOWED, daemon_roles, discover, in_words
+from faultline.base.settings import ROOT
+from faultline.experiment.config import Configuration
+from faultline.runner.healing import as_line, undo_of
+from faultline.runner.recorder import LEDGER_ROLES
+
+NAMES = ["kill", "term", "pause", "delay", "reset", "cut"]
+TOY = (ROOT / "tests" / "unit" / "toys" / "fill.py").read_text()
+
+
+def test_every_file_is_an_action_of_its_name_and_they_stand_in_their_order() -> None:
+    files = {path.stem for path in (ROOT / "fault" / "actions").glob("*.py")} - {"__init__"}
+    assert list(ACTIONS) == NAMES and files == set(NAMES)
+    assert all(action.name == name for name, action in ACTIONS.items())
+
+
+def test_what_derives_from_the_actions_follows_them() -> None:
+    assert list(get_args(Configuration.model_fields["fault_action"].annotation)) == NAMES
+    for victim in VICTIMS:
+        assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause"))
+    assert {name for name in NAMES if ACTIONS[name].lasts} == {"pause", "delay", "cut"}
+    assert {name for name in NAMES if ACTIONS[name].ends} == {"kill", "term"}
+    assert {name for name in NAMES if ACTIONS[name].detours} == {"delay", "reset", "cut"}
+    assert ACTIONS["delay"].short_form == {"duration_s": 10.0, "delay_ms": 200.0}
+    assert ACTIONS["kill"].short_form == {}
+    words = in_words()
+    assert all(f"`{name}` {ACTIONS[name].does}" in words for name in NAMES)
+    assert words.endswith("`duration_s` is 10 (pause, delay, cut) and `delay_ms` is 200 (delay).")
+
+
+def test_what_a_daemon_of_an_action_uses_is_not_others() -> None:
+    assert daemon_roles() == ("proxy",)
+    assert {"proxy", "memcached"} <= set(LEDGER_ROLES)
+    assert all(LEDGER_ROLES[role] == role for role in LEDGER_ROLES), "none of them is one of the record's own roles"
+
+
+Packages = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
+    """Makes a package of such files, as if it were `fault.actions`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def make(**files: str) -> ModuleType:
+        folder = tmp_path / "toy_actions"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module("toy_actions")
+
+    yield make
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toy_actions"]:
+        del sys.modules[name]
+
+
+def test_a_sound_file_is_found(package: Packages) -> None:
+    other = TOY.replace('name="fill"', 'name="flood"').replace("order=99", "order=1")
+    assert list(discover(package(a=TOY, b=other))) == ["flood", "fill"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ACTION = ", "SOMETHING = ", "ACTION: missing or no Action"),
+        ('name="fill"', 'name="Fill it"', "name: 'Fill it' is refused"),
+        ('name="fill"', 'name=""', "name: '' is refused"),
+        ('does="fills the attempt\'s folder"', 'does=" "', "does: empty"),
+        ('past="filled the folder"', 'past=""', "past: empty"),
+        ('("executor",)', '("executr",)', "targets: 'executr' is not known; did you mean executor?"),
+        ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
+        ('("executor",)', "()", "targets: empty"),
+        ("Parameter(DURATION,", 'Parameter("durations",', "parameters: 'durations' is not known; did you mean"),
+        (
+            "(Parameter(DURATION, short=3.0),)",
+            "2 * (Parameter(DURATION, short=3.0),)",
+            "parameters: duration_s is named",
+        ),
+        ("short=3.0", "short=None", "parameters: duration_s is required, but the short form has no value"),
+        ("short=3.0", "short=0.0", "parameters: duration_s: '0.0' is refused"),
+        ("short=3.0", "short=3.0, required=False", "parameters: what has a duration_s is undone after it"),
+    ],
+)
+def test_nonsense_is_refused_with_its_file_and_its_field(
+    package: Packages, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in TOY
+    made = package(fill=TOY.replace(old, new))
+    with pytest.raises(DeclarationError) as caught:
+        discover(made)
+    assert str(caught.value).startswith(f"{tmp_path / 'toy_actions' / 'fill.py'}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_taken_once(package: Packages, tmp_path: Path) -> None:
+    folder = tmp_path / "toy_actions"
+    with pytest.raises(DeclarationError) as caught:
+        discover(package(fill=TOY, again=TOY))
+    assert str(caught.value) == f"{folder / 'fill.py'}: name: fill is taken by {folder / 'again.py'}; choose another"
+
+
+VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4)
+FIELDS = st.dictionaries(st.text(), VALUES)
+
+
+@given(st.sampled_from(NAMES), st.text(min_size=1), FIELDS, st.integers(0, 5))
+def test_an_undo_survives_the_journal(action: str, name: str, fields: dict[str, object], fault: int) -> None:
+    undo = UndoSpec(action, name, fields)
+    line = {"event": "undo_registered", "wall_ns": 1, "mono_ns": 2, **as_line(undo, fault)}
+    assert undo_of(json.loads(json.dumps(line)), ()) == undo
+
+
+# Where the names are other words: commands of the proxy, and what is about one workload or one finding alone.
+OTHER_WORDS = {
+    "fault/proxy.py",
+    "include/faultline/experiment/workloads/known_truth.py",
+    "include/faultline/comparison/findings/recovery.py",
+}
+
+
+def test_no_generic_code_asks_for_an_action_by_its_name() -> None:
+    guilty = []
+    for folder in ("fault", "include", "dags", "plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = str(path.relative_to(ROOT))
+            if name in OTHER_WORDS or name.startswith(("fault/actions/", "include/faultline/bench/")):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                asked = ast.walk(node) if isinstance(node, ast.Compare | ast.match_case) else ()
+                guilty += [
+                    f"{name}:{one.lineno}" for one in asked if isinstance(one, ast.Constant) and one.value in NAMES
+                ]
+    assert guilty == []
+
+
+def test_a_fault_knows_its_action() -> None:
+    assert Fault("kafka", "cut", at_s=1, duration_s=1).how is ACTIONS["cut"]

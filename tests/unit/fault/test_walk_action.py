@@ -1,0 +1,187 @@
+"""The walk "an action is added by one file in fault/actions": a toy is added to a copy, and nothing else is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faultline.base.settings import ROOT
+
+PACKAGES = ("fault", "generators", "include")
+TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
+
+# Each part is run in the copy; what it prints is what the test looks at.
+PLAN = """
+from fault.errors import PlanError
+from fault.plan import FaultPlan
+from faultline.base.errors import ConfigError
+from faultline.experiment.config import parse_configuration
+
+fault = {"victim": "executor", "action": "fill", "at_s": 45, "duration_s": 4}
+(planned,) = FaultPlan.from_mapping({"faults": [fault]}).resolve(
+    rate=1, checkpoint_interval_s=1, snapshot_interval_s=1
+)
+print(planned.end_s, planned.fault.most_processes)
+short = parse_configuration({"fault_action": "fill"})
+print(short.fault_action, short.plan().faults[0].duration_s)
+for wrong in ({"victim": "driver"}, {"duration_s": None}, {"delay_ms": 3}):
+    try:
+        FaultPlan.from_mapping({"faults": [{**fault, **wrong}]})
+    except PlanError as error:
+        print(error)
+try:
+    parse_configuration({"fault_action": "fil"})
+except ConfigError as error:
+    print(error)
+"""
+FORM = """
+from faultline.experiment.config import Configuration
+from faultline.experiment.reference import action_table
+
+schema = Configuration.model_json_schema()["properties"]["fault_action"]
+print(schema["enum"])
+print("`fill` fills the attempt's folder (`executor` only)" in schema["description"])
+print(action_table().splitlines()[-1])
+"""
+DRY_RUN = """
+from faultline.client.run_one import describe_faults
+
+print(*describe_faults("word_count", ["fault_action=fill", "fault_at_s=41"]))
+"""
+CONDUCT = """
+import json, sys
+from pathlib import Path
+from fault.local import LocalInjector
+from fault.plan import Fault, FaultPlan
+from faultline.base.attempt import Attempt
+from faultline.base.journal import Journal, read_journal
+from faultline.experiment.config import parse_configuration
+from faultline.runner.assignment import Assignment
+from faultline.runner.conductor import Conductor
+from faultline.runner.healing import heal
+
+class Offsets:
+    def read(self, timeout_s):
+        return {"0": 1}
+
+attempt = Attempt(Path(sys.argv[1]))
+fault = Fault("executor", "fill", at_s=0.1, duration_s=0.2)
+planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
+given = Assignment(attempt.id, planned, end_s=0.5, bootstrap="", input_topic="in")
+conductor = Conductor(given, attempt.folder, injector=LocalInjector(), offsets=Offsets())
+print(*conductor.dry_run())
+with Journal(attempt.conductor_journal) as journal:
+    print(conductor.run(journal))
+lines = read_journal(attempt.conductor_journal)
+print([line["event"] for line in lines])
+settled = next(line for line in lines if line["event"] == "settled")
+print(settled["outcome"], settled["detail"])
+print(sorted(path.name for path in attempt.folder.glob("filler*")))
+
+# As a conductor leaves it that is killed between act and undo.
+config = parse_configuration({"fault_action": "fill"}).model_dump(mode="json")
+rest = {"attempt": attempt.id, "repetition": 0, "kafka": {"bootstrap": ""}, "topics": {"input": ""}}
+(attempt.folder / "attempt.json").write_text(json.dumps({**rest, "config": config}))
+left = [line for line in lines if line["event"] == "undo_registered"]
+attempt.conductor_journal.write_text("".join(json.dumps(line) + chr(10) for line in left))
+Path(left[0]["fields"]["path"]).write_text("full")
+print(heal(attempt), heal(attempt), Path(left[0]["fields"]["path"]).exists())
+"""
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file, by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages with the toy among the actions."""
+    made = tmp_path_factory.mktemp("house")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TOY, made / "fault" / "actions")
+    return made
+
+
+def run(house: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program in the copy: nothing of this tree is on its path."""
+    path = os.pathsep.join([str(house / "include"), str(house)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=house,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def said(house: Path, program: str, *arguments: str) -> list[str]:
+    done = run(house, program, *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def test_plans_and_configurations_take_it_and_refuse_what_it_does_not_take(house: Path) -> None:
+    assert said(house, PLAN) == [
+        "49.0 0",
+        "fill 3.0",
+        "faults.0.action: fill cannot be done to driver; use kill, term, pause",
+        "faults.0.duration_s: a fill needs a duration in seconds; give one",
+        "faults.0.delay_ms: the action fill delays nothing; leave it out",
+        "fault_action: 'fil' is not known; did you mean fill?",
+    ]
+
+
+def test_the_form_and_the_table_of_the_documentation_offer_it(house: Path) -> None:
+    assert said(house, FORM) == [
+        "['kill', 'term', 'pause', 'delay', 'reset', 'cut', 'fill']",
+        "True",
+        "| `fill` | `executor` | `duration_s` | fills the attempt's folder |",
+    ]
+
+
+def test_a_dry_run_says_what_it_would_do(house: Path) -> None:
+    assert said(house, DRY_RUN) == ["fill the attempt's folder for 3 s at T0 + 41 s"]
+
+
+def test_the_conductor_performs_and_undoes_it_and_healing_replays_its_undo(house: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    dry, code, events, settled, left, healed = said(house, CONDUCT, str(folder))
+    assert dry == "would fill the attempt's folder for 0.2 s at T0 + 0.1 s"
+    assert code == "0"
+    assert events == str(
+        ["victims", "gate", "undo_registered", "invoked", "delivered", "end_offsets", "settled", "undone", "done"]
+    )
+    assert settled == "effective 1000 bytes"
+    assert left == "[]"
+    assert healed == "['remove filler-0'] [] False"
+
+
+def test_nothing_else_of_the_house_is_touched(house: Path) -> None:
+    for name in PACKAGES:
+        mine, its = contents(ROOT / name), contents(house / name)
+        added = {"actions/fill.py": its["actions/fill.py"]} if name == "fault" else {}
+        assert its == {**mine, **added}, name
+
+
+def test_a_file_that_declares_nonsense_is_named_when_the_registry_is_imported(house: Path, tmp_path: Path) -> None:
+    shutil.copytree(house / "fault", tmp_path / "fault")
+    wrong = tmp_path / "fault" / "actions" / "wrong.py"
+    wrong.write_text(TOY.read_text().replace('targets=("executor",)', 'targets=("moon",)').replace('"fill"', '"wrong"'))
+    done = run(tmp_path, "import fault.plan")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    known = "any, driver, executor, kafka, python_worker, worker"
+    assert last == f"fault.errors.DeclarationError: {wrong}: targets: 'moon' is not known; known: {known}"

@@ -1,0 +1,79 @@
+"""A toy action for the walk "an action is added by one file": a file fills the attempt's folder, and is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fault.action import Act, Action, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.injector import Delivery, Outcome, Settlement
+from fault.occurrence import Occurrence
+from fault.parameters import DURATION, Parameter
+
+SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Writes a file of SIZE bytes."""
+
+    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+        return ()
+
+    def act(self, planned: Occurrence, context: Context) -> Act:
+        return FillAct(planned, context, context.folder / f"filler-{planned.index}")
+
+    def holds(self, undo: UndoSpec, context: Context) -> bool:
+        return Path(undo.fields["path"]).exists()
+
+    def undo(self, undo: UndoSpec, context: Context) -> None:
+        Path(undo.fields["path"]).unlink(missing_ok=True)
+
+
+@dataclass
+class FillAct:
+    """One file."""
+
+    planned: Occurrence
+    context: Context
+    path: Path
+
+    def find(self) -> bool:
+        return False
+
+    def describe(self) -> list[str]:
+        return [f"would {self.planned.what()}"]
+
+    def victims(self) -> list[dict[str, Any]]:
+        nobody = dict.fromkeys(("pid", "create_time", "command", "node", "executors"))
+        return [{"fault": self.planned.index, **nobody, "role": "disk", "host": ""}]
+
+    def undo(self) -> list[UndoSpec]:
+        return [UndoSpec(self.planned.fault.action, f"remove {self.path.name}", {"path": str(self.path)})]
+
+    def await_ready(self, until_mono_ns: int) -> bool:
+        return True
+
+    def arm(self, planned: Moment) -> None:
+        pass
+
+    def perform(self) -> list[Sent]:
+        self.path.write_bytes(bytes(SIZE))
+        return [Sent(None, "disk", self.context.now(), Delivery.SENT)]
+
+    def settle(self, sent: Sequence[Sent]) -> Settlement:
+        return Settlement(Outcome.EFFECTIVE, f"{self.path.stat().st_size} bytes")
+
+
+ACTION = Action(
+    name="fill",
+    order=99,
+    targets=("executor",),
+    does="fills the attempt's folder",
+    past="filled the folder",
+    parameters=(Parameter(DURATION, short=3.0),),
+    hits="the attempt's folder",
+    hands=Fill(),
+)
