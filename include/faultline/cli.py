@@ -99,11 +99,11 @@ def up(
     from faultline.client.operations import bring_up
 
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
-    say(f"Kafka {settings.kafka_bootstrap}, Spark {settings.spark_master_ui}")
+    say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.cluster.airflow_home import USER, password
 
-        say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
+        say(f"Airflow {settings.endpoints.airflow}, user {USER}, password {password(settings)}")
 
 
 @app.command()

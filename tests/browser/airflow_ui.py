@@ -32,7 +32,7 @@ class Ui:
 
     @property
     def root(self) -> str:
-        return self.installation.settings.airflow_url
+        return self.installation.settings.endpoints.airflow
 
     @property
     def results(self) -> FrameLocator:
@@ -72,7 +72,7 @@ class Ui:
 @contextmanager
 def window(browser: Browser, installation: Installation) -> Iterator[Ui]:
     """A window of its own, with nobody logged in."""
-    root = installation.settings.airflow_url
+    root = installation.settings.endpoints.airflow
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light", locale="en-US")
     context.set_default_timeout(STEP_MS)
     context.set_default_navigation_timeout(STEP_MS)
@@ -171,7 +171,7 @@ def call(installation: Installation, token: str, method: str, path: str, body: A
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(
-        f"{installation.settings.airflow_url}/api/v2{path}",
+        f"{installation.settings.endpoints.airflow}/api/v2{path}",
         method=method,
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json", "Accept": "application/json", "Authorization": f"Bearer {token}"},

@@ -229,7 +229,7 @@ def test_nothing_is_shown_without_a_login(browser: Browser, airflow: Installatio
 def answer(installation: Installation, path: str) -> tuple[int, str]:
     """Status and text of an address below the results page, asked for without a login."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    address = f"{installation.settings.airflow_url}/faultline{quote(path, safe='/?=')}"
+    address = f"{installation.settings.endpoints.airflow}/faultline{quote(path, safe='/?=')}"
     try:
         with opener.open(address, timeout=60) as found:
             return found.status, found.read().decode(errors="replace")

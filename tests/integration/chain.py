@@ -49,7 +49,7 @@ class ChainRun:
         self.attempt.folder.mkdir(parents=True)
         own = self.config.kind.topics(self.config.own, self.config)
         self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *own)}
-        self.bootstrap = self.installation.settings.kafka_bootstrap
+        self.bootstrap = self.installation.settings.endpoints.kafka
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         new = [
             NewTopic(name, num_partitions=own.get(role, 1), replication_factor=1) for role, name in self.topics.items()

@@ -82,7 +82,7 @@ def test_an_independent_consumer_counts_the_same_words(
     """The audit is not a mirror: plain Python over plain Kafka comes to the same totals."""
     installation, record, folder = measured
     topic = json.loads((folder / "attempt.json").read_text())["topics"]["input"]
-    lines = read_topic(installation.settings.kafka_bootstrap, topic)
+    lines = read_topic(installation.settings.endpoints.kafka, topic)
     words = Counter(word for line in lines for word in line.value.split(" "))
     counts = pd.read_parquet(folder / "harvest" / "counts.parquet")
     assert dict(zip(counts["key"], counts["expected"], strict=True)) == words

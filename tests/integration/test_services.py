@@ -39,7 +39,7 @@ def test_services_restart_when_killed_and_down_leaves_nothing_even_after_a_crash
             timeout_s=120,
             what=f"{name}: its restart",
         )
-    wait_until(lambda: kafka_ready(settings.kafka_bootstrap), timeout_s=120, what="kafka: ready again")
+    wait_until(lambda: kafka_ready(settings.endpoints.kafka), timeout_s=120, what="kafka: ready again")
     wait_until(lambda: worker_registered(settings, 1), timeout_s=120, what="worker 1: registered again")
     assert master_state(settings) is not None
 

@@ -70,7 +70,7 @@ def test_the_sums_are_exact_under_a_kill(shared_installation: Installation) -> N
 
     folder = installation.results / "attempts" / record["attempt"]
     topics = json.loads((folder / "attempt.json").read_text())["topics"]
-    bootstrap = installation.settings.kafka_bootstrap
+    bootstrap = installation.settings.endpoints.kafka
     sent = read_topic(bootstrap, topics["input"])
     late = sum('"eventTime":"2013-03-01T13:' in one.value for one in sent)
     assert late == record["metrics"]["late"]["sent"] > 0, "what must be left out was there"

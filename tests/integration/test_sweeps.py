@@ -195,7 +195,7 @@ def test_the_results_are_on_the_page_and_in_the_tables(ended: Ended) -> None:
 def page(installation: Installation, token: str | None) -> tuple[int, str]:
     """Status and text of the results page in the Airflow UI."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"{installation.settings.airflow_url}/faultline/", headers=headers)
+    request = urllib.request.Request(f"{installation.settings.endpoints.airflow}/faultline/", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read().decode()

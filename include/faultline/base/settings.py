@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faultline.base.endpoints import HOST as HOST
+from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
 
-HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
@@ -119,30 +120,9 @@ class Settings:
         return Path(tempfile.gettempdir()) / f"faultline-{os.getuid()}-{digest}.sock"
 
     @property
-    def kafka_bootstrap(self) -> str:
-        return f"{HOST}:{self.ports['kafka']}"
-
-    @property
-    def kafka_proxied(self) -> str:
-        """The broker's listener that advertises the proxy."""
-        return f"{HOST}:{self.ports['kafka_proxied']}"
-
-    @property
-    def kafka_proxy(self) -> str:
-        """Where the proxy of an attempt listens, when its plan breaks connections."""
-        return f"{HOST}:{self.ports['kafka_proxy']}"
-
-    @property
-    def spark_master_url(self) -> str:
-        return f"spark://{HOST}:{self.ports['spark_master']}"
-
-    @property
-    def spark_master_ui(self) -> str:
-        return f"http://{HOST}:{self.ports['spark_master_ui']}"
-
-    @property
-    def airflow_url(self) -> str:
-        return f"http://{HOST}:{self.ports['airflow']}"
+    def endpoints(self) -> Endpoints:
+        """Where the embedded services are reached."""
+        return Endpoints.loopback(self.ports)
 
 
 def load_settings() -> Settings:

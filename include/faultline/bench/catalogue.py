@@ -71,7 +71,7 @@ def _generator(say: Say, quick: bool) -> Figures:
     java = require(load_settings())
     settings = bring_up(say, airflow=False)
     jars = [*classpath(settings.home, "kafka"), *classpath(settings.home, "kafka-tools")]
-    return run(settings.kafka_bootstrap, os.pathsep.join(map(str, jars)), str(java.executable), quick)
+    return run(settings.endpoints.kafka, os.pathsep.join(map(str, jars)), str(java.executable), quick)
 
 
 def _fault_timing(say: Say, quick: bool) -> Figures:

@@ -99,8 +99,8 @@ def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     """|actual − planned| in ms of each kill of one conductor run, with busy cores when `loaded`."""
     attempt = Attempt(settings.home / "bench" / new_attempt_id())
     attempt.logs.mkdir(parents=True)
-    with _topic(settings.kafka_bootstrap, f"faultline-bench-{attempt.id}") as topic:
-        write_json(attempt.folder / "attempt.json", description(attempt.id, settings.kafka_bootstrap, topic, faults))
+    with _topic(settings.endpoints.kafka, f"faultline-bench-{attempt.id}") as topic:
+        write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))
         with _Victims(attempt.id) as victims, _load(os.cpu_count() or 1 if loaded else 0):
             lines = _conduct(attempt, settings, victims, faults)
     return errors_ms(lines, faults)

@@ -77,10 +77,10 @@ def measure(
 ) -> tuple[Size, Filled]:
     """Fills topics once, and harvests them as often as asked for."""
     with (
-        fresh_topics(settings.kafka_bootstrap, config.partitions) as topics,
+        fresh_topics(settings.endpoints.kafka, config.partitions) as topics,
         tempfile.TemporaryDirectory(prefix="faultline-harvest-") as folder,
     ):
-        filled = fill(settings.kafka_bootstrap, topics, config, records)
+        filled = fill(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
         costs = tuple(_harvest(settings, configuration, filled) for _ in times)
     return Size(asked, filled.tuples, costs), filled
@@ -97,7 +97,7 @@ def write_configuration(
     )
     path = folder / "harvest_config.json"
     content = {
-        "bootstrap": settings.kafka_bootstrap,
+        "bootstrap": settings.endpoints.kafka,
         "input_topic": topics[0],
         "output_topic": topics[1],
         "batches": str(batches),

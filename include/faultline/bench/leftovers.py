@@ -119,5 +119,5 @@ def stray_topics(settings: Settings) -> list[str]:
     """Topics of attempts that still exist."""
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient({"bootstrap.servers": settings.kafka_bootstrap, "log_level": 0})
+    client = AdminClient({"bootstrap.servers": settings.endpoints.kafka, "log_level": 0})
     return [f"topic {name}" for name in client.list_topics(timeout=30).topics if name.startswith("faultline-")]

@@ -148,7 +148,7 @@ def _pages(settings: Settings, outcome: Outcome, token: str) -> list[str | None]
     answers: list[str | None] = []
     for address in (f"/matrices/{outcome.matrix}", f"/sweeps/{quote(outcome.sweep_id, safe='')}"):
         for who, given, wanted in (("with a login", token, 200), ("without a login", None, 401)):
-            status = status_of(f"{settings.airflow_url}{PREFIX}{address}", given)
+            status = status_of(f"{settings.endpoints.airflow}{PREFIX}{address}", given)
             right = status == wanted
             answers.append(None if right else f"{PREFIX}{address} answered {status} {who}, not {wanted}")
     return answers

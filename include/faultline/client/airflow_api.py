@@ -93,7 +93,7 @@ class AirflowApi:
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(
-            self._settings.airflow_url + path,
+            self._settings.endpoints.airflow + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **headers},
@@ -111,7 +111,9 @@ class AirflowApi:
                 f"airflow: {method} {path} failed ({error.code}); see airflow-api-server.log"
             ) from None
         except OSError as error:
-            raise InfrastructureError(f"airflow: does not answer at {self._settings.airflow_url} ({error})") from None
+            raise InfrastructureError(
+                f"airflow: does not answer at {self._settings.endpoints.airflow} ({error})"
+            ) from None
         return json.loads(text) if text else None
 
 

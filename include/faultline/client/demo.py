@@ -32,7 +32,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     """Runs the demo; returns the exit code: 0 when every cell has a valid record."""
     started = datetime.now(UTC)
     settings = bring_up(say)
-    say(f"Airflow {settings.airflow_url}, user {USER}, password {password(settings)}")
+    say(f"Airflow {settings.endpoints.airflow}, user {USER}, password {password(settings)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
@@ -91,7 +91,7 @@ def show(settings: Settings, records: list[Record], started: datetime, output: P
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
-    print(f"airflow: {settings.airflow_url} (user {USER}, password {password(settings)})")
+    print(f"airflow: {settings.endpoints.airflow} (user {USER}, password {password(settings)})")
 
 
 def newest_records(

@@ -51,7 +51,7 @@ def follow(
         course.show(len(mapped), sum(task["state"] in FINISHED for task in mapped))
         time.sleep(POLL_S)
     if state == "failed":
-        say(f"the sweep {run_id} failed in part; {settings.airflow_url} shows where")
+        say(f"the sweep {run_id} failed in part; {settings.endpoints.airflow} shows where")
     return True
 
 

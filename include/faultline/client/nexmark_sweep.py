@@ -195,5 +195,5 @@ def main(given: Sequence[str], say: Say) -> int:
     if measured:
         sweeps = " ".join(f"--sweep {sweep}" for sweep in sorted({str(record.sweep_id) for record in measured}))
         say(f"as a page: ./faultline results {sweeps} --page FILE; what happened in one: ./faultline explain ATTEMPT")
-    say(f"the page: {load_settings().airflow_url}/faultline/")
+    say(f"the page: {load_settings().endpoints.airflow}/faultline/")
     return 1 if missing else 0

@@ -47,12 +47,12 @@ def examine() -> dict[str, Any]:
         "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
         "services": {
             "processes": Supervisor(settings).states(),
-            "kafka": kafka_ready(settings.kafka_bootstrap),
+            "kafka": kafka_ready(settings.endpoints.kafka),
             "spark_workers": len(workers) if isinstance(workers, list) else 0,
             "airflow": airflow_health(settings),
         },
         "ports": settings.ports,
-        "ui": settings.airflow_url,
+        "ui": settings.endpoints.airflow,
         "experiment": lock_holder(settings.machine_lock),
     }
 

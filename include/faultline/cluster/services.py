@@ -134,7 +134,7 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
             "kafka.Kafka",
             str(settings.home / "kafka" / "server.properties"),
         ],
-        ready=lambda: kafka_ready(settings.kafka_bootstrap),
+        ready=lambda: kafka_ready(settings.endpoints.kafka),
         victim=True,
     )
     master = Service(
@@ -157,7 +157,7 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
                 *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
                 *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
                 *("--work-dir", str(settings.spark_work / f"worker-{number}")),
-                settings.spark_master_url,
+                settings.endpoints.engine,
             ],
             ready=lambda number=number: worker_registered(settings, number),  # type: ignore[misc]
             environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
@@ -274,7 +274,7 @@ def kafka_ready(bootstrap: str) -> bool:
 
 def master_state(settings: Settings) -> dict[str, object] | None:
     """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
-    return fetch_json(f"{settings.spark_master_ui}/json/")
+    return fetch_json(f"{settings.endpoints.engine_ui}/json/")
 
 
 def worker_registered(settings: Settings, number: int) -> bool:
@@ -291,7 +291,7 @@ def worker_registered(settings: Settings, number: int) -> bool:
 
 def airflow_health(settings: Settings) -> dict[str, str]:
     """Status by component as the API server reports it; empty when it does not answer."""
-    answer = fetch_json(f"{settings.airflow_url}/api/v2/monitor/health") or {}
+    answer = fetch_json(f"{settings.endpoints.airflow}/api/v2/monitor/health") or {}
     return {
         name: str(part.get("status"))
         for name, part in answer.items()

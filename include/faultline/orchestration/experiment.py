@@ -190,7 +190,7 @@ def tell(record: Record) -> None:
     from faultline.reports.headline import experiment_page, headline
 
     settings, context = load_settings(), get_current_context()
-    print(f"results: {settings.airflow_url}{experiment_page(record)}")
+    print(f"results: {settings.endpoints.airflow}{experiment_page(record)}")
     if problem := write_note(settings, context["dag"].dag_id, context["run_id"], headline(record)):
         print(problem)
 

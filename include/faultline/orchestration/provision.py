@@ -21,7 +21,7 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
     return {
         "kafka_default": {
             "conn_type": "kafka",
-            "extra": json.dumps({"bootstrap.servers": settings.kafka_bootstrap}),
+            "extra": json.dumps({"bootstrap.servers": settings.endpoints.kafka}),
         },
         "spark_default": {
             "conn_type": "spark",

@@ -24,7 +24,7 @@ DAEMON_START_S = 10.0
 
 def start_fault_daemons(attempt: Attempt, settings: Settings, planned: Sequence[PlannedFault]) -> list[Entry]:
     """Starts what the planned actions need beside the workload, such as the proxy between it and the broker."""
-    site = Site(attempt.folder, kafka=settings.kafka_proxied, detour=settings.kafka_proxy)
+    site = Site(attempt.folder, kafka=settings.endpoints.kafka_detoured, detour=settings.endpoints.kafka_detour)
     needed = dict.fromkeys(daemon for one in planned for daemon in one.fault.how.hands.prepare(site))
     return [_start_daemon(attempt, settings, daemon) for daemon in needed]
 

@@ -90,15 +90,15 @@ def prepare(
             "home": str(settings.home),
             "keep_topics": keep_topics,
             "kafka": {
-                "bootstrap": settings.kafka_bootstrap,
+                "bootstrap": settings.endpoints.kafka,
                 # By the detour only where the plan needs it: it is one more hop.
-                "workload_bootstrap": settings.kafka_proxy if detour else settings.kafka_bootstrap,
+                "workload_bootstrap": settings.endpoints.kafka_detour if detour else settings.endpoints.kafka,
                 "config": str(settings.home / "kafka" / "server.properties"),
             },
             "topics": {role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
             "companion_ports": {one.role: free_port() for one in order.config.kind.companions(order.config.own)},
             "spark": {
-                "master": settings.spark_master_url,
+                "master": settings.endpoints.engine,
                 "ui": f"http://127.0.0.1:{ui_port}",
                 "ui_port": ui_port,
             },
@@ -196,7 +196,7 @@ def await_services(settings: Settings, config: Configuration) -> None:
     """Waits until the broker answers, and the workers have the free slots and memory asked for."""
 
     def ready() -> bool:
-        return kafka_ready(settings.kafka_bootstrap) and slots_free(master_state(settings), config)
+        return kafka_ready(settings.endpoints.kafka) and slots_free(master_state(settings), config)
 
     wait_until(
         ready,
@@ -204,7 +204,7 @@ def await_services(settings: Settings, config: Configuration) -> None:
         every_s=0.3,
         what=lambda: (
             "services: "
-            + ("Spark has no room for the executors" if kafka_ready(settings.kafka_bootstrap) else "Kafka is away")
+            + ("Spark has no room for the executors" if kafka_ready(settings.endpoints.kafka) else "Kafka is away")
             + "; look at ./faultline doctor, or run ./faultline down and up"
         ),
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import psutil
 
@@ -13,7 +11,7 @@ from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
 from faultline.base.attempt import Attempt
 from faultline.base.processes import end_ledger, read_ledger
-from faultline.base.settings import ROOT, Settings
+from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
 from faultline.runner.daemons import start_fault_daemons
 
 
@@ -27,19 +25,21 @@ def attempt_in(folder: Path) -> Attempt:
     return attempt
 
 
-def settings(**addresses: Any) -> Settings:
-    return cast(Settings, SimpleNamespace(root=ROOT, **addresses))
+def settings(folder: Path, detour: int) -> Settings:
+    return Settings(
+        ROOT, folder / "home", folder / "results", {**DEFAULT_PORTS, "kafka_proxied": 1, "kafka_proxy": detour}
+    )
 
 
 def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
     attempt = attempt_in(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        detour = f"127.0.0.1:{free.getsockname()[1]}"
+        detour = free.getsockname()[1]
     faults = planned(
         Fault("kafka", "delay", 1, duration_s=1, delay_ms=1), Fault("kafka", "reset", 5), Fault("executor", "kill", 9)
     )
     try:
-        (entry,) = start_fault_daemons(attempt, settings(kafka_proxied="127.0.0.1:1", kafka_proxy=detour), faults)
+        (entry,) = start_fault_daemons(attempt, settings(tmp_path, detour), faults)
         assert entry.role == "proxy"
         assert ProxyControl(attempt.folder / "proxy.json").status()["mode"] == "plain"
         assert f"faultline-run={attempt.id}" in psutil.Process(entry.pid).cmdline()
@@ -50,5 +50,5 @@ def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
 def test_faults_on_processes_need_none(tmp_path: Path) -> None:
     attempt = attempt_in(tmp_path)
     faults = planned(Fault("executor", "kill", 1), Fault("kafka", "pause", 3, duration_s=1))
-    assert start_fault_daemons(attempt, settings(kafka_proxied="", kafka_proxy=""), faults) == []
+    assert start_fault_daemons(attempt, settings(tmp_path, 1), faults) == []
     assert read_ledger(attempt.ledger) == []

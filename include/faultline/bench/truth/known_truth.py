@@ -127,7 +127,7 @@ def _measure(settings: Settings, scenario: Scenario, say: Say) -> Outcome:
                 return {**outcome, "differing_tables": differing_tables(settings, attempt)}
         finally:
             if attempt.folder.exists():
-                delete_topics(settings.kafka_bootstrap, list(attempt.read()["topics"].values()))
+                delete_topics(settings.endpoints.kafka, list(attempt.read()["topics"].values()))
         say(f"{scenario.name}: {record.attempt} is {record.status}: {'; '.join(record.reasons)}")
     assert record is not None
     raise InfrastructureError(

@@ -1,0 +1,50 @@
+"""Where an experiment reaches what it talks to. The embedded services' loopback addresses are one value of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Addresses of one target.
+
+    `kafka`: the broker's, host:port; `kafka_detoured`: of its listener that advertises `kafka_detour`, which is where
+    whatever stands between workload and broker listens. `engine`: what a workload is submitted to; `engine_ui` and
+    `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
+    on this one.
+    """
+
+    kafka: str
+    kafka_detoured: str
+    kafka_detour: str
+    engine: str
+    engine_ui: str
+    airflow: str
+    hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def loopback(cls, ports: Mapping[str, int]) -> Self:
+        """Those of the embedded services, by the ports that `up` chose."""
+        return cls(
+            kafka=f"{HOST}:{ports['kafka']}",
+            kafka_detoured=f"{HOST}:{ports['kafka_proxied']}",
+            kafka_detour=f"{HOST}:{ports['kafka_proxy']}",
+            engine=f"spark://{HOST}:{ports['spark_master']}",
+            engine_ui=f"http://{HOST}:{ports['spark_master_ui']}",
+            airflow=f"http://{HOST}:{ports['airflow']}",
+        )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_mapping` gave."""
+        return cls(**values)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self) | {"hosts": {name: dict(host) for name, host in self.hosts.items()}}
