@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from faultline.base.roles import ROLES, WORKERS
 from faultline.base.window import NS
 
-ROLES = ("driver", "executors", "python_workers", "kafka", "generator")
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
 ALIVE_NS = 1_500_000_000
 MEGABYTE = 1e6
@@ -39,7 +39,7 @@ def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> flo
 
     The driver is left out: it plans, whatever the number of records.
     """
-    engine = sum(used.get(role) or 0.0 for role in ("executors", "python_workers"))
+    engine = sum(used.get(role) or 0.0 for role in WORKERS)
     return throughput_rps / engine if engine else None
 
 

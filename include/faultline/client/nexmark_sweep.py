@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from faultline.base.errors import ConfigError
+from faultline.base.roles import WORKERS
 from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say, natural
 from faultline.client.airflow_api import AirflowApi
@@ -168,7 +169,7 @@ def _median(name: str, key: str, *, scale: float = 1.0, digits: int = 0) -> Colu
 
 
 def _cores(point: Point) -> str:
-    used = [point.figure(f"cpu_cores.{role}").median for role in ("executors", "python_workers")]
+    used = [point.figure(f"cpu_cores.{role}").median for role in WORKERS]
     known = [cores for cores in used if cores is not None]
     return f"{sum(known):.2f}" if known else "—"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from faultline.base.roles import ROLES
 from faultline.records.format import NONE, cores, count, milliseconds, seconds, share
 from faultline.records.summary import Entry
 
@@ -76,7 +77,7 @@ KNOWN = (
     Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores", LESS),
     *(
         Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores", LESS)
-        for role in ("executors", "driver", "python_workers", "kafka", "generator")
+        for role in ROLES
     ),
     Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
     Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
@@ -89,7 +90,7 @@ KNOWN = (
     Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes", LESS),
     *(
         Metric(f"rss_mb.{role}", "Memory and state", f"Memory {role.replace('_', ' ')}", "MB", LESS)
-        for role in ("executors", "driver", "python_workers", "kafka", "generator")
+        for role in ROLES
     ),
     *(
         Metric(f"audit.{key}", "Audit", name, unit, LESS)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from faultline.base.roles import ENGINE
 from faultline.records.format import cores, count, milliseconds, seconds, share
 from faultline.records.record import Record
-
-ENGINE = ("driver", "executors", "python_workers")
 
 
 @dataclass(frozen=True)

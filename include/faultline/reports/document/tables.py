@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from faultline.base.roles import ROLES
 from faultline.comparison.cells import Axis, Point
 from faultline.records.format import NONE, cores
 from faultline.records.metrics import KNOWN, Metric, metrics_of
@@ -122,7 +123,7 @@ STAGES = figures(
 RESOURCES = (
     Column("oversubscribed", _oversubscribed),
     *figures(
-        *(f"cpu_cores.{role}" for role in ("driver", "executors", "python_workers", "kafka", "generator")),
+        *(f"cpu_cores.{role}" for role in ROLES),
         names=("driver", "executors", "Python workers", "Kafka", "generator"),
     ),
     *figures("cpu_besides.others", "cpu_besides.stolen", names=("other processes", "stolen by the host")),

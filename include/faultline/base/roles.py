@@ -1,0 +1,8 @@
+"""The roles by which CPU and memory are counted: whose process it is."""
+
+from __future__ import annotations
+
+# What does the work: executors, and what they start in Python. The driver plans, whatever the number of records.
+WORKERS = ("executors", "python_workers")
+ENGINE = ("driver", *WORKERS)
+ROLES = (*ENGINE, "kafka", "generator")
