@@ -46,11 +46,17 @@ class MatrixSpec:
         """Every parameter under `preset`: its values over the configuration's defaults."""
         return {name: field.default for name, field in Configuration.model_fields.items()} | self.values(preset)
 
-    def resolve(self, params: Mapping[str, Any], preset: str) -> dict[str, Any]:
-        """`params` of a form, with the values of `preset` wherever the form was left as it shows (preset `default`)."""
+    def resolve(self, params: Mapping[str, Any], preset: str, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """`params` of a run, with the values of `preset` for what nobody chose.
+
+        `conf`: what the run was triggered with. A call names what it wants, and that stands, also at its default. The
+        form sends every field, so there only those count that differ from what it shows (preset `default`).
+        """
         shown, wanted = self.complete(DEFAULT), self.complete(preset)
+        chosen = set() if conf is None or params.keys() <= conf.keys() else conf.keys()
         return {
-            name: wanted[name] if name in shown and value == shown[name] else value for name, value in params.items()
+            name: wanted[name] if name in shown and name not in chosen and value == shown[name] else value
+            for name, value in params.items()
         }
 
 

@@ -61,7 +61,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
     if not given["search"] or planned is None:
         raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
-    params = spec.resolve(given, given["preset"])
+    params = spec.resolve(given, given["preset"], context["dag_run"].conf)
     build = params["build"] or installed_build(load_settings())
     series = params["series"] or build
     labels = {"series": series, "build": build, "matrix": spec.name, "parent_run_id": context["run_id"]}

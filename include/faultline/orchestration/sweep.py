@@ -122,7 +122,7 @@ def plan() -> list[dict[str, Any]]:
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
     try:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
-        params = spec.resolve(context["params"], context["params"]["preset"])
+        params = spec.resolve(context["params"], context["params"]["preset"], context["dag_run"].conf)
         require_search(params)
         build = params["build"] or installed_build(settings)
         series = params["series"] or build

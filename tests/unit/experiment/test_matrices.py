@@ -50,6 +50,17 @@ def test_a_field_that_was_changed_in_the_form_wins_over_the_preset() -> None:
     assert spec.resolve(form, DEFAULT) == form
 
 
+def test_what_a_call_names_stands_also_at_its_default() -> None:
+    spec = MATRICES["state_size_x_checkpoint_interval"]
+    params = spec.complete(DEFAULT)
+    shown = params["duration_s"]
+    called = spec.resolve(params, "paper", {"preset": "paper", "duration_s": shown})
+    assert called["duration_s"] == shown != spec.values("paper")["duration_s"]
+    assert called["rate"] == spec.values("paper")["rate"]
+    # The form sends every field: one that was left as it shows is not chosen.
+    assert spec.resolve(params, "paper", dict(params))["duration_s"] == spec.values("paper")["duration_s"]
+
+
 def test_a_preset_takes_back_what_only_the_default_one_sets() -> None:
     spec = MATRICES["executor_cores"]
     smoke = spec.resolve(spec.complete(DEFAULT), "smoke")
