@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from faultline.analysis.raw_files import Line, events
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, events
 
 # A counter is a 64-bit integer.
 VALUE_BYTES = 8

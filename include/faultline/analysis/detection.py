@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from faultline.analysis.evidence import Event, Evidence
-from faultline.analysis.raw_files import Line
+from faultline.base.journal import Line
 from faultline.base.window import CLOCK_RESOLUTION_NS
 from faultline.engines.spark.driver_log import LogLine
 

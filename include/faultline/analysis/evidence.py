@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.analysis.raw_files import Commit, Line, events
+from faultline.analysis.raw_files import Commit
 from faultline.analysis.steady_state import Band
+from faultline.base.journal import Line, events
 from faultline.base.window import CLOCK_RESOLUTION_NS, Window
 from faultline.engines.spark.driver_log import DriverEvents
 from faultline.engines.spark.executor_log import ExecutorEvents

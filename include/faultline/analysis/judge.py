@@ -17,7 +17,7 @@ from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.evidence import Event
 from faultline.analysis.latency import summarise, write_histogram
 from faultline.analysis.observations import Measured, measured_of
-from faultline.analysis.raw_files import AttemptFile, Line, events, offsets_by_partition, read_raw
+from faultline.analysis.raw_files import AttemptFile, offsets_by_partition, read_raw
 from faultline.analysis.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
@@ -25,6 +25,7 @@ from faultline.analysis.steady_state import sustained
 from faultline.analysis.validity import Findings, reasons
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
+from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.experiment.workloads.base import TRAITS, is_paced
 from faultline.records.record import (

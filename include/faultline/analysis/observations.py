@@ -12,8 +12,9 @@ from faultline.analysis.bins import Schedule, between, bins_of_batches, bins_of_
 from faultline.analysis.injected import Injected, read_injected
 from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
-from faultline.analysis.raw_files import Line, Raw, events
+from faultline.analysis.raw_files import Raw
 from faultline.analysis.unpaced import Numbering
+from faultline.base.journal import Line, events
 from faultline.base.window import Window
 from faultline.experiment.workloads.base import is_paced
 

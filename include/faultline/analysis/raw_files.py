@@ -8,7 +8,7 @@ A last line that was cut by a kill is dropped; a broken line anywhere else is an
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faultline.base.clock import jump_ms
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, read_ended
 from faultline.engines.spark.instants import spark_instant_ns
 from faultline.experiment.config import Configuration
 
-Line = dict[str, Any]
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 EXECUTOR_COLUMNS = ["wall_ns", "app_id", "id", "gc_ms", "tasks", "task_ms", "added_ns", "removed_ns", "reason"]
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
@@ -121,7 +121,7 @@ def read_raw(directory: Path) -> Raw:
     Raises InfrastructureError naming the first file that is missing or broken.
     """
     gate = _json(directory / "gate.json")
-    recorder = read_lines(directory / "recorder.jsonl")
+    recorder = read_ended(directory / "recorder.jsonl")
     processes, executors, ended = _recorder(recorder)
     method, commits, reached = _commits(directory / "batches.json")
     checkpoint = directory / "checkpoint.json"
@@ -129,12 +129,12 @@ def read_raw(directory: Path) -> Raw:
         directory=directory,
         attempt=read_attempt(directory),
         gate=Gate(int(gate["t0_wall_ns"]), int(gate["t0_mono_ns"])),
-        generator=read_lines(directory / "generator.jsonl"),
-        conductor=read_lines(directory / "conductor.jsonl"),
-        supervisor=read_lines(directory / "supervisor.jsonl"),
-        services=read_lines(directory / "services.jsonl"),
-        listener=read_lines(directory / "listener.jsonl"),
-        stages=read_lines(directory / "topology.jsonl"),
+        generator=read_ended(directory / "generator.jsonl"),
+        conductor=read_ended(directory / "conductor.jsonl"),
+        supervisor=read_ended(directory / "supervisor.jsonl"),
+        services=read_ended(directory / "services.jsonl"),
+        listener=read_ended(directory / "listener.jsonl"),
+        stages=read_ended(directory / "topology.jsonl"),
         recorder_ended=ended,
         processes=processes,
         executors=executors,
@@ -160,32 +160,6 @@ def read_attempt(directory: Path) -> AttemptFile:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
-
-
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """JSON lines of `path`; none when the file is missing. A cut last line is dropped."""
-    if not path.exists():
-        return ()
-    lines: list[Line] = []
-    texts = path.read_bytes().splitlines()
-    for number, text in enumerate(texts, start=1):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-            if not isinstance(value, dict):
-                raise ValueError("not an object")
-        except ValueError:
-            if number == len(texts):
-                break  # the writer was killed in the middle of it
-            raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again") from None
-        lines.append(value)
-    return tuple(lines)
-
-
-def events(lines: Iterable[Line], name: str) -> list[Line]:
-    """The lines whose `event` is `name`, in order."""
-    return [line for line in lines if line.get("event") == name]
 
 
 def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:

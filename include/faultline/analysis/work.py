@@ -11,7 +11,7 @@ import pandas as pd
 
 from faultline.analysis.bins import Schedule
 from faultline.analysis.latency import Tuples
-from faultline.analysis.raw_files import Line, events
+from faultline.base.journal import Line, events
 from faultline.base.window import Window
 
 

@@ -22,6 +22,7 @@ import psutil
 
 from fault.victims import start_ticks
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import line_bytes, parse_line
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
@@ -209,8 +210,8 @@ def be_punctual() -> None:
 
 def append_entry(ledger: Path, entry: Entry) -> None:
     """Appends one ledger line and syncs it to disk."""
-    with ledger.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(entry)) + "\n")
+    with ledger.open("ab") as file:
+        file.write(line_bytes(asdict(entry)))
         file.flush()
         os.fsync(file.fileno())
 
@@ -220,9 +221,9 @@ def read_ledger(ledger: Path) -> list[Entry]:
     if not ledger.exists():
         return []
     entries = []
-    for line in ledger.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError, TypeError):
-            entries.append(Entry(**json.loads(line)))
+    for line in map(parse_line, ledger.read_bytes().splitlines()):
+        with contextlib.suppress(TypeError):  # of another form
+            entries.append(Entry(**(line or {})))
     return entries
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import read_journal, write_lines
 from faultline.base.settings import Settings
 from faultline.engines.spark import checkpoint
 from faultline.experiment.config import Configuration
@@ -90,8 +89,7 @@ def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
     """Copies the starts of services since the attempt was prepared: what a fault ended comes back there."""
     since = attempt.read()["prepared_wall_ns"]
     lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    attempt.services_journal.write_text(text, encoding="utf-8")
+    write_lines(attempt.services_journal, lines)
 
 
 def keep_logs_only(attempt: Attempt) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, read_journal
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
@@ -170,8 +170,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
 def _in_run(attempt: Attempt, number: int) -> bool:
     """Whether the query has been started so often, and the last start has ended a batch."""
     lines = read_journal(attempt.listener_journal)
-    runs = [line["run_id"] for line in lines if line["event"] == "started"]
-    return len(runs) >= number and any(line["event"] == "progress" and line["run_id"] == runs[-1] for line in lines)
+    runs = [line["run_id"] for line in events(lines, "started")]
+    return len(runs) >= number and any(line["run_id"] == runs[-1] for line in events(lines, "progress"))
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:

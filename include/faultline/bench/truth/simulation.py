@@ -18,8 +18,9 @@ import pandas as pd
 from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import Tuples
-from faultline.analysis.raw_files import EXECUTOR_COLUMNS, Commit, Line
+from faultline.analysis.raw_files import EXECUTOR_COLUMNS, Commit
 from faultline.analysis.steady_state import band
+from faultline.base.journal import Line
 from faultline.base.window import Window
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
 from faultline.engines.spark.executor_log import ExecutorEvents, StateLoad, TaskLaunch

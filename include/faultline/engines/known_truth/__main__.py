@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, last, read_journal
 from faultline.engines.known_truth.course import Run, lay_out
 from faultline.engines.known_truth.engine import Engine
 from faultline.engines.known_truth.kafka import KafkaTransport
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 def live(config: dict[str, Any]) -> None:
     """One incarnation from its start to the stop file."""
     script, run = parse_script(config["truth"] or {}), Run.from_mapping(config)
-    starts = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "start"]
+    starts = events(read_journal(Path(config["supervisor_journal"])), "start")
     incarnation = max(0, len(starts) - 1)
     checkpoint, stop_file = Path(config["checkpoint"]), Path(config["stop_file"])
     restored = restore(checkpoint)
@@ -104,13 +104,13 @@ def _killed_at_ns(config: dict[str, Any], run: Run, t0_mono_ns: int) -> int | No
 
     A death that nobody planned counts from the supervisor's exit line. None when it came before T0.
     """
-    delivered = [line for line in read_journal(Path(config["conductor_journal"])) if line.get("event") == "delivered"]
+    delivered = last(read_journal(Path(config["conductor_journal"])), event="delivered")
     if delivered:
-        return int(delivered[-1]["mono_ns"]) - t0_mono_ns
+        return int(delivered["mono_ns"]) - t0_mono_ns
     if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
         return run.fault_at_ns
-    exits = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "exit"]
-    after_ns = int(exits[-1]["mono_ns"]) - t0_mono_ns if exits else -1
+    ended = last(read_journal(Path(config["supervisor_journal"])), event="exit")
+    after_ns = int(ended["mono_ns"]) - t0_mono_ns if ended else -1
     return after_ns if after_ns > 0 else None
 
 
