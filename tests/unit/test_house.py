@@ -73,6 +73,13 @@ def test_only_orchestration_and_spark_programs_know_airflow_and_spark() -> None:
                 assert "pyspark" not in roots, path
 
 
+def test_the_analysis_knows_no_engine() -> None:
+    known = {"faultline.engines.base", "faultline.engines.registry", "faultline.engines.tables"}
+    for path in sources("include/faultline/analysis"):
+        named = {name for name in imports(path) if name.startswith("faultline.engines")}
+        assert named <= known, path
+
+
 def test_modules_stay_short() -> None:
     for folder in CODE:
         for path in sources(folder):

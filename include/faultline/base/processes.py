@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,13 @@ def run_token(attempt: str) -> str:
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
+
+
+def option_of(command: str | Sequence[str], name: str) -> str | None:
+    """What a command line gives to an option, such as `--app-id`; None without it."""
+    text = command if isinstance(command, str) else " ".join(map(str, command))
+    match = re.search(rf"{re.escape(name)}[ =](\S+)", text)
+    return match.group(1) if match else None
 
 
 def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:

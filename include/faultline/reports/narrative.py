@@ -15,6 +15,7 @@ from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
+from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, seconds
@@ -276,8 +277,7 @@ def _about(fault: int, line: Line) -> bool:
 
 def _victim_words(victim: Line) -> str:
     """`executor 0 (pid 200 on node1)`."""
-    command = [str(part) for part in victim.get("command") or ()]
-    number = command[command.index("--executor-id") + 1] if "--executor-id" in command[:-1] else ""
+    number = option_of(victim.get("command") or (), "--executor-id") or ""
     name = f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
     where = f" on {victim['host']}" if victim.get("host") else ""
     pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"

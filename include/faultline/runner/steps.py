@@ -18,7 +18,8 @@ from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
-from faultline.engines.spark import checkpoint
+from faultline.engines.base import Progress, covers
+from faultline.engines.registry import engine_of
 from faultline.engines.spark.settings import spark_environment
 from faultline.experiment.config import MAX_RESTARTS, Configuration
 from faultline.experiment.plan import configuration_of
@@ -144,13 +145,14 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
     )
     if not is_paced(config):
         entry = _start_supervisor(attempt, settings)
+        made = _progress(attempt)
         filled = {"0": preload_batches(config) * batch_events(config) + 1}
         runs = 2 if config.preload_events else 1
         what = f"{config.preload_events} events of preload_events" if config.preload_events else "the first batch"
         limit_s = PRIMER_TIMEOUT_S + config.preload_events / SLOWEST_QUERY_RPS
 
         def filled_and_begun() -> bool:
-            return _batches_with(attempt, filled) >= 1 and _in_run(attempt, runs)
+            return made.covering(filled) >= 1 and _in_run(attempt, runs)
 
         _await_commit(attempt, entry, what, filled_and_begun, limit_s)
         return entry
@@ -162,8 +164,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         what="generator: its primer",
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
-    entry = _start_supervisor(attempt, settings)
-    _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
+    entry, made = _start_supervisor(attempt, settings), _progress(attempt)
+    _await_commit(attempt, entry, "the primer", lambda: made.covering(primed["end_offsets"]) >= batches)
     return entry
 
 
@@ -195,10 +197,9 @@ def _await_commit(
     )
 
 
-def _batches_with(attempt: Attempt, offsets: dict[str, int]) -> int:
-    """Committed batches at whose end all records below `offsets` were taken."""
-    found = checkpoint.committed_batches(attempt.checkpoint)
-    return sum(checkpoint.covers(batch.end_offsets, offsets) for batch in found)
+def _progress(attempt: Attempt) -> Progress:
+    """How far the workload of the attempt has come."""
+    return engine_of(configuration_of(attempt)).progress(attempt)
 
 
 def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
@@ -278,12 +279,13 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
         return False
     # What comes last closes windows, and the batch that has taken it in shows the next one where time stands.
     batches = 2 if config.workload == "nexmark" and config.query in AWAITING_TIME else 1
+    made = _progress(attempt)
     return _committed(
         attempt,
         "drain: the end offsets",
         lambda: (
-            checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"])
-            and (batches == 1 or _batches_with(attempt, done["end_offsets"]) >= batches)
+            covers(made.committed(), done["end_offsets"])
+            and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
         ),
         DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
         problems,
@@ -292,11 +294,11 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
 
 def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
     """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
-    end_ns = time.time_ns()
+    end_ns, made = time.time_ns(), _progress(attempt)
     return _committed(
         attempt,
         "the batch in work at the end of the window",
-        lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
+        lambda: made.last_commit_ns() >= end_ns,
         LAST_BATCH_S,
         problems,
     )

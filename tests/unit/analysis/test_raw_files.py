@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.raw_files import Commit, Gate, read_attempt, read_raw
+from faultline.analysis.raw_files import Gate, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
+from faultline.engines.base import Commit
 from faultline.engines.spark.instants import spark_instant_ns
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -42,12 +43,11 @@ def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
 def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
     made = Synthetic(Scenario())
     raw = read_raw(made.write(tmp_path))
-    assert raw.commits == tuple(made.commits)
+    assert raw.traces.commits == tuple(made.commits)
     assert raw.recorder_ended
     assert len(raw.records) == len(made.records)
     assert raw.attempt.config == made.s.configuration
-    removed = raw.executors["removed_ns"].dropna().unique().tolist()
-    assert removed == [made.t2]
+    assert [one.wall_ns for one in raw.traces.of("lost")] == [made.t2]
 
 
 @pytest.mark.parametrize("name", ["attempt.json", "gate.json", "batches.json"])

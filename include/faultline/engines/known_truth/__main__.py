@@ -20,9 +20,9 @@ from typing import Any
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.journal import events, last, read_journal
 from faultline.engines.known_truth.course import Run, lay_out
-from faultline.engines.known_truth.engine import Engine
+from faultline.engines.known_truth.incarnation import Incarnation
 from faultline.engines.known_truth.kafka import KafkaTransport
-from faultline.engines.known_truth.traces import FileTraces, restore
+from faultline.engines.known_truth.traces import TraceJournal, restore
 from faultline.experiment.workloads.known_truth_script import parse_script
 
 
@@ -60,20 +60,13 @@ def live(config: dict[str, Any]) -> None:
     script, run = parse_script(config["truth"] or {}), Run.from_mapping(config)
     starts = events(read_journal(Path(config["supervisor_journal"])), "start")
     incarnation = max(0, len(starts) - 1)
-    checkpoint, stop_file = Path(config["checkpoint"]), Path(config["stop_file"])
-    restored = restore(checkpoint)
-    traces = FileTraces(
-        checkpoint=checkpoint,
-        spark_logs=Path(config["spark_logs"]),
-        listener_log=Path(config["listener_log"]),
-        incarnation=incarnation,
-        topic=config["input_topic"],
-        partitions=run.partitions,
-    )
+    journal, stop_file = Path(config["traces"]), Path(config["stop_file"])
+    restored = restore(journal)
+    traces = TraceJournal(journal, incarnation=incarnation, style=script.style)
     traces.say(f"incarnation {incarnation} goes on after batch {restored.batch}")
     begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
     transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
-    engine = Engine(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
+    engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
     t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
     if t0_mono_ns is not None:
         killed_ns = _killed_at_ns(config, run, t0_mono_ns) if incarnation else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.engines.known_truth.traces import FILE as TRACES
 from faultline.engines.spark.lineages import lineage_files
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
@@ -83,6 +84,6 @@ def _known_truth(attempt: Attempt, config: Configuration) -> dict[str, Any]:
         "gate": str(attempt.gate),
         "conductor_journal": str(attempt.conductor_journal),
         "supervisor_journal": str(attempt.supervisor_journal),
-        "spark_logs": str(attempt.spark_logs),
+        "traces": str(attempt.folder / TRACES),
         "truth": config.truth,
     }
