@@ -19,13 +19,18 @@ import pandas as pd
 from faultline.analysis.bins import Schedule, between, bins_of_batches
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.raw_files import Commit, _recorder
 from faultline.analysis.steady_state import band
+from faultline.base.journal import write_lines
 from faultline.base.window import NS, Window
+from faultline.engines.base import Commit, Seen, Traces
+from faultline.engines.batches import write_batches
 from faultline.engines.spark.driver_log import parse_driver_log
+from faultline.engines.spark.engine import ENGINE
 from faultline.engines.spark.executor_log import ExecutorEvents, parse_executor_log
+from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
+from faultline.engines.supervised import epochs_of, lives_of
 from tests.unit.scenario import T0_NS, Hit, Row, Scenario, grain, ns
-from tests.unit.synthetic_traces import CORES, Traces
+from tests.unit.synthetic_traces import CORES, Left
 
 __all__ = ["CORES", "T0_NS", "Scenario", "Synthetic", "write_lines"]
 
@@ -36,7 +41,7 @@ ATTEMPT = "20261121T061500Z-3fa9c1"
 _KEY = "w" * 10
 
 
-class Synthetic(Traces):
+class Synthetic(Left):
     """The attempt of a scenario: in memory (`evidence`) or on disk (`write`)."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -170,8 +175,8 @@ class Synthetic(Traces):
         emitted = np.array([(row.committed + row.extra) // 1_000_000 - 20 for row in self.batches])
         schedule = pd.DataFrame(
             {
-                "lineage": np.array([commit.lineage for commit in commits])[row],
-                "batch": np.array([commit.batch for commit in commits])[row],
+                "lineage": np.array([commit.epoch for commit in commits])[row],
+                "batch": np.array([commit.number for commit in commits])[row],
                 "produced_ms": self.due,
                 "emitted_ms": emitted[row],
                 "primer": False,
@@ -192,34 +197,42 @@ class Synthetic(Traces):
         tuples = fold([self.tuples], self.window)
         bins = bins_of_batches(self.commits, Schedule(self.records), tuples, self.window)
         reference = between(bins, self.window.start_ns, self.t0)
+        asked = [self._rest(wall) for wall in (hit.t0 - NS, hit.t7 + 5 * NS)]
+        samples = [sample for sample in asked if sample is not None]
+        traces = Traces(
+            method="batch",
+            commits=tuple(self.commits),
+            seen=(*sampled(samples), *self.logged()),
+            lives=lives_of(self.supervisor),
+            epochs=epochs_of(self.supervisor),
+        )
+        return Evidence(
+            engine=ENGINE,
+            traces=traces,
+            t0_ns=hit.t0,
+            victim=hit.role,
+            victims=[self.victims[number]],
+            end_offsets=self._offsets(hit.t0),
+            bins=bins,
+            lag=band(reference["lag"].to_numpy(dtype=float)),
+            throughput=band(reference["throughput_rps"].to_numpy(dtype=float)),
+            latency=band(reference["latency_ms"].to_numpy(dtype=float)),
+            emissions_ms=tuples.emissions_ms,
+            window=self.window,
+            services=self.services,
+            undone=self._undone(hit) if self.s.lasts else (),
+            until_ns=self.hits[number + 1].t0 if number + 1 < len(self.hits) else None,
+        )
+
+    def logged(self) -> list[Seen]:
+        """What the logs of executors and driver tell."""
         parsed = [parse_executor_log(lines, name) for name, lines in self.logs.items()]
         log = ExecutorEvents(
             tuple(sorted((x for one in parsed for x in one.launches), key=lambda x: x.wall_ns)),
             tuple(sorted((x for one in parsed for x in one.loads), key=lambda x: x.wall_ns)),
             tuple(sorted((x for one in parsed for x in one.snapshots), key=lambda x: x.wall_ns)),
         )
-        asked = [self._rest(wall) for wall in (hit.t0 - NS, hit.t7 + 5 * NS)]
-        samples = [sample for sample in asked if sample is not None]
-        return Evidence(
-            t0_ns=hit.t0,
-            victim=hit.role,
-            victims=[self.victims[number]],
-            end_offsets=self._offsets(hit.t0),
-            commits=self.commits,
-            bins=bins,
-            lag=band(reference["lag"].to_numpy(dtype=float)),
-            throughput=band(reference["throughput_rps"].to_numpy(dtype=float)),
-            latency=band(reference["latency_ms"].to_numpy(dtype=float)),
-            executors=_recorder(tuple(samples))[1],
-            log=log,
-            emissions_ms=tuples.emissions_ms,
-            window=self.window,
-            driver=parse_driver_log(self.driver_log, "driver-0.log"),
-            supervisor=self.supervisor,
-            services=self.services,
-            undone=self._undone(hit) if self.s.lasts else (),
-            until_ns=self.hits[number + 1].t0 if number + 1 < len(self.hits) else None,
-        )
+        return [*executors_logged(log), *drivers_logged(parse_driver_log(self.driver_log, "driver-0.log"))]
 
     def write(self, results: Path) -> Path:
         """Writes the attempt under `results`/attempts and returns its directory."""
@@ -227,18 +240,7 @@ class Synthetic(Traces):
         (directory / "harvest").mkdir(parents=True)
         _write_json(directory / "attempt.json", self._attempt())
         _write_json(directory / "gate.json", {"t0_wall_ns": T0_NS, "t0_mono_ns": MONO_NS})
-        batches = [
-            {
-                "lineage": c.lineage,
-                "batch": c.batch,
-                "planned_wall_ns": c.planned_wall_ns,
-                "committed_wall_ns": c.committed_wall_ns,
-                "end_offsets": dict(c.end_offsets),
-                "start_offsets": c.start_offsets,
-            }
-            for c in self.commits
-        ]
-        _write_json(directory / "batches.json", {"method": "batch", "batches": batches})
+        write_batches(directory, self.commits, method="batch", reached={})
         write_lines(directory / "recorder.jsonl", self.recorder)
         write_lines(directory / "generator.jsonl", self._generator())
         write_lines(directory / "conductor.jsonl", self._conductor())
@@ -312,11 +314,6 @@ class Synthetic(Traces):
                 {"event": "settled", "fault": hit.number, "outcome": "effective", "detail": "gone"},
             ]
         return [*lines, {"event": "done"}]
-
-
-def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
-    """Writes JSON lines."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from tests.unit.scenario import T0_NS, Hit, Row, Scenario, spark_time
 CORES = {"driver": 0.25, "executors": 0.4, "kafka": 0.1, "generator": 0.05, "python_workers": 0.0}
 
 
-class Traces:
+class Left:
     """Everything but the topics, of a course whose batches and faults are laid out."""
 
     s: Scenario

@@ -167,6 +167,13 @@ def test_unit_tests_stand_in_the_rooms_of_what_they_test() -> None:
     assert folders <= rooms
 
 
+def test_the_analysis_knows_no_engine() -> None:
+    known = {"faultline.engines.base", "faultline.engines.registry", "faultline.engines.tables"}
+    for path in sources("include/faultline/analysis"):
+        named = {name for name in imports(path) if name.startswith("faultline.engines")}
+        assert named <= known, path
+
+
 def test_modules_stay_short() -> None:
     for folder in CODE:
         for path in sources(folder):

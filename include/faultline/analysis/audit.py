@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from faultline.analysis.raw_files import Line, events
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, events
 
 # A counter is a 64-bit integer.
 VALUE_BYTES = 8
@@ -69,24 +69,10 @@ def mean_row_bytes(counts_path: Path) -> float | None:
     return size / keys + VALUE_BYTES if keys else None
 
 
-def state_rows(listener: Sequence[Line]) -> int | None:
-    """Live rows of the state after the last batch that reported them."""
-    for line in reversed(events(listener, "progress")):
-        state = line.get("state")
-        if state and state.get("rows") is not None:
-            return int(state["rows"])
-    return None
-
-
-def logical_state_bytes(listener: Sequence[Line], counts_path: Path) -> int | None:
-    """Rows × mean row size; None when either is unknown."""
-    rows, row_bytes = state_rows(listener), mean_row_bytes(counts_path)
+def logical_state_bytes(rows: int | None, counts_path: Path) -> int | None:
+    """Live rows × mean row size; None when either is unknown."""
+    row_bytes = None if rows is None else mean_row_bytes(counts_path)
     return None if rows is None or row_bytes is None else round(rows * row_bytes)
-
-
-def checkpoint_bytes(checkpoint: Line | None) -> int | None:
-    """Last snapshot plus changelog in the checkpoint; None when the harvest did not look."""
-    return None if checkpoint is None else int(checkpoint["snapshot_bytes"]) + int(checkpoint["changelog_bytes"])
 
 
 def _offenders(kind: str, frame: pd.DataFrame) -> list[Line]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.latency import Tuples, grouped_rank
-from faultline.analysis.raw_files import Commit
 from faultline.base.window import NS, Window
+from faultline.engines.base import Commit
 
 Ints = npt.NDArray[np.int64]
 BIN_COLUMNS = ["lineage", "batch", "start_ns", "end_ns", "span_s", "records", "throughput_rps", "latency_ms", "lag"]
@@ -50,7 +50,7 @@ class Schedule:
 
     def position(self, commit: Commit | None) -> int:
         """Records of the schedule below the commit's end offsets."""
-        return 0 if commit is None else self.below(commit.end_offsets)
+        return 0 if commit is None else self.below(commit.ends)
 
     def below(self, ends: Mapping[str, int]) -> int:
         """Records of the schedule below these offsets, by partition."""
@@ -60,7 +60,7 @@ class Schedule:
 
     def primer_backlog(self, commit: Commit | None) -> int:
         """Offsets up to the primer's end that the commit does not cover."""
-        ends = {} if commit is None else commit.end_offsets
+        ends = {} if commit is None else commit.ends
         return sum(max(0, end - ends.get(partition, 0)) for partition, end in self._primer_ends.items())
 
 
@@ -76,26 +76,26 @@ def bins_of_batches(commits: Sequence[Commit], schedule: Schedule, tuples: Tuple
     latency = grouped_rank(tuples.by_batch, ["lineage", "batch"], 990).to_dict()
     rows = []
     before: Commit | None = None
-    for commit in sorted(commits, key=lambda item: (item.committed_wall_ns, item.lineage, item.batch)):
-        if commit.committed_wall_ns > window.t0_ns:
-            start = window.t0_ns if before is None else max(window.t0_ns, before.committed_wall_ns)
-            span_s = max(commit.committed_wall_ns - start, SHORTEST_SPAN_NS) / NS
+    for commit in sorted(commits, key=lambda item: (item.committed_ns, item.epoch, item.number)):
+        if commit.committed_ns > window.t0_ns:
+            start = window.t0_ns if before is None else max(window.t0_ns, before.committed_ns)
+            span_s = max(commit.committed_ns - start, SHORTEST_SPAN_NS) / NS
             position = schedule.position(commit)
             begin = schedule.position(before)
-            if commit.start_offsets is not None:
-                begin = schedule.below(commit.start_offsets)
+            if commit.starts is not None:
+                begin = schedule.below(commit.starts)
             records = position - begin
             rows.append(
                 (
-                    commit.lineage,
-                    commit.batch,
+                    commit.epoch,
+                    commit.number,
                     start,
-                    commit.committed_wall_ns,
+                    commit.committed_ns,
                     span_s,
                     records,
                     records / span_s,
-                    float(latency.get((commit.lineage, commit.batch), np.nan)),
-                    schedule.due(commit.committed_wall_ns) - position,
+                    float(latency.get((commit.epoch, commit.number), np.nan)),
+                    schedule.due(commit.committed_ns) - position,
                 )
             )
         before = commit

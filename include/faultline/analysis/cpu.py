@@ -15,6 +15,7 @@ import pandas as pd
 
 from faultline.base.roles import ROLES, WORKERS
 from faultline.base.window import NS
+from faultline.engines.base import Totals
 
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
 ALIVE_NS = 1_500_000_000
@@ -109,18 +110,24 @@ def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[
     ]
 
 
-def gc_s(executors: pd.DataFrame, start_ns: int) -> float | None:
-    """Garbage collection of all executors since `start_ns`, in seconds; None without samples.
+def gc_s(totals: Sequence[Totals], start_ns: int) -> float | None:
+    """Garbage collection of all processes that do work since `start_ns`, in seconds; None without samples.
 
-    Last seen totalGCTime of each executor, dead ones included, minus its value at `start_ns`. Spark
-    updates it when a task ends; the driver's own entry is left out.
+    The last total of each, dead ones included, minus its value at `start_ns`. Engines bring it up to date when a task
+    ends.
     """
-    samples = executors[executors["id"] != "driver"].sort_values("wall_ns")
-    if samples.empty:
+    if not totals:
         return None
-    last = samples.groupby(["app_id", "id"])["gc_ms"].last()
-    first = samples[samples["wall_ns"] <= start_ns].groupby(["app_id", "id"])["gc_ms"].last()
-    return float(last.sum() - first.sum()) / 1000
+    return (summed(totals, "gc_ms") - summed(totals, "gc_ms", start_ns)) / 1000
+
+
+def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
+    """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
+    newest: dict[str, float] = {}
+    for sample in totals:
+        if until_ns is None or sample.wall_ns <= until_ns:
+            newest[sample.process] = getattr(sample, name)
+    return sum(newest.values())
 
 
 def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:

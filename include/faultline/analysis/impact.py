@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.raw_files import Commit
 from faultline.analysis.steady_state import HELD_BINS, HELD_S
 from faultline.base.window import NS
+from faultline.engines.base import Commit
 
 
 def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns: int, until_ns: int) -> float | None:
@@ -54,13 +54,13 @@ def lag_area(schedule: Schedule, commits: Sequence[Commit], start_ns: int, end_n
 
     Both are step functions that are known exactly, so nothing is interpolated.
     """
-    ordered = sorted(commits, key=lambda item: (item.committed_wall_ns, item.lineage, item.batch))
+    ordered = sorted(commits, key=lambda item: (item.committed_ns, item.epoch, item.number))
     committed = 0.0
     position, since = 0, start_ns
     for commit in ordered:
-        if commit.committed_wall_ns >= end_ns:
+        if commit.committed_ns >= end_ns:
             break
-        at = max(since, commit.committed_wall_ns)
+        at = max(since, commit.committed_ns)
         committed += position * (at - since) / NS
         position, since = schedule.position(commit), at
     committed += position * (end_ns - since) / NS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from faultline.analysis.raw_files import Line, events, offsets_by_partition
 from faultline.analysis.validity import Settled
+from faultline.base.journal import Line, events
+from faultline.engines.base import offsets_by_partition
 
 
 @dataclass(frozen=True)

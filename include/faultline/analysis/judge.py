@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from faultline.analysis import cpu
-from faultline.analysis.audit import checkpoint_bytes, logical_state_bytes
+from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.evidence import Event
 from faultline.analysis.latency import summarise, write_histogram
 from faultline.analysis.observations import Measured, measured_of
-from faultline.analysis.raw_files import AttemptFile, Line, events, offsets_by_partition, read_raw
+from faultline.analysis.raw_files import AttemptFile, read_raw
 from faultline.analysis.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
@@ -25,7 +25,9 @@ from faultline.analysis.steady_state import sustained
 from faultline.analysis.validity import Findings, reasons
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
+from faultline.base.journal import Line, events
 from faultline.base.window import NS
+from faultline.engines.base import offsets_by_partition
 from faultline.records.record import (
     AuditPart,
     ByRole,
@@ -52,6 +54,7 @@ ARTIFACTS = {
     "recorder": "recorder.jsonl",
     "conductor": "conductor.jsonl",
     "supervisor": "supervisor.jsonl",
+    "traces": "traces.jsonl",
     "services": "services.jsonl",
     "listener": "listener.jsonl",
     "topology": "topology.jsonl",
@@ -124,7 +127,7 @@ def artifacts(directory: Path) -> dict[str, str]:
 
 
 def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Metrics:
-    raw, window, reference = measured.raw, measured.window, measured.reference
+    raw, window, reference, traces = measured.raw, measured.window, measured.reference, measured.raw.traces
     config = raw.attempt.config
     paced = config.paced
     used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
@@ -136,32 +139,32 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
     throughput = throughput_rps(done_by_batches, window)
     return Metrics(
-        latency_ms=LatencyMs.model_validate(summarise(measured.tuples, raw.method)),
+        latency_ms=LatencyMs.model_validate(summarise(measured.tuples, traces.method)),
         throughput_rps=throughput,
         rps_per_core=cpu.rps_per_core(throughput, used),
         sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
-        gc_s=cpu.gc_s(raw.executors, window.start_ns),
+        gc_s=cpu.gc_s(traces.totals, window.start_ns),
         state_bytes=StateBytes(
             # Only rows of words are known to the byte.
-            logical=logical_state_bytes(raw.listener, raw.counts_path) if config.kind.can("preloaded_state") else None,
-            checkpoint=checkpoint_bytes(raw.checkpoint),
+            logical=logical_state_bytes(traces.state_rows, raw.counts_path)
+            if config.kind.can("preloaded_state")
+            else None,
+            checkpoint=traces.state_bytes,
         ),
         schedule_lag_ms=_schedule_lag(done),
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
         audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
         recoveries=recoveries,
         source_rps=source_rps(measured.schedule, window),
-        non_compute_ms=non_compute_ms(
-            measured.tuples, raw.listener, {one.batch: one.committed_wall_ns for one in raw.commits}, window
-        ),
+        non_compute_ms=non_compute_ms(measured.tuples, traces, window),
         cpu_nodes=_cpu_nodes(raw.attempt, used),
         cpu_besides=CpuBesides.model_validate(besides),
-        work=WorkPart.model_validate(work_of(raw.listener, raw.executors, window)),
+        work=WorkPart.model_validate(work_of(traces, window)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
-        late=_late(raw.listener, raw.records),
+        late=_late(traces.late_rows, raw.records),
         stages=chain_work(raw.stages, raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
@@ -173,13 +176,10 @@ def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[s
     return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
 
 
-def _late(listener: Sequence[Line], records: pd.DataFrame) -> LatePart | None:
+def _late(dropped_rows: int, records: pd.DataFrame) -> LatePart | None:
     """Late records, when the workload has event time: none otherwise."""
-    dropped = [line["state"].get("rows_dropped") for line in events(listener, "progress") if line.get("state")]
     sent = int(records["late"].sum())
-    if not sent and not any(dropped):
-        return None
-    return LatePart(sent=sent, dropped_rows=sum(number or 0 for number in dropped))
+    return LatePart(sent=sent, dropped_rows=dropped_rows) if sent or dropped_rows else None
 
 
 def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]:
@@ -194,9 +194,9 @@ def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]
 
 
 def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mapping[str, float | None]) -> Findings:
-    raw, window, schedule = measured.raw, measured.window, measured.schedule
+    raw, window, schedule, traces = measured.raw, measured.window, measured.schedule, measured.raw.traces
     done = events(raw.generator, "done")
-    at_t0 = [commit for commit in raw.commits if commit.committed_wall_ns <= window.t0_ns]
+    at_t0 = [commit for commit in traces.commits if commit.committed_ns <= window.t0_ns]
     ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
     several = len(recovered) > 1
     return Findings(
@@ -211,7 +211,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         effective_interval_s=median_span_s(measured.reference),
         outcomes=[one.settled for one in recovered],
         losses=_losses(measured),
-        undrained=_undrained(raw.reached, ends),
+        undrained=_undrained(traces.reached, ends),
         chain_problems=[
             f"fault {number}: {problem}" if several else problem
             for number, one in enumerate(recovered, start=1)
@@ -220,7 +220,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         clock_jump_ms=raw.clock_jump_ms,
         store_not_read=store_was_not_read(raw.stages, raw.directory),
         last_batch_lost=not raw.attempt.config.paced
-        and all(commit.committed_wall_ns < window.end_ns for commit in raw.commits),
+        and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
     )
 
@@ -228,14 +228,15 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
 def _losses(measured: Measured) -> list[str]:
     """Faults between T0 and the end of the window, planned or not, as a control must not see them."""
     window, raw = measured.window, measured.raw
-    lost = raw.executors.dropna(subset=["removed_ns"])
-    lost = lost[(lost["removed_ns"] >= window.t0_ns) & (lost["removed_ns"] <= window.end_ns)]
-    signals = events(raw.conductor, "delivered")
-    exits = [line for line in events(raw.supervisor, "exit") if window.t0_ns <= int(line["wall_ns"]) <= window.end_ns]
+
+    def inside(wall_ns: int | None) -> bool:
+        return wall_ns is not None and window.t0_ns <= wall_ns <= window.end_ns
+
+    lost = {(one.name, one.role) for one in raw.traces.of("lost") if inside(one.wall_ns)}
     return [
-        *(f"a signal was delivered to {line.get('victim')}" for line in signals),
-        *(f"executor {identity} was lost" for identity in sorted(set(lost["id"]))),
-        *(f"the driver exited (incarnation {line.get('incarnation')})" for line in exits),
+        *(f"a signal was delivered to {line.get('victim')}" for line in events(raw.conductor, "delivered")),
+        *(f"{role} {name} was lost" for name, role in sorted(lost)),
+        *(f"the driver exited (incarnation {life.incarnation})" for life in raw.traces.lives if inside(life.ended_ns)),
     ]
 
 

@@ -12,8 +12,9 @@ from faultline.analysis.bins import Schedule, between, bins_of_batches, bins_of_
 from faultline.analysis.injected import Injected, read_injected
 from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
-from faultline.analysis.raw_files import Line, Raw, events
+from faultline.analysis.raw_files import Raw
 from faultline.analysis.unpaced import Numbering
+from faultline.base.journal import Line, events
 from faultline.base.window import Window
 
 
@@ -40,7 +41,7 @@ class Measured:
     @property
     def resolution_s(self) -> float:
         """The grain of the bins in seconds; 0 without any bin before the fault."""
-        return 1.0 if self.raw.method == "rank" else median_span_s(self.reference) or 0.0
+        return 1.0 if self.raw.traces.method == "rank" else median_span_s(self.reference) or 0.0
 
 
 def measured_of(raw: Raw) -> Measured:
@@ -53,12 +54,12 @@ def measured_of(raw: Raw) -> Measured:
         configuration.checkpoint_interval_s,
     )
     paced = configuration.paced
-    schedule = Schedule(raw.records) if paced else Numbering(raw.commits)
+    schedule = Schedule(raw.records) if paced else Numbering(raw.traces.commits)
     tuples = fold_tuples(raw.tuples_path, window)
     bins = (
         bins_of_seconds(tuples, window)
-        if raw.method == "rank"
-        else bins_of_batches(raw.commits, schedule, tuples, window)
+        if raw.traces.method == "rank"
+        else bins_of_batches(raw.traces.commits, schedule, tuples, window)
     )
     injected = read_injected(raw.conductor, len(configuration.planned_faults()))
     until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])

@@ -7,8 +7,6 @@ A last line that was cut by a kill is dropped; a broken line anywhere else is an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,14 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faultline.base.clock import jump_ms
+from faultline.base.documents import read_document, require
 from faultline.base.errors import InfrastructureError
-from faultline.engines.spark.instants import spark_instant_ns
+from faultline.base.journal import Line, read_ended
+from faultline.engines.base import Engine, Traces
+from faultline.engines.registry import engine_of
 from faultline.experiment.config import Configuration
 
-Line = dict[str, Any]
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
-EXECUTOR_COLUMNS = ["wall_ns", "app_id", "id", "gc_ms", "tasks", "task_ms", "added_ns", "removed_ns", "reason"]
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
@@ -60,47 +59,23 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Commit:
-    """One committed batch. `end_offsets` maps a partition to the first offset not in the batch.
-
-    `start_offsets`: where a later state lineage began; only on its first batch.
-    """
-
-    lineage: int
-    batch: int
-    planned_wall_ns: int | None
-    committed_wall_ns: int
-    end_offsets: Mapping[str, int]
-    start_offsets: Mapping[str, int] | None = None
-
-    def covers(self, offsets: Mapping[str, int]) -> bool:
-        """Whether every partition of `offsets` was committed at least that far."""
-        return all(self.end_offsets.get(partition, 0) >= offset for partition, offset in offsets.items())
-
-
-@dataclass(frozen=True)
 class Raw:
     """Everything `judge` needs of one attempt. Tuples and counts stay on disk and are streamed."""
 
     directory: Path
     attempt: AttemptFile
     gate: Gate
+    engine: Engine
+    traces: Traces
     generator: tuple[Line, ...]
     conductor: tuple[Line, ...]
-    supervisor: tuple[Line, ...]
     services: tuple[Line, ...]
-    listener: tuple[Line, ...]
     # Of a topology's stages; none of other workloads.
     stages: tuple[Line, ...]
     recorder_ended: bool
     processes: pd.DataFrame
-    executors: pd.DataFrame
     machine: pd.DataFrame
-    method: str
-    commits: tuple[Commit, ...]
-    reached: Mapping[str, int]
     records: pd.DataFrame
-    checkpoint: Line | None
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
 
@@ -120,34 +95,28 @@ def read_raw(directory: Path) -> Raw:
 
     Raises InfrastructureError naming the first file that is missing or broken.
     """
-    gate = _json(directory / "gate.json")
-    recorder = read_lines(directory / "recorder.jsonl")
-    processes, executors, ended = _recorder(recorder)
-    method, commits, reached = _commits(directory / "batches.json")
-    checkpoint = directory / "checkpoint.json"
+    gate = read_document(directory / "gate.json")
+    attempt = read_attempt(directory)
+    recorder = read_ended(directory / "recorder.jsonl")
+    engine = engine_of(attempt.config)
     raw = Raw(
         directory=directory,
-        attempt=read_attempt(directory),
+        attempt=attempt,
         gate=Gate(int(gate["t0_wall_ns"]), int(gate["t0_mono_ns"])),
-        generator=read_lines(directory / "generator.jsonl"),
-        conductor=read_lines(directory / "conductor.jsonl"),
-        supervisor=read_lines(directory / "supervisor.jsonl"),
-        services=read_lines(directory / "services.jsonl"),
-        listener=read_lines(directory / "listener.jsonl"),
-        stages=read_lines(directory / "topology.jsonl"),
-        recorder_ended=ended,
-        processes=processes,
-        executors=executors,
+        engine=engine,
+        traces=engine.traces(directory),
+        generator=read_ended(directory / "generator.jsonl"),
+        conductor=read_ended(directory / "conductor.jsonl"),
+        services=read_ended(directory / "services.jsonl"),
+        stages=read_ended(directory / "topology.jsonl"),
+        recorder_ended=bool(recorder) and recorder[-1].get("kind") == "stop",
+        processes=_processes(recorder),
         machine=_machine(recorder),
-        method=method,
-        commits=commits,
-        reached=reached,
         records=_records(directory / "harvest" / "records.parquet"),
-        checkpoint=_json(checkpoint) if checkpoint.exists() else None,
         clock_jump_ms=jump_ms(recorder),
     )
     for path in (raw.tuples_path, raw.counts_path):
-        _require(path)
+        require(path)
     return raw
 
 
@@ -155,62 +124,15 @@ def read_attempt(directory: Path) -> AttemptFile:
     """Reads `attempt.json`; InfrastructureError when it is missing or not what `prepare` writes."""
     path = directory / "attempt.json"
     try:
-        return AttemptFile.model_validate(_json(path))
+        return AttemptFile.model_validate(read_document(path))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
 
 
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """JSON lines of `path`; none when the file is missing. A cut last line is dropped."""
-    if not path.exists():
-        return ()
-    lines: list[Line] = []
-    texts = path.read_bytes().splitlines()
-    for number, text in enumerate(texts, start=1):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-            if not isinstance(value, dict):
-                raise ValueError("not an object")
-        except ValueError:
-            if number == len(texts):
-                break  # the writer was killed in the middle of it
-            raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again") from None
-        lines.append(value)
-    return tuple(lines)
-
-
-def events(lines: Iterable[Line], name: str) -> list[Line]:
-    """The lines whose `event` is `name`, in order."""
-    return [line for line in lines if line.get("event") == name]
-
-
-def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
-    """Offsets by partition as JSON gives them, with both types made sure of."""
-    return {str(partition): int(offset) for partition, offset in value.items()}
-
-
-def _require(path: Path) -> None:
-    if not path.exists():
-        raise InfrastructureError(f"{path}: missing; clear the task that writes it, or run the experiment again")
-
-
-def _json(path: Path) -> Line:
-    _require(path)
-    try:
-        value = json.loads(path.read_text())
-    except ValueError:
-        raise InfrastructureError(f"{path}: not JSON; clear the task that writes it") from None
-    if not isinstance(value, dict):
-        raise InfrastructureError(f"{path}: not a JSON object; clear the task that writes it")
-    return value
-
-
 def _records(path: Path) -> pd.DataFrame:
-    _require(path)
+    require(path)
     try:
         table = pq.read_table(path)
         frame: pd.DataFrame = table.select(RECORD_COLUMNS).to_pandas()
@@ -221,61 +143,16 @@ def _records(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _commits(path: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]:
-    """Method, commits in order, and the offsets that the query reached."""
-    content = _json(path)
-    commits = [
-        Commit(
-            int(item["lineage"]),
-            int(item["batch"]),
-            None if item.get("planned_wall_ns") is None else int(item["planned_wall_ns"]),
-            int(item["committed_wall_ns"]),
-            offsets_by_partition(item["end_offsets"]),
-            None if item.get("start_offsets") is None else offsets_by_partition(item["start_offsets"]),
-        )
-        for item in content["batches"]
-    ]
-    ordered = tuple(sorted(commits, key=lambda commit: (commit.lineage, commit.batch)))
-    reached = content.get("reached") or (ordered[-1].end_offsets if ordered else {})
-    return str(content["method"]), ordered, offsets_by_partition(reached)
-
-
-def _recorder(lines: tuple[Line, ...]) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
-    """Process samples, executor samples (one row per executor and sample), and whether it ended well."""
-    processes = [[line.get(name) for name in PROCESS_COLUMNS] for line in lines if line.get("kind") == "proc"]
-    executors = [
-        _executor_row(line, executor)
-        for line in lines
-        if line.get("kind") == "executors"
-        for executor in line.get("executors") or ()
-    ]
-    ended = bool(lines) and lines[-1].get("kind") == "stop"
-    frame = pd.DataFrame(processes, columns=PROCESS_COLUMNS)
+def _processes(recorder: tuple[Line, ...]) -> pd.DataFrame:
+    """Samples of single processes."""
+    rows = [[line.get(name) for name in PROCESS_COLUMNS] for line in recorder if line.get("kind") == "proc"]
+    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
     frame["final"] = frame["final"].eq(True)
-    # From objects straight to Int64: a column with gaps would otherwise pass through float64 and lose nanoseconds.
-    figures = dict.fromkeys(("gc_ms", "tasks", "task_ms"), "float64")
-    kinds = {"wall_ns": "int64", **figures, "added_ns": "Int64", "removed_ns": "Int64"}
-    samples = pd.DataFrame(executors, columns=EXECUTOR_COLUMNS, dtype=object).astype(kinds)
-    return frame, samples, ended
+    return frame
 
 
-def _machine(lines: tuple[Line, ...]) -> pd.DataFrame:
+def _machine(recorder: tuple[Line, ...]) -> pd.DataFrame:
     """Samples of the whole machine; none in journals from before they were taken."""
-    rows = [[line.get(name) for name in MACHINE_COLUMNS] for line in lines if line.get("kind") == "machine"]
+    rows = [[line.get(name) for name in MACHINE_COLUMNS] for line in recorder if line.get("kind") == "machine"]
     figures = dict.fromkeys(MACHINE_COLUMNS[1:], "float64")
     return pd.DataFrame(rows, columns=MACHINE_COLUMNS, dtype=object).astype({"wall_ns": "int64", **figures})
-
-
-def _executor_row(line: Line, executor: Line) -> list[Any]:
-    added, removed = executor.get("addTime"), executor.get("removeTime")
-    return [
-        line["wall_ns"],
-        line.get("app_id"),
-        str(executor["id"]),
-        float(executor.get("totalGCTime") or 0),
-        float(executor.get("completedTasks") or 0),
-        float(executor.get("totalDuration") or 0),
-        spark_instant_ns(added) if added else None,
-        spark_instant_ns(removed) if removed else None,
-        executor.get("removeReason"),
-    ]

@@ -17,8 +17,6 @@ from faultline.analysis.steady_state import band
 from faultline.analysis.timeline import companions, read_timeline
 from faultline.analysis.validity import Settled
 from faultline.base.window import NS
-from faultline.engines.spark.driver_log import read_driver_logs
-from faultline.engines.spark.executor_log import read_executor_logs
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
         return []
     if any(measured.deaths.values()):  # what was cut short or not watched is no recovery
         return [Recovered(fault.settled) for fault in injected]
-    log, driver = read_executor_logs(raw.directory / "spark-logs"), read_driver_logs(raw.directory / "spark-logs")
     reference = measured.reference
     bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
     found = []
@@ -51,21 +48,18 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
             continue
         later = [one.t0_ns for one in injected[fault.index + 1 :] if one.t0_ns is not None]
         evidence = Evidence(
+            engine=raw.engine,
+            traces=raw.traces,
             t0_ns=fault.t0_ns,
             victim=planned.fault.victim,
             victims=fault.victims,
             end_offsets=fault.end_offsets or {},
-            commits=raw.commits,
             bins=measured.bins,
             lag=bands[0],
             throughput=bands[1],
             latency=bands[2],
-            executors=raw.executors,
-            log=log,
             emissions_ms=measured.tuples.emissions_ms,
             window=measured.window,
-            driver=driver,
-            supervisor=raw.supervisor,
             services=raw.services,
             undone=fault.undone,
             until_ns=min(later, default=None),
@@ -107,8 +101,8 @@ def _with_impact(
     silence = longest_silence(evidence.emissions_ms, t0_ns, t6_ns)
     area = (
         lag_area_of_bins(bins, t0_ns, t7_ns)
-        if raw.method == "rank"
-        else lag_area(measured.schedule, raw.commits, t0_ns, t7_ns)
+        if raw.traces.method == "rank"
+        else lag_area(measured.schedule, raw.traces.commits, t0_ns, t7_ns)
     )
     return replace(
         recovery,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from faultline.analysis.raw_files import Line, events
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
 from faultline.records.record import StagesPart
 

@@ -1,7 +1,7 @@
 """The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
 
-Only t2 depends on what was broken (see `detection`); everything else reads the engine's own traces
-(commits, executor logs, bins), within the time that belongs to the fault: from t0 to the next fault.
+Only t2 depends on what was broken (see `detection`); everything else reads the engine's traces and the
+bins, within the time that belongs to the fault: from t0 to the next fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faultline.analysis.evidence import Event, Evidence
 from faultline.analysis.impact import longest_silence
 from faultline.analysis.steady_state import first_held
 from faultline.base.window import CLOCK_RESOLUTION_NS
-from faultline.engines.spark.executor_log import StateLoad
+from faultline.engines.base import Seen
 
 __all__ = ["CHAIN", "Event", "Evidence", "Timeline", "companions", "read_timeline", "reloads"]
 
@@ -53,16 +53,17 @@ def companions(evidence: Evidence) -> list[Event]:
     `driver_restarted`, `lineage`, `service_up` and `undone`.
     """
     found = [
-        Event("driver_restarted", int(line["wall_ns"]), f"supervisor.jsonl: start of incarnation {line['incarnation']}")
-        for line in evidence.journalled(evidence.supervisor, "start")
+        Event("driver_restarted", life.began_ns, f"supervisor.jsonl: start of incarnation {life.incarnation}")
+        for life in evidence.new_lives()
+        if life.began_ns is not None
     ]
     found += [
-        Event("lineage", int(line["wall_ns"]), f"supervisor.jsonl: lineage {line['lineage']}: {line.get('reason')}")
-        for line in evidence.new_lineages()
+        Event("lineage", epoch.began_ns, f"supervisor.jsonl: lineage {epoch.number}: {epoch.reason}")
+        for epoch in evidence.new_epochs()
     ]
     found += [
         Event("service_up", int(line["wall_ns"]), f"services.jsonl: {line['service']} started (pid {line.get('pid')})")
-        for line in evidence.journalled(evidence.services, "started")
+        for line in evidence.services_started()
     ]
     found = [event for event in found if event.wall_ns <= evidence.watched_until_ns]
     found += [
@@ -71,14 +72,14 @@ def companions(evidence: Evidence) -> list[Event]:
     return sorted(found, key=lambda event: event.wall_ns)
 
 
-def reloads(loads: Sequence[StateLoad], after_ns: int, until_ns: int | None) -> list[StateLoad]:
-    """The first real load of each store in [after, until]: the partitions reopened by the fault.
+def reloads(loads: Sequence[Seen], after_ns: int, until_ns: int | None) -> list[Seen]:
+    """The first load of each store in [after, until]: the partitions reopened by the fault.
 
     Later loads of the same store are moves between executors, not recovery.
     """
-    first: dict[str, StateLoad] = {}
+    first: dict[str | None, Seen] = {}
     for load in loads:
-        if load.real and load.wall_ns >= after_ns and (until_ns is None or load.wall_ns <= until_ns):
+        if load.wall_ns >= after_ns and (until_ns is None or load.wall_ns <= until_ns):
             first.setdefault(load.store, load)
     return list(first.values())
 
@@ -93,14 +94,14 @@ def _caught_up(evidence: Evidence, from_ns: int) -> Event | None:
 
     A new state lineage begins behind those records, so its first commit is the one.
     """
-    lineages = evidence.new_lineages()
-    first = int(lineages[0]["lineage"]) if lineages else 0
+    epochs = evidence.new_epochs()
+    first = epochs[0].number if epochs else 0
     for commit in evidence.ordered_commits():
-        if commit.committed_wall_ns < from_ns or commit.lineage < first:
+        if commit.committed_ns < from_ns or commit.epoch < first:
             continue
-        if lineages or commit.covers(evidence.end_offsets):
-            where = f" of lineage {commit.lineage}" if lineages else ""
-            return Event("t5", commit.committed_wall_ns, f"batches.json: commit of batch {commit.batch}{where}")
+        if epochs or commit.covers(evidence.end_offsets):
+            where = f" of lineage {commit.epoch}" if epochs else ""
+            return Event("t5", commit.committed_ns, f"batches.json: commit of batch {commit.number}{where}")
     return None
 
 
@@ -111,34 +112,29 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
     lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load.
     """
     latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
-    lineage = bool(evidence.new_lineages())
+    anew = bool(evidence.new_epochs())
     begun_ns = _begun(evidence, t2.wall_ns, latest)
-    loads = [] if lineage else reloads(evidence.log.loads, begun_ns - CLOCK_RESOLUTION_NS, latest)
+    started = evidence.traces.of("task_started")
+    loads = [] if anew else reloads(evidence.traces.of("state_loaded"), begun_ns - CLOCK_RESOLUTION_NS, latest)
     if not loads:
-        if not lineage and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
+        if not anew and begun_ns == t2.wall_ns and _is_undo(evidence, t2):
             source = f"{t2.source}; no state was loaded again"
             return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
-        launched = next((task for task in evidence.log.launches if task.wall_ns >= begun_ns), None)
-        if launched is None or not evidence.watches(launched.wall_ns):
+        launched = next((task for task in started if task.wall_ns >= begun_ns), None)
+        if launched is None or not evidence.span.holds(launched.wall_ns):
             return []
         after = "t2" if begun_ns == t2.wall_ns else "the new start"
-        source = f"log of executor {launched.executor}: first task after {after} (TID {launched.tid}), no state to load"
+        source = f"{launched.file}: first task after {after} ({launched.task}), no state to load"
         return [Event("t3", launched.wall_ns, source), Event("t4", launched.wall_ns, source)]
     last = max(loads, key=lambda load: load.wall_ns)
-    source = f"log of executor {last.executor}: Loaded {last.version}, partition {last.partition}, TID {last.tid}"
-    found = [Event("t4", last.wall_ns, source)]
-    for task in evidence.log.launches:
-        if task.tid == last.tid and task.executor == last.executor:
-            source = f"log of executor {task.executor}: Running task {task.index} in stage {task.stage}, TID {task.tid}"
-            found.append(Event("t3", task.wall_ns, source))
-    return found
+    own = [task for task in started if (task.process, task.task) == (last.process, last.task)]
+    return [Event("t4", last.wall_ns, last.source), *(Event("t3", task.wall_ns, task.source) for task in own)]
 
 
 def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:
     """The last start of a driver or of a lineage in [t2, latest]; t2 when there was none."""
-    lines = [*evidence.journalled(evidence.supervisor, "start"), *evidence.new_lineages()]
-    instants = [int(line["wall_ns"]) for line in lines]
-    return max([t2_ns, *(at for at in instants if latest_ns is None or at <= latest_ns)])
+    begun = [*(life.began_ns for life in evidence.new_lives()), *(epoch.began_ns for epoch in evidence.new_epochs())]
+    return max([t2_ns, *(at for at in begun if at is not None and (latest_ns is None or at <= latest_ns))])
 
 
 def _is_undo(evidence: Evidence, t2: Event) -> bool:
@@ -190,23 +186,15 @@ def _silence(evidence: Evidence, t6: Event | None) -> Event | None:
 
 
 def _replacement(evidence: Evidence) -> Event | None:
-    """Registration of the first executor that was added after t0."""
-    if evidence.executors.empty:
-        return None
-    added = evidence.executors.dropna(subset=["added_ns"])
-    added = added[(added["added_ns"] > evidence.t0_ns) & (added["id"] != "driver")]
-    added = added[[evidence.watches(int(instant)) for instant in added["added_ns"]]]
-    if added.empty:
-        return None
-    first = added.sort_values("added_ns").iloc[0]
-    return Event("replacement_up", int(first["added_ns"]), f"recorder.jsonl: addTime of executor {first['id']} (REST)")
+    """Registration of the first process that was added after t0."""
+    added = [one for one in evidence.seen("registered") if one.wall_ns > evidence.t0_ns]
+    return Event("replacement_up", added[0].wall_ns, added[0].source) if added else None
 
 
 def _snapshot(evidence: Evidence) -> Event | None:
     """The last snapshot that reached the checkpoint before the signal: its age explains the replay."""
-    before = [item for item in evidence.log.snapshots if item.wall_ns <= evidence.t0_ns]
+    before = [one for one in evidence.traces.of("snapshot") if one.wall_ns <= evidence.t0_ns]
     if not before:
         return None
-    last = max(before, key=lambda item: item.wall_ns)
-    source = f"log of executor {last.executor}: snapshot {last.version} of partition {last.partition}"
-    return Event("snapshot", last.wall_ns, source)
+    last = max(before, key=lambda one: one.wall_ns)
+    return Event("snapshot", last.wall_ns, last.source)

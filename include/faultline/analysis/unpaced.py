@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.raw_files import RECORD_COLUMNS, Commit
+from faultline.analysis.raw_files import RECORD_COLUMNS
 from faultline.base.errors import InfrastructureError
-from faultline.engines.known_truth.harvest import COUNTS, RECORDS, TUPLES
+from faultline.engines.base import Commit
+from faultline.engines.tables import COUNTS, RECORDS, TUPLES
 
 # Numbers run through one row, which stands for a partition.
 ROW = "0"
@@ -33,7 +34,7 @@ class Numbering(Schedule):
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         super().__init__(pd.DataFrame({name: pd.Series(dtype="int64") for name in RECORD_COLUMNS}))
-        planned = sorted((one.planned_wall_ns or one.committed_wall_ns, one.end_offsets[ROW]) for one in commits)
+        planned = sorted((one.planned_ns or one.committed_ns, one.ends[ROW]) for one in commits)
         self._planned_ns = [instant for instant, _ in planned]
         self._taken = [0, *(end for _, end in planned)]
 

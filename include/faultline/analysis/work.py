@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from faultline.analysis.bins import Schedule
+from faultline.analysis.cpu import summed
 from faultline.analysis.latency import Tuples
-from faultline.analysis.raw_files import Line, events
 from faultline.base.window import Window
+from faultline.engines.base import Totals, Traces
 
 
 @dataclass(frozen=True)
@@ -25,52 +25,37 @@ class Work:
     task_s: float | None
 
 
-def work_of(listener: Sequence[Line], executors: pd.DataFrame, window: Window) -> Work:
-    """Counts and times over the window; None where nobody reported: an engine without listener, no REST samples.
+def work_of(traces: Traces, window: Window) -> Work:
+    """Counts and times over the window; None where nobody reported.
 
-    Tasks come from samples of the executors' totals, so they are exact to one sample (1 s) at either edge.
+    Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
     """
-    reported = _reported(listener)
-    inside = [line for line in reported if window.start_ns < int(line["wall_ns"]) <= window.end_ns]
-    times_ms = [float(line["duration_ms"].get("triggerExecution", 0)) for line in inside]
-    tasks, task_ms = (_growth(executors, name, window) for name in ("tasks", "task_ms"))
+    times_ms = [batch.took_ms for batch in traces.work if window.start_ns < batch.wall_ns <= window.end_ns]
+    tasks, task_ms = (_growth(traces.totals, name, window) for name in ("tasks", "task_ms"))
     return Work(
-        batches=len(inside) if reported else None,
+        batches=len(times_ms) if traces.work else None,
         tasks=None if tasks is None else round(tasks),
-        batch_s=sum(times_ms) / 1000 if reported else None,
+        batch_s=sum(times_ms) / 1000 if traces.work else None,
         task_s=None if task_ms is None else task_ms / 1000,
     )
 
 
-def _reported(listener: Sequence[Line]) -> list[Line]:
-    """Progress of batches with the times they took; `known_truth` reports batches without."""
-    return [line for line in events(listener, "progress") if line.get("duration_ms")]
+def _growth(totals: Sequence[Totals], name: str, window: Window) -> float | None:
+    """By how much a total of all processes, dead ones included, grew in the window."""
+    return summed(totals, name, window.end_ns) - summed(totals, name, window.start_ns) if totals else None
 
 
-def _growth(executors: pd.DataFrame, column: str, window: Window) -> float | None:
-    """By how much a total of all executors, dead ones included, grew in the window."""
-    samples = executors[executors["id"] != "driver"].sort_values("wall_ns")
-    if samples.empty:
-        return None
-    at_end, at_start = (
-        samples[samples["wall_ns"] <= instant].groupby(["app_id", "id"])[column].last().sum()
-        for instant in (window.end_ns, window.start_ns)
-    )
-    return float(at_end - at_start)
+def non_compute_ms(tuples: Tuples, traces: Traces, window: Window) -> float | None:
+    """Mean over tuples of latency less the time in which their batch was computed, in ms, at least 0.
 
-
-def non_compute_ms(
-    tuples: Tuples, listener: Sequence[Line], ends_ns: Mapping[int, int], window: Window
-) -> float | None:
-    """Mean over tuples of latency less the time in which their batch was computed (`addBatch`), in ms, at least 0.
-
-    Over the batches that `ends_ns` (batch -> commit) places in the window. None without batches or listener, and
+    Over the batches that were committed in the window. None without batches, or when nobody told of such times, and
     for several state lineages, whose batches have the same numbers.
     """
     frame = tuples.by_batch
     if frame.empty or frame["lineage"].nunique() > 1:
         return None
-    computed = {int(line["batch"]): line["duration_ms"].get("addBatch") for line in _reported(listener)}
+    computed = {batch.number: batch.computed_ms for batch in traces.work}
+    ends_ns = {commit.number: commit.committed_ns for commit in traces.commits}
     inside = [batch for batch, end in ends_ns.items() if window.start_ns < end <= window.end_ns and computed.get(batch)]
     rows = frame[frame["batch"].isin(inside)]
     if rows.empty:

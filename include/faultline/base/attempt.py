@@ -60,6 +60,11 @@ class Attempt:
         return self.folder / "listener.jsonl"
 
     @property
+    def traces(self) -> Path:
+        """What an engine leaves that writes its traces down itself."""
+        return self.folder / "traces.jsonl"
+
+    @property
     def checkpoint(self) -> Path:
         """Checkpoint of the query; removed by the teardown, after the harvest has read it.
 

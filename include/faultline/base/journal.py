@@ -1,7 +1,8 @@
 """Journals: append-only files of JSON lines, each with the wall and the monotonic instant.
 
 One process writes a journal, any number read it. A line is written by a single system call and
-counts once its newline is there, so a reader never sees half of one.
+counts once its newline is there, so a reader never sees half of one. `read_journal` reads one that may
+still be written to, `read_ended` what a process left when it ended, however it did.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from faultline.base.errors import InfrastructureError
+
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Journal:
         """
         instant = at or Instant.now()
         stamped = {"wall_ns": instant.wall_ns, "mono_ns": instant.mono_ns, **line}
-        data = (json.dumps(stamped, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        data = line_bytes(stamped)
         try:
             written = os.write(self._file, data)
             if written != len(data):
@@ -97,7 +100,7 @@ class JournalReader:
         self._offset = 0
         self._line = 0
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[Line]:
         """The lines completed since the last call. Raises InfrastructureError for a line that is not a JSON object."""
         try:
             with self.path.open("rb") as file:
@@ -116,21 +119,69 @@ class JournalReader:
         self._offset += len(complete)
         return lines
 
-    def _parse(self, raw: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(raw)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
+    def _parse(self, raw: bytes) -> Line:
+        value = parse_line(raw)
+        if value is None:
             raise InfrastructureError(
                 f"{self.path.name}: line {self._line} is not a JSON object: {raw[:80]!r}; something else wrote there"
             )
         return value
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
+def read_journal(path: Path) -> list[Line]:
     """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
     return JournalReader(path).poll()
+
+
+def read_ended(path: Path) -> tuple[Line, ...]:
+    """The lines of a raw file that nobody writes to any more; none when the file is missing.
+
+    A last line that was cut by a kill is dropped. Raises InfrastructureError for a broken line anywhere else, naming
+    file and line.
+    """
+    if not path.exists():
+        return ()
+    lines: list[Line] = []
+    texts = path.read_bytes().splitlines()
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            continue
+        value = parse_line(text)
+        if value is None:
+            if number == len(texts):
+                break  # the writer was killed in the middle of it
+            raise InfrastructureError(f"{path}: line {number} is not a JSON object; run the experiment again")
+        lines.append(value)
+    return tuple(lines)
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces the content of a file by these lines, as they are."""
+    path.write_bytes(b"".join(map(line_bytes, lines)))
+
+
+def line_bytes(line: Mapping[str, Any]) -> bytes:
+    """One line as it lies on disk. Raises ValueError for NaN, which JSON does not know."""
+    return (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
+def parse_line(raw: bytes) -> Line | None:
+    """What one line says; None when it is no JSON object."""
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def events(lines: Iterable[Line], name: str) -> list[Line]:
+    """The lines whose `event` is `name`, in order."""
+    return [line for line in lines if line.get("event") == name]
+
+
+def last(lines: Sequence[Line], **fields: str | int) -> Line | None:
+    """The last line whose fields are as given, such as event="settled", fault=1; None when there is none."""
+    return next((line for line in reversed(lines) if fields.items() <= line.items()), None)
 
 
 def _cut_half_line(path: Path) -> None:

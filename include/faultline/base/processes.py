@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import psutil
 
 from fault.victims import start_ticks
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import line_bytes, parse_line
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
@@ -55,6 +57,13 @@ def run_token(attempt: str) -> str:
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
+
+
+def option_of(command: str | Sequence[str], name: str) -> str | None:
+    """What a command line gives to an option, such as `--app-id`; None without it."""
+    text = command if isinstance(command, str) else " ".join(map(str, command))
+    match = re.search(rf"{re.escape(name)}[ =](\S+)", text)
+    return match.group(1) if match else None
 
 
 def live_process(pid: int, create_time: float, start_ticks: int | None = None, boot: str = "") -> psutil.Process | None:
@@ -209,8 +218,8 @@ def be_punctual() -> None:
 
 def append_entry(ledger: Path, entry: Entry) -> None:
     """Appends one ledger line and syncs it to disk."""
-    with ledger.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(entry)) + "\n")
+    with ledger.open("ab") as file:
+        file.write(line_bytes(asdict(entry)))
         file.flush()
         os.fsync(file.fileno())
 
@@ -220,9 +229,9 @@ def read_ledger(ledger: Path) -> list[Entry]:
     if not ledger.exists():
         return []
     entries = []
-    for line in ledger.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError, TypeError):
-            entries.append(Entry(**json.loads(line)))
+    for line in map(parse_line, ledger.read_bytes().splitlines()):
+        with contextlib.suppress(TypeError):  # of another form
+            entries.append(Entry(**(line or {})))
     return entries
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from fault.identity import EXECUTOR
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import JournalReader
+from faultline.base.journal import JournalReader, events, last
 from faultline.base.processes import Entry, process_of, spawn_detached
 from faultline.base.settings import Settings
 from faultline.base.text import Say
@@ -138,7 +138,7 @@ def errors_ms(lines: Sequence[dict[str, Any]], faults: int) -> list[float]:
             found[line["fault"]] = abs(line["mono_ns"] - line["planned_mono_ns"]) / 1e6
     for fault in range(faults):
         if fault not in found:
-            said = [line for line in lines if line.get("event") == "settled" and line["fault"] == fault]
+            said = [line for line in events(lines, "settled") if line["fault"] == fault]
             why = f"{said[-1]['outcome']}: {said[-1]['detail']}" if said else "the conductor says nothing of it"
             raise InfrastructureError(f"fault {fault} of {faults} was not delivered: {why}")
     return [found[fault] for fault in range(faults)]
@@ -162,12 +162,11 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
     def settled() -> bool:
         victims.replace_dead()
         lines.extend(reader.poll())
-        return len([line for line in lines if line.get("event") == "settled"]) == faults
+        return len(events(lines, "settled")) == faults
 
     def trouble() -> str | None:
-        failed = [line for line in lines if line.get("event") == "failed"]
-        if failed:
-            return f"conductor: {failed[-1]['message']}"
+        if failed := last(lines, event="failed"):
+            return f"conductor: {failed['message']}"
         return None if process_of(entry) else f"conductor: ended early; see {attempt.logs / 'conductor.err'}"
 
     try:

@@ -14,7 +14,8 @@ from typing import Any
 from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import Line, events, last, read_journal
+from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, seconds
@@ -22,7 +23,6 @@ from faultline.records.record import Record, RecoveryPart
 from faultline.reports.sweep_figures import PARTS, part_lengths
 
 NS = 1e9
-Line = Mapping[str, Any]
 # The words of the journal for how an act ended.
 _OUTCOMES = {
     "effective": "it took effect",
@@ -128,7 +128,7 @@ def tell(record: Record, results: Path) -> Story:
     conductor = _journal(attempt.conductor_journal, remarks)
     gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
     if gate_ns is None:
-        gate_ns = next((line.get("t0_wall_ns") for line in conductor if line.get("event") == "gate"), None)
+        gate_ns = next((line.get("t0_wall_ns") for line in events(conductor, "gate")), None)
     return Story(
         record=record,
         edges=tuple(happening for number, happening in _happenings(record, gate_ns) if number == 0),
@@ -246,20 +246,18 @@ def _spans(recovery: RecoveryPart) -> Iterable[Span]:
 def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Deed | None:
     """The conductor's lines on one fault; None when it wrote none."""
     lines = [line for line in conductor if line.get("fault") == fault]
-    named: Line = next(
-        (line for line in reversed(conductor) if line.get("event") == "victims" and _about(fault, line)), {}
-    )
+    named = next((line for line in reversed(events(conductor, "victims")) if _about(fault, line)), Line())
     victims = [victim for victim in named.get("victims") or () if victim.get("fault", fault) == fault]
     if not lines and not victims:
         return None
-    delivered = [line for line in lines if line.get("event") == "delivered"]
+    delivered = events(lines, "delivered")
     timed = [line for line in [*delivered, *lines] if line.get("planned_wall_ns") is not None]
     late = [
         (line["mono_ns"] - line["planned_mono_ns"]) / 1e6
         for line in delivered
         if line.get("mono_ns") is not None and line.get("planned_mono_ns") is not None
     ]
-    settled: Line = next((line for line in reversed(lines) if line.get("event") == "settled"), {})
+    settled = last(lines, event="settled") or {}
     first_ns = delivered[0].get("wall_ns") if delivered else None
     return Deed(
         planned_at_s=_between(gate_ns, timed[0]["planned_wall_ns"]) if timed else None,
@@ -267,7 +265,7 @@ def _deed(fault: int, conductor: Sequence[Line], gate_ns: int | None) -> Deed | 
         victims=tuple(_victim_words(victim) for victim in victims),
         outcome=settled.get("outcome"),
         detail=str(settled.get("detail") or ""),
-        undone=tuple(_undone_words(line, first_ns) for line in lines if line.get("event") == "undone"),
+        undone=tuple(_undone_words(line, first_ns) for line in events(lines, "undone")),
     )
 
 
@@ -279,8 +277,7 @@ def _about(fault: int, line: Line) -> bool:
 
 def _victim_words(victim: Line) -> str:
     """`executor 0 (pid 200 on node1)`."""
-    command = [str(part) for part in victim.get("command") or ()]
-    number = command[command.index("--executor-id") + 1] if "--executor-id" in command[:-1] else ""
+    number = option_of(victim.get("command") or (), "--executor-id") or ""
     name = f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
     where = f" on {victim['host']}" if victim.get("host") else ""
     pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"

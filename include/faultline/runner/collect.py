@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import read_journal, write_lines
 from faultline.base.settings import Settings
+from faultline.engines.batches import BATCHES
+from faultline.engines.registry import engine_of
 from faultline.engines.spark import checkpoint
+from faultline.engines.spark.collect import worker_folders
 from faultline.experiment.plan import configuration_of
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
@@ -18,20 +19,13 @@ LARGE_RECORDS = 500_000
 
 
 def gather(attempt: Attempt, settings: Settings) -> Path:
-    """Writes batches.json and checkpoint.json, copies the executors' logs; returns the harvest's configuration.
+    """Has the engine gather its own, copies the starts of services; returns the harvest's configuration.
 
     Repeating it gives the same: it only reads what the run left.
     """
     description = attempt.read()
     config = configuration_of(attempt)
-    batches = checkpoint.batches_document(
-        attempt.checkpoint, attempt.lineages, method=config.kind.latency_method_of(config.own)
-    )
-    if not batches["batches"]:
-        raise InfrastructureError(f"{attempt.id}: the checkpoint holds no committed batch; clear the whole run")
-    write_json(attempt.folder / "batches.json", batches)
-    write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
-    copy_executor_logs(attempt, settings)
+    engine_of(config).collect(attempt, settings, method=config.kind.latency_method_of(config.own))
     copy_service_starts(attempt, settings)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
@@ -40,7 +34,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "bootstrap": description["kafka"]["bootstrap"],
             "input_topic": description["topics"]["input"],
             "output_topic": description["topics"]["output"],
-            "batches": str(attempt.folder / "batches.json"),
+            "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
             **config.kind.tuples(config.own),
         },
@@ -53,27 +47,11 @@ def is_large(records: float) -> bool:
     return records > LARGE_RECORDS
 
 
-def application_ids(attempt: Attempt) -> list[str]:
-    """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
-    lines = read_journal(attempt.recorder_journal)
-    return list(dict.fromkeys(line["app_id"] for line in lines if line.get("kind") == "executors"))
-
-
-def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
-    """Copies each executor's standard error to spark-logs/<application>/<executor>/stderr."""
-    for application in application_ids(attempt):
-        for log in settings.spark_work.glob(f"worker-*/{application}/*/stderr"):
-            target = attempt.spark_logs / application / log.parent.name / "stderr"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(log, target)
-
-
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
     """Copies the starts of services since the attempt was prepared: what a fault ended comes back there."""
     since = attempt.read()["prepared_wall_ns"]
     lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    attempt.services_journal.write_text(text, encoding="utf-8")
+    write_lines(attempt.services_journal, lines)
 
 
 def keep_logs_only(attempt: Attempt) -> None:
@@ -92,6 +70,5 @@ def remove_working_data(attempt: Attempt, settings: Settings) -> None:
         attempt.checkpoint.unlink()
     for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint", attempt.scratch):
         shutil.rmtree(folder, ignore_errors=True)
-    for application in application_ids(attempt):
-        for folder in settings.spark_work.glob(f"worker-*/{application}"):
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in worker_folders(attempt, settings):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -35,7 +35,9 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.journal import Instant, Journal
 from faultline.base.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
-from faultline.engines.spark.cycles import await_cycle
+from faultline.engines.base import Progress
+from faultline.engines.registry import engine_of
+from faultline.experiment.plan import configuration_of
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
 from faultline.runner.healing import as_line
 
@@ -74,6 +76,7 @@ class Conductor:
         *,
         injector: Injector,
         offsets: EndOffsets,
+        progress: Progress,
         clocks: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """`clocks` measures the offsets of the other hosts' clocks, by host."""
@@ -81,6 +84,7 @@ class Conductor:
         self._attempt = Attempt(directory)
         self._context = assignment.context(directory, injector)
         self._offsets = offsets
+        self._progress = progress
         self._clocks = clocks
         self._undo = UndoStack()
         self._fault = -1
@@ -199,7 +203,7 @@ class Conductor:
         if fault.cycle is None or fault.phase is None:
             return t0.plus(one.earliest_s)
         latest = t0.plus(one.latest_s)
-        began = await_cycle(self._attempt.checkpoint, fault.cycle, t0.plus(one.earliest_s).wall_ns, latest.mono_ns)
+        began = self._progress.await_cycle(fault.cycle, t0.plus(one.earliest_s).wall_ns, latest.mono_ns)
         if began is None:
             detail = f"no {fault.cycle} cycle began between {one.earliest_s:g} and {one.latest_s:g} s after T0"
             self._settled(journal, one.index, Settlement(Outcome.MISSED_WINDOW, detail))
@@ -329,12 +333,13 @@ def _one_line(text: str) -> str:
 
 def build(assignment: Assignment, directory: Path) -> Conductor:
     """A conductor for the attempt's hosts and broker."""
-    remotes = remote_injectors(assignment)
+    remotes, attempt = remote_injectors(assignment), Attempt(directory)
     return Conductor(
         assignment,
         directory,
         injector=Hosts(LocalInjector(), remotes),
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
+        progress=engine_of(configuration_of(attempt)).progress(attempt),
         clocks=lambda: {name: remote.clock_offset() for name, remote in remotes.items()},
     )
 

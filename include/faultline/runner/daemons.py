@@ -6,13 +6,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fault.action import Daemon, Site
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.base.settings import HOST, Settings, port_is_free
 from faultline.base.waiting import wait_until
@@ -66,7 +65,7 @@ ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 
 def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
-    exits = [line for line in read_journal(attempt.supervisor_journal) if line.get("event") == "exit"]
+    exits = events(read_journal(attempt.supervisor_journal), "exit")
     if len(exits) > MAX_RESTARTS:
         log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
         return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
@@ -112,10 +111,9 @@ def folder_of(attempt: Attempt) -> list[str]:
     return ["--attempt-dir", str(attempt.folder)]
 
 
-def seen(journal: Path, **match: str | int) -> dict[str, Any] | None:
+def seen(journal: Path, **match: str | int) -> Line | None:
     """The last line whose fields are as given."""
-    lines: list[dict[str, Any]] = read_journal(journal)
-    return next((line for line in reversed(lines) if match.items() <= line.items()), None)
+    return last(read_journal(journal), **match)
 
 
 def newest(attempt: Attempt, role: str) -> Entry | None:

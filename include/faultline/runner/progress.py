@@ -11,7 +11,7 @@ from typing import Any
 from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, last, read_journal
 from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
@@ -62,7 +62,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
         return Phase("judging", "", 3.0)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
         return Phase("harvesting", "Spark reads both topics" if config.paced else "reads the batches", 20.0)
-    gate = _last(attempt.conductor_journal, "gate")
+    gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
@@ -74,7 +74,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if elapsed > window_s:
         return Phase("draining", seen, 30.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
-    delivered = _last(attempt.conductor_journal, "delivered")
+    delivered = last(read_journal(attempt.conductor_journal), event="delivered")
     if delivered:
         ago = (now - int(delivered["wall_ns"])) / 1e9
         name, seen = "measuring", f"{_done(delivered)} {ago:.0f} s ago; {seen}"
@@ -90,7 +90,7 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     if not (attempt.folder / "attempt.json").exists():
         return {}
     description, config = attempt.read(), configuration_of(attempt)
-    gate = _last(attempt.conductor_journal, "gate")
+    gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None:
         return {}
     t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
@@ -103,10 +103,6 @@ def split_of(attempt: Attempt) -> dict[str, float]:
         if closed.exists():
             split["judged"] = closed.stat().st_mtime - drained
     return split
-
-
-def _last(journal: Path, event: str) -> dict[str, Any] | None:
-    return next((line for line in reversed(read_journal(journal)) if line.get("event") == event), None)
 
 
 def _done(delivered: Mapping[str, Any]) -> str:
@@ -133,7 +129,7 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
 
 def _committed(attempt: Attempt, began: int) -> str:
     """Events that the engine has made and committed since the gate, by the batches that it told of."""
-    lines = [line for line in read_journal(attempt.listener_journal) if line.get("event") == "progress"]
+    lines = events(read_journal(attempt.listener_journal), "progress")
     # By their numbers: a query that reads a stream twice is told twice as many rows.
     ends = [(int(line["wall_ns"]), sum(line["end_offsets"].values())) for line in lines if line["end_offsets"]]
     before = max((end for instant, end in ends if instant < began), default=0)

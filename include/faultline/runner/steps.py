@@ -13,12 +13,13 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, read_journal
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
-from faultline.engines.spark import checkpoint
+from faultline.engines.base import Progress, covers
+from faultline.engines.registry import engine_of
 from faultline.engines.spark.settings import spark_environment
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
@@ -143,17 +144,17 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         what="generator: its primer",
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
-    entry = _start_supervisor(attempt, settings)
-    _await_commit(attempt, entry, "the primer", lambda: _batches_with(attempt, primed["end_offsets"]) >= batches)
+    entry, made = _start_supervisor(attempt, settings), _progress(attempt)
+    _await_commit(attempt, entry, "the primer", lambda: made.covering(primed["end_offsets"]) >= batches)
     return entry
 
 
 def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
     """Starts a workload without a generator, and waits for what fills its state."""
-    entry = _start_supervisor(attempt, settings)
+    entry, made = _start_supervisor(attempt, settings), _progress(attempt)
 
     def filled_and_begun() -> bool:
-        return _batches_with(attempt, dict(filling.offsets)) >= 1 and _in_run(attempt, filling.runs)
+        return made.covering(filling.offsets) >= 1 and _in_run(attempt, filling.runs)
 
     _await_commit(attempt, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
     return entry
@@ -162,8 +163,8 @@ def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
 def _in_run(attempt: Attempt, number: int) -> bool:
     """Whether the query has been started so often, and the last start has ended a batch."""
     lines = read_journal(attempt.listener_journal)
-    runs = [line["run_id"] for line in lines if line["event"] == "started"]
-    return len(runs) >= number and any(line["event"] == "progress" and line["run_id"] == runs[-1] for line in lines)
+    runs = [line["run_id"] for line in events(lines, "started")]
+    return len(runs) >= number and any(line["run_id"] == runs[-1] for line in events(lines, "progress"))
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
@@ -187,10 +188,9 @@ def _await_commit(
     )
 
 
-def _batches_with(attempt: Attempt, offsets: dict[str, int]) -> int:
-    """Committed batches at whose end all records below `offsets` were taken."""
-    found = checkpoint.committed_batches(attempt.checkpoint)
-    return sum(checkpoint.covers(batch.end_offsets, offsets) for batch in found)
+def _progress(attempt: Attempt) -> Progress:
+    """How far the workload of the attempt has come."""
+    return engine_of(configuration_of(attempt)).progress(attempt)
 
 
 def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
@@ -269,12 +269,13 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
         problems.append("drain: the generator left no end offsets to drain to")
         return False
     batches = config.kind.drained_batches(config.own)
+    made = _progress(attempt)
     return _committed(
         attempt,
         "drain: the end offsets",
         lambda: (
-            checkpoint.covers(checkpoint.latest_offsets(attempt.checkpoint), done["end_offsets"])
-            and (batches == 1 or _batches_with(attempt, done["end_offsets"]) >= batches)
+            covers(made.committed(), done["end_offsets"])
+            and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
         ),
         DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
         problems,
@@ -283,11 +284,11 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
 
 def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:
     """Waits for the batch in work at the window's end: its share of the window counts when it is committed."""
-    end_ns = time.time_ns()
+    end_ns, made = time.time_ns(), _progress(attempt)
     return _committed(
         attempt,
         "the batch in work at the end of the window",
-        lambda: checkpoint.last_commit_ns(attempt.checkpoint) >= end_ns,
+        lambda: made.last_commit_ns() >= end_ns,
         LAST_BATCH_S,
         problems,
     )

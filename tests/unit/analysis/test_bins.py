@@ -18,8 +18,8 @@ from faultline.analysis.bins import (
     throughput_rps,
 )
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.raw_files import Commit
 from faultline.base.window import NS, Window
+from faultline.engines.base import Commit
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
 NO_TUPLES = fold([], WINDOW)
@@ -45,13 +45,13 @@ def test_bins_count_as_by_hand(due_ms: list[int], steps: list[tuple[int, int]]) 
     bins = bins_of_batches(commits, Schedule(_records(due_ms)), NO_TUPLES, WINDOW)
     assert len(bins) == len(steps)
     for row, before, commit in zip(bins.itertuples(), commits, commits[1:], strict=False):
-        committed = commit.end_offsets["0"] - before.end_offsets["0"]
-        span = (commit.committed_wall_ns - max(before.committed_wall_ns, WINDOW.t0_ns)) / NS
-        due = sum(ms * 1_000_000 <= commit.committed_wall_ns for ms in due_ms)
+        committed = commit.ends["0"] - before.ends["0"]
+        span = (commit.committed_ns - max(before.committed_ns, WINDOW.t0_ns)) / NS
+        due = sum(ms * 1_000_000 <= commit.committed_ns for ms in due_ms)
         assert row.records == committed
         assert row.span_s == pytest.approx(span)
         assert row.throughput_rps == pytest.approx(committed / span)
-        assert row.lag == due - (commit.end_offsets["0"] - 2)
+        assert row.lag == due - (commit.ends["0"] - 2)
         assert np.isnan(row.latency_ms)
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.cpu import ROLES, besides, cores, cores_by_second, gc_s, rss_mb
-from faultline.analysis.raw_files import EXECUTOR_COLUMNS, MACHINE_COLUMNS, PROCESS_COLUMNS
+from faultline.analysis.raw_files import MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.base.window import NS
+from faultline.engines.spark.traces import totals_of
 
 START, END = 1_000 * NS, 1_020 * NS
 
@@ -70,18 +71,18 @@ def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
 
 
 def test_gc_counts_dead_executors_and_leaves_the_driver_out() -> None:
-    rows = [
-        [990 * NS, "a", "0", 100.0, 0.0, 0.0, None, None, None],
-        [990 * NS, "a", "1", 50.0, 0.0, 0.0, None, None, None],
-        [990 * NS, "a", "driver", 1.0, 0.0, 0.0, None, None, None],
-        [1_005 * NS, "a", "0", 400.0, 0.0, 0.0, None, None, None],
-        [1_030 * NS, "a", "1", 250.0, 0.0, 0.0, None, None, None],
-        [1_030 * NS, "a", "2", 70.0, 0.0, 0.0, None, None, None],
-        [1_030 * NS, "a", "driver", 9_000.0, 0.0, 0.0, None, None, None],
+    samples = [
+        (990, {"0": 100.0, "1": 50.0, "driver": 1.0}),
+        (1_005, {"0": 400.0}),
+        (1_030, {"1": 250.0, "2": 70.0, "driver": 9_000.0}),
     ]
-    frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS)
-    assert gc_s(frame, START) == pytest.approx((300 + 200 + 70) / 1000)
-    assert gc_s(frame[:0], START) is None
+    lines = [
+        {"kind": "executors", "wall_ns": at_s * NS, "app_id": "a",
+         "executors": [{"id": name, "totalGCTime": gc_ms} for name, gc_ms in executors.items()]}
+        for at_s, executors in samples
+    ]  # fmt: skip
+    assert gc_s(totals_of(lines), START) == pytest.approx((300 + 200 + 70) / 1000)
+    assert gc_s((), START) is None
 
 
 @settings(deadline=None)

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
-
-import pandas as pd
 
 from faultline.analysis.detection import detect, without_effect
 from faultline.analysis.evidence import Evidence
-from faultline.analysis.raw_files import EXECUTOR_COLUMNS
 from faultline.base.window import NS
+from faultline.engines.base import Epoch, Seen, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine
+from faultline.engines.spark.traces import drivers_logged, sampled
+from tests.unit.scenario import spark_time
 from tests.unit.synthetic import Scenario, Synthetic
 
 MADE = Synthetic(Scenario())
 T0 = MADE.t0
 
 
-def _evidence(victims: list[dict[str, Any]], removed: list[tuple[str, str, float | None]], **more: Any) -> Evidence:
+def _evidence(
+    victims: list[dict[str, Any]],
+    removed: list[tuple[str, str, float | None]],
+    seen: Sequence[Seen] = (),
+    epochs: Sequence[Epoch] = (),
+    **more: Any,
+) -> Evidence:
     """`removed`: application, executor, seconds after t0 of its removal; each application is sampled in turn."""
-    rows = []
+    lines = []
     for turn, (application, identity, at) in enumerate(removed):
-        instant = None if at is None else T0 + round(at * NS)
-        rows.append((T0 - NS if turn == 0 else T0 + 9 * NS, application, identity, 0.0, 0.0, 0.0, None, instant, None))
-    frame = pd.DataFrame(rows, columns=EXECUTOR_COLUMNS, dtype=object)
-    frame = frame.astype({"wall_ns": "int64", "gc_ms": "float64", "added_ns": "Int64", "removed_ns": "Int64"})
-    return dataclasses.replace(MADE.evidence(), victims=victims, executors=frame, **more)
+        executor: dict[str, Any] = {"id": identity}
+        if at is not None:
+            executor["removeTime"] = spark_time(T0 + round(at * NS))
+        wall_ns = T0 - NS if turn == 0 else T0 + 9 * NS
+        lines.append({"kind": "executors", "wall_ns": wall_ns, "app_id": application, "executors": [executor]})
+    traces = Traces("batch", seen=(*sampled(lines), *seen), epochs=tuple(epochs))
+    return dataclasses.replace(MADE.evidence(), victims=victims, traces=traces, **more)
 
 
 def _executor(identity: str, application: str | None = None) -> dict[str, Any]:
@@ -59,16 +68,17 @@ def test_a_random_process_is_judged_by_what_it_was() -> None:
 
 
 def test_a_new_lineage_tells_of_a_loss_that_no_sample_saw() -> None:
-    lineage = {"event": "lineage", "lineage": 1, "reason": "an executor was lost", "wall_ns": T0 + NS}
-    found = detect(_evidence([_executor("0", "a")], [("a", "0", None)], supervisor=[lineage]))
+    epoch = Epoch(1, T0 + NS, "an executor was lost")
+    found = detect(_evidence([_executor("0", "a")], [("a", "0", None)], epochs=[epoch]))
     assert found is not None and found.wall_ns == T0 + NS
     assert "lineage 1" in found.source
 
 
 def test_lines_before_the_fault_and_after_the_next_one_are_not_its_own() -> None:
     lines = [LogLine(T0 + offset * NS, "driver-0.log", "TaskSetManager: Lost task") for offset in (-1, 5)]
+    said = drivers_logged(DriverEvents(lost_tasks=tuple(lines)))
     victim = [{"pid": 9, "role": "python_worker"}]
-    evidence = _evidence(victim, [], driver=DriverEvents(lost_tasks=tuple(lines)))
+    evidence = _evidence(victim, [], said)
     found = detect(evidence)
     assert found is not None and found.wall_ns == T0 + 5 * NS
     assert without_effect(evidence) is None

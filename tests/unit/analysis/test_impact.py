@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from faultline.analysis.bins import Schedule
 from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
-from faultline.analysis.raw_files import Commit
 from faultline.base.window import NS
+from faultline.engines.base import Commit
 
 MS = 1_000_000
 
@@ -81,7 +81,7 @@ def test_the_area_is_the_sum_over_milliseconds(
     end = start + length
     by_hand = 0
     for at in range(start, end):
-        committed = [commit.end_offsets["0"] for commit in commits if commit.committed_wall_ns <= at * MS]
+        committed = [commit.ends["0"] for commit in commits if commit.committed_ns <= at * MS]
         by_hand += sum(due <= at for due in due_ms) - (committed[-1] if committed else 0)
     assert lag_area(Schedule(records), commits, start * MS, end * MS) == pytest.approx(by_hand / 1000)
 

@@ -12,8 +12,9 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from faultline.analysis.judge import failed_record, judge
-from faultline.analysis.raw_files import read_attempt, read_lines
+from faultline.analysis.raw_files import read_attempt
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_ended
 from faultline.records.record import Record, committed_schema
 from tests.unit.synthetic import CORES, Scenario, Synthetic, write_lines
 
@@ -100,12 +101,12 @@ def test_a_recovery_that_never_comes_is_censored_and_valid(tmp_path: Path) -> No
 
 
 def _edit(path: Path, event: str, **changes: Any) -> None:
-    lines = [dict(line, **changes) if line.get("event") == event else line for line in read_lines(path)]
+    lines = [dict(line, **changes) if line.get("event") == event else line for line in read_ended(path)]
     write_lines(path, lines)
 
 
 def _drop(path: Path, key: str, value: str) -> None:
-    write_lines(path, [line for line in read_lines(path) if line.get(key) != value])
+    write_lines(path, [line for line in read_ended(path) if line.get(key) != value])
 
 
 def _judged(directory: Path) -> Record:
@@ -191,7 +192,7 @@ def test_a_fault_that_changed_nothing_among_others_spoils_the_record_and_not_the
 
 def test_a_worker_without_executors_changed_nothing(tmp_path: Path) -> None:
     directory = Synthetic(Scenario(victims=("worker",))).write(tmp_path)
-    lines = list(read_lines(directory / "conductor.jsonl"))
+    lines = list(read_ended(directory / "conductor.jsonl"))
     lines[0]["victims"][0]["executors"] = []
     write_lines(directory / "conductor.jsonl", lines)
     assert _judged(directory).reasons == [
@@ -220,7 +221,7 @@ def test_what_throw_away_state_lost_is_a_number_and_no_defect(tmp_path: Path) ->
 def test_the_clocks_of_other_hosts_stand_in_the_environment(tmp_path: Path) -> None:
     directory = Synthetic(Scenario()).write(tmp_path)
     assert judge(directory).environment.clock_offsets is None
-    lines = list(read_lines(directory / "conductor.jsonl"))
+    lines = list(read_ended(directory / "conductor.jsonl"))
     clocks = [
         {"event": "clock", "host": "node-2", "offset_s": 0.5, "round_trip_s": 0.2},
         {"event": "clock", "host": "node-2", "offset_s": 0.003, "round_trip_s": 0.001},
@@ -253,7 +254,7 @@ def test_a_fault_without_proven_effect_has_no_timeline(tmp_path: Path, outcome: 
 def test_a_control_that_saw_a_lost_executor_is_invalid(tmp_path: Path) -> None:
     made = Synthetic(Scenario(fault=False))
     directory = made.write(tmp_path)
-    lines = list(read_lines(directory / "recorder.jsonl"))
+    lines = list(read_ended(directory / "recorder.jsonl"))
     lines[-2]["executors"][1]["removeTime"] = "2026-11-21T06:15:30.000GMT"
     write_lines(directory / "recorder.jsonl", lines)
     assert _judged(directory).reasons == ["fault-in-control: executor 0 was lost"]

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.raw_files import Commit, Gate, read_attempt, read_lines, read_raw
+from faultline.analysis.raw_files import Gate, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_ended
+from faultline.engines.base import Commit
 from faultline.engines.spark.instants import spark_instant_ns
 from tests.unit.synthetic import Scenario, Synthetic
 
@@ -25,28 +27,27 @@ def test_a_file_cut_anywhere_yields_its_whole_lines(
     content = b"".join(encoded)[:cut]
     path.write_bytes(content)
     ends = [sum(map(len, encoded[: index + 1])) - 1 for index in range(len(encoded))]
-    assert list(read_lines(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
+    assert list(read_ended(path)) == [line for line, end in zip(lines, ends, strict=True) if end <= len(content)]
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"a":1}\n{"a":\n{"a":2}\n')
     with pytest.raises(InfrastructureError, match=r"x\.jsonl: line 2"):
-        read_lines(tmp_path / "x.jsonl")
+        read_ended(tmp_path / "x.jsonl")
 
 
 def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
-    assert read_lines(tmp_path / "none.jsonl") == ()
+    assert read_ended(tmp_path / "none.jsonl") == ()
 
 
 def test_an_attempt_is_read_whole(tmp_path: Path) -> None:
     made = Synthetic(Scenario())
     raw = read_raw(made.write(tmp_path))
-    assert raw.commits == tuple(made.commits)
+    assert raw.traces.commits == tuple(made.commits)
     assert raw.recorder_ended
     assert len(raw.records) == len(made.records)
     assert raw.attempt.config == made.s.configuration
-    removed = raw.executors["removed_ns"].dropna().unique().tolist()
-    assert removed == [made.t2]
+    assert [one.wall_ns for one in raw.traces.of("lost")] == [made.t2]
 
 
 @pytest.mark.parametrize("name", ["attempt.json", "gate.json", "batches.json"])

@@ -14,6 +14,7 @@ from faultline.analysis.evidence import Event
 from faultline.analysis.recovery import PARTS, measure
 from faultline.analysis.timeline import CHAIN, companions, read_timeline, reloads
 from faultline.base.window import CLOCK_RESOLUTION_NS, NS
+from faultline.engines.base import Life
 from tests.unit.synthetic import Scenario, Synthetic
 
 SEEDS = 320
@@ -118,12 +119,12 @@ def test_a_fault_is_watched_until_the_next_one() -> None:
 def test_only_the_last_start_before_t5_was_the_recovery() -> None:
     made = Synthetic(Scenario(victims=("driver",), redeploy_s=6.0))
     evidence = made.evidence()
-    first = next(load for load in evidence.log.loads if load.wall_ns == made.t4)
+    traces = evidence.traces
+    first = next(load for load in traces.of("state_loaded") if load.wall_ns == made.t4)
     # an incarnation that came up in between, loaded the state, and died again
-    vain = dataclasses.replace(first, wall_ns=made.t2 + NS, executor="app-9/0")
-    log = dataclasses.replace(evidence.log, loads=(vain, *evidence.log.loads))
-    start = {"event": "start", "incarnation": 1, "pid": 7, "wall_ns": made.t2 + NS // 2}
-    changed = dataclasses.replace(evidence, log=log, supervisor=[*evidence.supervisor[:2], start, *made.supervisor[2:]])
+    vain = dataclasses.replace(first, wall_ns=made.t2 + NS, process="app-9/0")
+    lives = (traces.lives[0], Life(1, made.t2 + NS // 2, None), *traces.lives[1:])
+    changed = dataclasses.replace(evidence, traces=dataclasses.replace(traces, seen=(vain, *traces.seen), lives=lives))
     timeline = read_timeline(changed)
     assert timeline["t4"].wall_ns == made.t4
     assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
@@ -149,8 +150,10 @@ def test_a_reload_after_the_undo_is_a_reload() -> None:
 def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
     made = Synthetic(Scenario())
     undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t6}]
-    nobody = made.evidence().executors[:0]
-    timeline = read_timeline(dataclasses.replace(made.evidence(), undone=undone, executors=nobody))
+    evidence = made.evidence()
+    unseen = tuple(one for one in evidence.traces.seen if one.kind != "lost")
+    traces = dataclasses.replace(evidence.traces, seen=unseen)
+    timeline = read_timeline(dataclasses.replace(evidence, undone=undone, traces=traces))
     recovery, problems = measure(timeline, made.window.end_ns, 2.0)
     assert problems == ()
     assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == made.t6 <= timeline["t5"].wall_ns
@@ -220,8 +223,7 @@ def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_ne
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_only_the_first_reopening_of_a_store_is_a_reload(seed: int) -> None:
-    log = Synthetic(_scenario(seed)).evidence().log
-    real = [load for load in log.loads if load.real]
+    real = Synthetic(_scenario(seed)).evidence().traces.of("state_loaded")
     moved = dataclasses.replace(real[-1], wall_ns=real[-1].wall_ns + NS)
     found = reloads([*real, moved], 0, None)
     assert len(found) == len({load.store for load in real})

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from faultline.analysis.bins import bins_of_batches, throughput_rps
 from faultline.analysis.latency import fold, fold_tuples
-from faultline.analysis.raw_files import Commit
 from faultline.analysis.unpaced import MS, Numbering, harvest, tuples
 from faultline.base.errors import InfrastructureError
 from faultline.base.window import NS, Window
+from faultline.engines.base import Commit
 from faultline.engines.spark.checkpoint import committed_batches
 
 T0 = 1_000 * NS
@@ -43,8 +43,8 @@ def test_what_batches_took_is_the_throughput(sizes: list[int]) -> None:
 
 def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
     batches = [
-        {"batch": one.batch, "planned_wall_ns": one.planned_wall_ns, "committed_wall_ns": one.committed_wall_ns,
-         "end_offsets": dict(one.end_offsets)}
+        {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
+         "end_offsets": dict(one.ends)}
         for one in commits([10, 20, 30])
     ]  # fmt: skip
     batches.append({**batches[-1], "batch": 3})  # without events
@@ -63,8 +63,8 @@ def test_a_batch_is_as_late_as_it_is_long(tmp_path: Path) -> None:
 def test_what_filled_the_state_may_be_gone_and_nothing_else(tmp_path: Path, gate_ns: int, refused: bool) -> None:
     kept = commits([10, 20, 30, 40])[1:]
     batches = [
-        {"batch": one.batch, "planned_wall_ns": one.planned_wall_ns, "committed_wall_ns": one.committed_wall_ns,
-         "end_offsets": dict(one.end_offsets)}
+        {"batch": one.number, "planned_wall_ns": one.planned_ns, "committed_wall_ns": one.committed_ns,
+         "end_offsets": dict(one.ends)}
         for one in kept
     ]  # fmt: skip
     (tmp_path / "batches.json").write_text(json.dumps({"batches": batches}))
@@ -84,4 +84,4 @@ def test_the_engines_own_numbers_are_read_from_its_log(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "0").write_text(text)
     (batch,) = committed_batches(tmp_path)
-    assert batch.end_offsets == {"0": 5_000_000} and batch.committed_wall_ns > batch.planned_wall_ns - MS
+    assert batch.ends == {"0": 5_000_000} and batch.committed_ns > (batch.planned_ns or 0) - MS

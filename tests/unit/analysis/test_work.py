@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,31 +11,21 @@ import pytest
 
 from faultline.analysis.bins import Schedule
 from faultline.analysis.latency import fold
-from faultline.analysis.raw_files import EXECUTOR_COLUMNS
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.window import NS, Window
+from faultline.engines.base import Batch, Commit, Totals, Traces
 
 T0 = 1_000 * NS
 WINDOW = Window.of(T0, warmup_s=10, duration_s=10, interval_s=2)
 
 
-def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> dict[str, Any]:
-    durations = {"triggerExecution": trigger_ms, "addBatch": add_ms}
-    return {
-        "event": "progress",
-        "batch": batch,
-        "wall_ns": T0 + round(at_s * NS),
-        "duration_ms": durations,
-        "state": {},
-    }
+def progress(batch: int, at_s: float, trigger_ms: int, add_ms: int) -> Batch:
+    return Batch(batch, T0 + round(at_s * NS), trigger_ms, add_ms)
 
 
-def samples(*rows: tuple[float, str, str, float, float]) -> pd.DataFrame:
-    """(seconds after T0, application, executor, completed tasks, task ms) as the recorder has them."""
-    whole = [
-        [T0 + round(at_s * NS), app, name, 0.0, tasks, ms, None, None, None] for at_s, app, name, tasks, ms in rows
-    ]
-    return pd.DataFrame(whole, columns=EXECUTOR_COLUMNS)
+def samples(*rows: tuple[float, str, float, float]) -> tuple[Totals, ...]:
+    """(seconds after T0, process, completed tasks, task ms), in order of time."""
+    return tuple(Totals(name, T0 + round(at_s * NS), 0.0, tasks, ms) for at_s, name, tasks, ms in sorted(rows))
 
 
 def test_only_what_ended_in_the_window_counts() -> None:
@@ -45,21 +36,19 @@ def test_only_what_ended_in_the_window_counts() -> None:
         progress(3, 20.1, 7, 5),
     ]
     executors = samples(
-        (5, "a", "driver", 50, 5000),
-        (19, "a", "driver", 80, 9000),
-        (9, "a", "0", 10, 1000),
-        (19, "a", "0", 30, 4000),
-        (25, "a", "0", 90, 9000),
+        (9, "a/0", 10, 1000),
+        (19, "a/0", 30, 4000),
+        (25, "a/0", 90, 9000),
         # one that came up inside the window, and died there
-        (15, "a", "1", 4, 400),
+        (15, "a/1", 4, 400),
     )
-    work = work_of(listener, executors, WINDOW)
+    work = work_of(Traces("batch", work=tuple(listener), totals=executors), WINDOW)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
 
 
 def test_an_engine_that_reports_nothing_has_no_figures() -> None:
-    work = work_of([], samples(), WINDOW)
+    work = work_of(Traces("batch"), WINDOW)
     assert (work.batches, work.tasks, work.batch_s, work.task_s) == (None, None, None, None)
 
 
@@ -85,9 +74,11 @@ def test_non_compute_is_latency_less_the_batch_and_never_negative() -> None:
     tuples = tuples_of((1, 11, 12, 3), (1, 11.9, 12, 1), (2, 18, 20, 2), (9, 5, 6, 100))
     listener = [progress(1, 12, 300, 200), progress(2, 20, 500, 400), progress(9, 6, 1, 1)]
     ends = {1: T0 + 12 * NS, 2: T0 + 20 * NS, 9: T0 + 6 * NS}
+    commits = tuple(Commit(0, batch, None, end, {}) for batch, end in ends.items())
+    traces = Traces("batch", commits, work=tuple(listener))
     # 3 tuples wait 800 ms, 1 waits none, 2 wait 1,600 ms; batch 9 lies before the window
-    assert non_compute_ms(tuples, listener, ends, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
-    assert non_compute_ms(tuples, [], ends, WINDOW) is None
+    assert non_compute_ms(tuples, traces, WINDOW) == pytest.approx((3 * 800 + 0 + 2 * 1600) / 6)
+    assert non_compute_ms(tuples, dataclasses.replace(traces, work=()), WINDOW) is None
 
 
 def test_the_source_is_what_was_due_in_the_window() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import Instant, Journal, JournalReader, read_journal
+from faultline.base.journal import Instant, Journal, JournalReader, events, last, read_ended, read_journal, write_lines
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -79,3 +79,21 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     with Journal(tmp_path / "full.jsonl") as journal, pytest.raises(InfrastructureError, match="No space left"):
         journal.write("e")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=6))
+def test_lines_that_are_written_at_once_come_back_by_either_reader(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, object]]
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.jsonl"
+    write_lines(path, lines)
+    assert read_journal(path) == list(read_ended(path)) == lines
+
+
+@given(st.lists(st.fixed_dictionaries({"event": st.sampled_from("xy"), "fault": st.integers(0, 2)}), max_size=8))
+def test_the_last_line_is_the_last_one_whose_fields_are_as_given(lines: list[dict[str, object]]) -> None:
+    lines = [{**line, "number": number} for number, line in enumerate(lines)]
+    wanted = [line for line in lines if (line["event"], line["fault"]) == ("x", 1)]
+    assert last(lines, event="x", fault=1) == (wanted[-1] if wanted else None)
+    assert events(lines, "y") == [line for line in lines if line["event"] == "y"]
+    assert last([{"kind": "start"}], event="start") is None

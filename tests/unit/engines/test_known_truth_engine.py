@@ -1,25 +1,19 @@
-"""The engine on a made-up clock: it keeps its course, survives a kill anywhere, and leaves what Spark leaves."""
+"""The engine on a made-up clock: it keeps its course, and survives a kill anywhere."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.timeline import reloads
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
 from faultline.engines.known_truth.course import MS, NS, Course, Run, lay_out
-from faultline.engines.known_truth.engine import Arrival, Ends, Engine, Restored
-from faultline.engines.known_truth.traces import FileTraces, restore
-from faultline.engines.spark import checkpoint
-from faultline.engines.spark.executor_log import read_executor_logs
+from faultline.engines.known_truth.incarnation import Arrival, Incarnation
+from faultline.engines.known_truth.traces import Ends, Restored
 from faultline.experiment.workloads.known_truth_script import Script
 
 T0 = 7 * NS
@@ -78,9 +72,8 @@ class World:
     def launch(self, batch: int) -> None:
         self.tasks.append((self.now, "launch", batch))
 
-    def load(self, batch: int, partition: int, *, from_checkpoint: bool) -> None:
-        if from_checkpoint:
-            self.tasks.append((self.now, f"load {partition}", batch))
+    def load(self, batch: int, partition: int) -> None:
+        self.tasks.append((self.now, f"load {partition}", batch))
 
     def say(self, message: str) -> None:
         pass
@@ -112,7 +105,7 @@ class Reader:
 def incarnate(world: World, script: Script, run: Run, killed: int | None, *, until: int, opened: int = 5 * NS) -> None:
     """One life of the engine, to its kill or to `until`."""
     restored = world.restored()
-    engine = Engine(run.partitions, Reader(world, restored), world, world, lambda: world.now >= until, restored)
+    engine = Incarnation(run.partitions, Reader(world, restored), world, world, lambda: world.now >= until, restored)
     t0 = engine.await_gate(lambda: T0 if world.now >= opened else None)
     assert t0 == T0
     course = lay_out(script, run, killed)
@@ -221,56 +214,6 @@ def test_a_primer_after_the_gate_is_an_error() -> None:
 
 def test_asked_to_stop_before_the_gate_it_stops() -> None:
     world = World(lay_out(SCRIPT, RUN, None), RUN.partitions)
-    engine = Engine(2, Reader(world, Restored()), world, world, lambda: world.now > 3 * NS, Restored())
+    engine = Incarnation(2, Reader(world, Restored()), world, world, lambda: world.now > 3 * NS, Restored())
     assert engine.await_gate(lambda: None) is None
     assert world.commits[0][1] == {0: PRIMER, 1: PRIMER}
-
-
-def _traces(folder: Path, incarnation: int) -> FileTraces:
-    return FileTraces(
-        checkpoint=folder / "checkpoint",
-        spark_logs=folder / "spark-logs",
-        listener_log=folder / "listener.jsonl",
-        incarnation=incarnation,
-        topic="input",
-        partitions=2,
-    )
-
-
-def test_traces_are_those_that_harvest_and_judge_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    traces = _traces(tmp_path, 0)
-    assert restore(tmp_path / "checkpoint") == Restored()
-    traces.plan(0, {0: 3, 1: 3}, None)
-    traces.launch(0)
-    traces.commit(0, {0: 0, 1: 0}, {0: 3, 1: 3})
-    traces.plan(1, {0: 5, 1: 4}, {0: 3, 1: 3})
-    traces.commit(1, {0: 3, 1: 3}, {0: 5, 1: 4})
-    traces.plan(2, {0: 9, 1: 9}, {0: 3, 1: 3})  # killed before its commit
-    found = checkpoint.committed_batches(tmp_path / "checkpoint")
-    assert [(batch.batch, batch.end_offsets) for batch in found] == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4})]
-    assert all(batch.planned_wall_ns <= batch.committed_wall_ns for batch in found)
-    assert restore(tmp_path / "checkpoint") == Restored(1, {0: 5, 1: 4}, {0: 3, 1: 3})
-
-    again = _traces(tmp_path, 1)
-    again.launch(2)
-    for partition in (0, 1):
-        again.load(2, partition, from_checkpoint=True)
-    again.commit(2, {0: 5, 1: 4}, {0: 9, 1: 9})
-    again.launch(3)
-    again.load(3, 1, from_checkpoint=False)
-    again.say("all is well")
-    again.end()
-    log = read_executor_logs(tmp_path / "spark-logs")
-    assert {task.executor for task in log.launches} == {"known_truth/0", "known_truth/1"}
-    assert [(load.store, load.partition, load.version, load.real) for load in log.loads] == [
-        ("0/0/default", 0, 2, True),
-        ("0/1/default", 1, 2, True),
-        ("0/1/default", 1, 3, False),
-    ]
-    last = max(reloads(log.loads, 0, None), key=lambda load: (load.wall_ns, load.partition or 0))
-    assert [task.stage for task in log.launches if task.tid == last.tid and task.executor == last.executor] == [2]
-    lines = read_journal(tmp_path / "listener.jsonl")
-    assert [line["event"] for line in lines] == ["started", "progress", "progress", "started", "progress", "terminated"]
-    assert (lines[1]["num_input_rows"], lines[2]["end_offsets"]) == (6, {"0": 5, "1": 4})
-    assert json.loads(json.dumps(lines[4]["state"]))["rows"] == 18
-    assert capsys.readouterr().err.endswith("Z INFO [main] KnownTruth: all is well\n")

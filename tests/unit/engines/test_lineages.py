@@ -13,6 +13,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.journal import Journal, read_journal
 from faultline.engines.spark import checkpoint, lineages
 from faultline.engines.spark.lineages import LineageKeeper, lineage_files
+from faultline.engines.spark.progress import CheckpointProgress
 
 
 def write_batch(folder: Path, number: int, end: int, wall_s: int) -> None:
@@ -90,10 +91,10 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(attempt: At
     write_start(fresh, 25)
     write_batch(fresh, 0, 40, 200)
     write_batch(fresh, 1, 50, 202)
-    document = checkpoint.batches_document(attempt.checkpoint, attempt.lineages)
-    seen = [(one["lineage"], one["batch"], one["end_offsets"], one["start_offsets"]) for one in document["batches"]]
+    commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
+    seen = [(one.epoch, one.number, one.ends, one.starts) for one in commits]
     assert seen == [(0, 0, {"0": 10}, None), (1, 0, {"0": 40}, {"0": 25}), (1, 1, {"0": 50}, None)]
-    assert document["batches"][0]["committed_wall_ns"] == 100 * 10**9, "a copy keeps the instants"
+    assert commits[0].committed_ns == 100 * 10**9, "a copy keeps the instants"
 
 
 def test_what_one_fault_took_ends_one_lineage_however_late_it_is_noticed(attempt: Attempt, driver: Driver) -> None:
@@ -117,7 +118,7 @@ def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt
         keeper.driver_died(journal)
     write_start(attempt.checkpoint.resolve(), 25)
     assert checkpoint.latest_offsets(attempt.checkpoint) == {"0": 25}
-    assert checkpoint.batches_document(attempt.checkpoint, attempt.lineages)["reached"] == {"0": 25}
+    assert CheckpointProgress(attempt.checkpoint).committed() == {"0": 25}
 
 
 def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, driver: Driver) -> None:
@@ -127,4 +128,4 @@ def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, driver: Driver
         keeper.driver_died(journal)
     assert keeper.lineage == 2
     assert sorted(path.name for path in attempt.lineages.iterdir()) == ["0", "1"]
-    assert checkpoint.batches_document(attempt.checkpoint, attempt.lineages)["batches"] == []
+    assert checkpoint.commits_of(attempt.checkpoint, attempt.lineages) == []

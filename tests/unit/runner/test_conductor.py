@@ -26,6 +26,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Journal, read_journal
 from faultline.base.waiting import wait_until
+from faultline.engines.spark.progress import CheckpointProgress
 from faultline.experiment.config import Configuration
 from faultline.runner.assignment import Assignment, read_assignment
 from faultline.runner.conductor import Conductor, main
@@ -110,6 +111,7 @@ class Stage:
         self.attempt = attempt
         self.offsets = FakeOffsets()
         self.injector = Finding()
+        self.progress = CheckpointProgress(directory / "checkpoint")
         self.tokens = Tokens(attempt)
 
     def found(self) -> Sequence[ProcessIdentity]:
@@ -121,7 +123,9 @@ class Stage:
         cycles = {"checkpoint": 0.2, "snapshot": 0.4}
         fixed = {"attempt": self.attempt, "bootstrap": "127.0.0.1:1", "input_topic": "in", "cycle_s": cycles}
         assignment = Assignment(planned=planned, end_s=end_s, repetition=1, seed=1, interval_s=0.2, **fixed, **given)
-        return Conductor(assignment, self.directory, injector=self.injector, offsets=self.offsets)
+        return Conductor(
+            assignment, self.directory, injector=self.injector, offsets=self.offsets, progress=self.progress
+        )
 
     def run(self, *faults: Fault, end_s: float = END_S, **given: Any) -> int:
         with Journal(self.directory / "conductor.jsonl") as journal:
@@ -616,7 +620,7 @@ fault = Fault("executor", "pause", at_s=0.1, duration_s=60)
 planned = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
 given = Assignment(sys.argv[2], planned, end_s=90, bootstrap="", input_topic="in")
 with Journal(Path(sys.argv[1]) / "conductor.jsonl") as journal:
-    Conductor(given, Path(sys.argv[1]), injector=LocalInjector(), offsets=Offsets()).run(journal)
+    Conductor(given, Path(sys.argv[1]), injector=LocalInjector(), offsets=Offsets(), progress=None).run(journal)
 """
 
 

@@ -7,7 +7,7 @@ chance does to a real run is added: every output, commit and signal comes a litt
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,11 +18,12 @@ import pandas as pd
 from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import Tuples
-from faultline.analysis.raw_files import EXECUTOR_COLUMNS, Commit, Line
 from faultline.analysis.steady_state import band
 from faultline.base.window import Window
+from faultline.engines.base import Commit, Life, Seen, Traces
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
-from faultline.engines.spark.executor_log import ExecutorEvents, StateLoad, TaskLaunch
+from faultline.engines.known_truth.engine import ENGINE
+from faultline.engines.known_truth.traces import METHODS, launched, loaded
 from faultline.experiment.workloads.known_truth_script import Script
 
 T0_WALL_NS = 1_795_241_700_250_000_000
@@ -32,7 +33,6 @@ PRIMER = 4  # records in each partition before the gate
 _NOTICED_NS = 50 * MS
 # The conductor asks for the end offsets this long before the signal.
 _ASKED_NS = 200 * MS
-_EXECUTORS = pd.DataFrame(columns=EXECUTOR_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,20 @@ class Simulated:
     run: Run
     course: Course
     window: Window
-    commits: tuple[Commit, ...]
+    traces: Traces
     due_ms: Ints
     emit_ms: Ints
     t0_ns: int | None
-    supervisor: tuple[Line, ...]
-    log: ExecutorEvents
 
     @property
     def method(self) -> str:
         """How the harvest would read latency."""
-        return "rank" if self.script.style == "record" else "batch"
+        return self.traces.method
+
+    @property
+    def commits(self) -> tuple[Commit, ...]:
+        """The committed batches."""
+        return self.traces.commits
 
     @property
     def resolution_s(self) -> float:
@@ -84,20 +87,18 @@ class Simulated:
         asked = self.course.due(self.t0_ns - _ASKED_NS - T0_WALL_NS)
         emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
         return Evidence(
+            engine=ENGINE,
+            traces=self.traces,
             t0_ns=self.t0_ns,
             victim="driver",
             victims=[{"pid": 1, "role": "driver"}],
             end_offsets=_ends(asked, self.run.partitions),
-            commits=self.commits,
             bins=self.bins,
             lag=lag,
             throughput=throughput,
             latency=latency,
-            executors=_EXECUTORS,
-            log=self.log,
             emissions_ms=emitted,
             window=self.window,
-            supervisor=self.supervisor,
         )
 
     def tuples(self) -> pd.DataFrame:
@@ -167,7 +168,7 @@ class Simulated:
         return 1 + np.searchsorted(uptos, np.arange(len(self.due_ms)), side="right").astype(np.int64)
 
     def _batch_bins(self) -> list[Any]:
-        ends = np.array([commit.committed_wall_ns for commit in self.commits[1:]])
+        ends = np.array([commit.committed_ns for commit in self.commits[1:]])
         starts = np.concatenate([[T0_WALL_NS], ends[:-1]])
         uptos = np.array([row.upto for row in self.course.rows])
         before = np.concatenate([[0], uptos[:-1]])
@@ -229,53 +230,36 @@ def simulate(script: Script, run: Run, seed: int) -> Simulated:
     for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
         planned, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
         commits.append(Commit(0, number, planned, committed, _ends(row.upto, run.partitions)))
-    supervisor: list[Line] = [{"event": "start", "incarnation": 0, "wall_ns": T0_WALL_NS - 5 * NS}]
+    lives = [Life(0, T0_WALL_NS - 5 * NS, None)]
     if killed is not None:
         noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
-        supervisor.append({"event": "exit", "incarnation": 0, "wall_ns": noticed})
-        supervisor.append({"event": "start", "incarnation": 1, "wall_ns": noticed + NS})
+        lives = [replace(lives[0], ended_ns=noticed), Life(1, noticed + NS, None)]
+    method = METHODS[script.style]
     return Simulated(
         script,
         run,
         course,
         Window.of(T0_WALL_NS, run.warmup_s, run.duration_s, run.interval_s),
-        tuple(commits),
+        Traces(method, tuple(commits), commits[-1].ends, tuple(_seen(script, run, course, late)), tuple(lives)),
         due_ms,
         emit_ms,
         None if killed is None else T0_WALL_NS + killed,
-        tuple(supervisor),
-        _logged(script, run, course, late),
     )
 
 
-def _logged(script: Script, run: Run, course: Course, late: Iterator[int]) -> ExecutorEvents:
-    """What the executor logs of all incarnations hold, to the millisecond."""
-    launches: list[TaskLaunch] = []
-    loads: list[StateLoad] = []
-
-    def note(executor: str, batch: int, launch_ns: int, loaded_ns: int | None, *, real: bool) -> None:
-        for partition in range(run.partitions):
-            tid = batch * run.partitions + partition
-            launches.append(TaskLaunch(_logged_ns(launch_ns), f"known_truth/{executor}", tid, batch, partition))
-            if loaded_ns is not None:
-                at = _logged_ns(loaded_ns)
-                store = f"0/{partition}/default"
-                loads.append(StateLoad(at, f"known_truth/{executor}", tid, store, partition, batch, real))
-
+def _seen(script: Script, run: Run, course: Course, late: Iterator[int]) -> Iterator[Seen]:
+    """Tasks and loads of all incarnations, as the engine's own traces hold them."""
     outage = course.outage
     for batch, row in enumerate(course.rows, start=1):
-        before = outage is None or row.commit_ns <= outage.t0_ns
+        incarnation = 0 if outage is None or row.commit_ns <= outage.t0_ns else 1
+        began_ns, ready_ns = row.planned_ns, None
         if outage is not None and row.commit_ns == outage.replayed_ns:
-            loaded = None if script.nothing_to_load else outage.loaded_ns + next(late)
-            note("1", batch, outage.launch_ns + next(late), loaded, real=True)
-        else:
-            loaded = None if script.nothing_to_load else row.planned_ns
-            note("0" if before else "1", batch, row.planned_ns, loaded, real=batch == 1)
-    return ExecutorEvents(tuple(launches), tuple(loads), ())
-
-
-def _logged_ns(after_t0_ns: int) -> int:
-    return (T0_WALL_NS + after_t0_ns) // MS * MS
+            ready_ns = None if script.nothing_to_load else outage.loaded_ns + next(late)
+            began_ns = outage.launch_ns + next(late)
+        for partition in range(run.partitions):
+            yield launched(incarnation, batch, partition, T0_WALL_NS + began_ns)
+            if ready_ns is not None:
+                yield loaded(incarnation, batch, partition, T0_WALL_NS + ready_ns)
 
 
 def _ends(upto: int, partitions: int) -> dict[str, int]:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, last, read_journal
 from faultline.engines.known_truth.course import Run, lay_out
-from faultline.engines.known_truth.engine import Engine
+from faultline.engines.known_truth.incarnation import Incarnation
 from faultline.engines.known_truth.kafka import KafkaTransport
-from faultline.engines.known_truth.traces import FileTraces, restore
+from faultline.engines.known_truth.traces import TraceJournal, restore
 from faultline.experiment.workloads.known_truth_script import parse_script
 
 
@@ -58,22 +58,15 @@ def main(arguments: list[str] | None = None) -> int:
 def live(config: dict[str, Any]) -> None:
     """One incarnation from its start to the stop file."""
     script, run = parse_script(config["truth"] or {}), Run.from_mapping(config)
-    starts = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "start"]
+    starts = events(read_journal(Path(config["supervisor_journal"])), "start")
     incarnation = max(0, len(starts) - 1)
-    checkpoint, stop_file = Path(config["checkpoint"]), Path(config["stop_file"])
-    restored = restore(checkpoint)
-    traces = FileTraces(
-        checkpoint=checkpoint,
-        spark_logs=Path(config["spark_logs"]),
-        listener_log=Path(config["listener_log"]),
-        incarnation=incarnation,
-        topic=config["input_topic"],
-        partitions=run.partitions,
-    )
+    journal, stop_file = Path(config["traces"]), Path(config["stop_file"])
+    restored = restore(journal)
+    traces = TraceJournal(journal, incarnation=incarnation, style=script.style)
     traces.say(f"incarnation {incarnation} goes on after batch {restored.batch}")
     begin = {partition: (restored.ends or {}).get(partition, 0) for partition in range(run.partitions)}
     transport = KafkaTransport(config["bootstrap"], config["input_topic"], config["output_topic"], begin)
-    engine = Engine(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
+    engine = Incarnation(run.partitions, transport, traces, MonotonicClock(), stop_file.exists, restored)
     t0_mono_ns = engine.await_gate(_gate(Path(config["gate"])))
     if t0_mono_ns is not None:
         killed_ns = _killed_at_ns(config, run, t0_mono_ns) if incarnation else None
@@ -104,13 +97,13 @@ def _killed_at_ns(config: dict[str, Any], run: Run, t0_mono_ns: int) -> int | No
 
     A death that nobody planned counts from the supervisor's exit line. None when it came before T0.
     """
-    delivered = [line for line in read_journal(Path(config["conductor_journal"])) if line.get("event") == "delivered"]
+    delivered = last(read_journal(Path(config["conductor_journal"])), event="delivered")
     if delivered:
-        return int(delivered[-1]["mono_ns"]) - t0_mono_ns
+        return int(delivered["mono_ns"]) - t0_mono_ns
     if run.fault_at_ns is not None and run.fault_at_ns <= time.monotonic_ns() - t0_mono_ns:
         return run.fault_at_ns
-    exits = [line for line in read_journal(Path(config["supervisor_journal"])) if line.get("event") == "exit"]
-    after_ns = int(exits[-1]["mono_ns"]) - t0_mono_ns if exits else -1
+    ended = last(read_journal(Path(config["supervisor_journal"])), event="exit")
+    after_ns = int(ended["mono_ns"]) - t0_mono_ns if ended else -1
     return after_ns if after_ns > 0 else None
 
 

@@ -18,19 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from faultline.engines.known_truth.kafka import PRIMER_HEADER, read_topic
+from faultline.engines.tables import COUNTS, RECORDS, TUPLES
 
-RECORDS = pa.schema(
-    [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
-     ("lineage", pa.int32()), ("batch", pa.int32()), ("late", pa.bool_())]
-)  # fmt: skip
-TUPLES = pa.schema(
-    [("lineage", pa.int32()), ("batch", pa.int32()), ("produced_ms", pa.int64()), ("emitted_ms", pa.int64()),
-     ("primer", pa.bool_()), ("n", pa.int64())]
-)  # fmt: skip
-COUNTS = pa.schema(
-    [("key", pa.string()), ("expected", pa.int64()), ("drawn", pa.int64()), ("final", pa.int64()),
-     ("outputs", pa.int64()), ("reemitted", pa.int64()), ("unreadable", pa.int64())]
-)  # fmt: skip
 # partition, offset, timestamp_ms, primer; key, value, emitted_ms, offset.
 Input = tuple[int, int, int, bool]
 Output = tuple[str, str, int, int]

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from faultline.base.errors import InfrastructureError
-from faultline.engines.known_truth.engine import Arrival
+from faultline.engines.known_truth.incarnation import Arrival
 
 PRIMER_HEADER = "phase"
 _AT_ONCE = 2000

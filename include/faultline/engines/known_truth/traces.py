@@ -1,136 +1,167 @@
-"""The traces of the engine, in the formats that Spark leaves: checkpoint, executor log, listener journal."""
+"""The traces of the engine with known truth: one journal that its incarnations write, and begin again from.
+
+`traces.jsonl` in the attempt's folder, a line an act, each with the instant of the act:
+
+| event | fields |
+| --- | --- |
+| `started` | `incarnation`, `style`: of the script |
+| `planned` | `batch`, `ends`: offsets by partition, `base`: where the schedule begins, null before the gate |
+| `launched` | `batch`: its tasks begin |
+| `loaded` | `batch`, `partition`: state was read |
+| `committed` | `batch`, `starts`, `ends` |
+| `ended` | as it was asked to |
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from faultline.base.journal import Journal
-from faultline.engines.known_truth.engine import Ends, Restored
+from faultline.base.documents import require
+from faultline.base.journal import Journal, Line, events, read_ended, read_journal
+from faultline.engines.base import Batch, Commit, Offsets, Seen, Traces, offsets_by_partition
+from faultline.engines.supervised import FILE as SUPERVISED
+from faultline.engines.supervised import lives_of
 
-APPLICATION = "known_truth"
-_VERSION = "v1"
+# As `Attempt.traces` names it.
+FILE = "traces.jsonl"
+Ends = dict[int, int]
+MS = 1_000_000
+METHODS = {"batch": "batch", "record": "rank"}
 
 
-class FileTraces:
-    """Writes under `checkpoint`, `spark_logs`/known_truth/<incarnation>/stderr and `listener_log`."""
+@dataclass(frozen=True)
+class Restored:
+    """Where an earlier incarnation got to: its last committed batch (-1: none), its end offsets, and their base."""
 
-    def __init__(
-        self,
-        *,
-        checkpoint: Path,
-        spark_logs: Path,
-        listener_log: Path,
-        incarnation: int,
-        topic: str,
-        partitions: int,
-    ) -> None:
-        self._offsets, self._commits = checkpoint / "offsets", checkpoint / "commits"
-        for folder in (self._offsets, self._commits):
-            folder.mkdir(parents=True, exist_ok=True)
-        log = spark_logs / APPLICATION / str(incarnation) / "stderr"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._listener = Journal(listener_log)
-        self._run_id = f"{APPLICATION}-{incarnation}"
-        self._topic, self._partitions = topic, partitions
-        self._tids: dict[tuple[int, int], int] = {}
-        self._rows = 0
-        self._planned_ms: dict[int, int] = {}
-        self._listener.write("started", query_id=APPLICATION, run_id=self._run_id)
+    batch: int = -1
+    ends: Mapping[int, int] | None = None
+    base: Mapping[int, int] | None = None
+
+
+class TraceJournal:
+    """The writing end of one incarnation; see `Traces` of `faultline.engines.known_truth.incarnation`."""
+
+    def __init__(self, path: Path, *, incarnation: int, style: str) -> None:
+        self._journal = Journal(path)
+        self._journal.write("started", incarnation=incarnation, style=style)
 
     def plan(self, batch: int, ends: Ends, base: Ends | None) -> None:
-        """Writes offsets/<batch>: version, metadata, end offsets of the one source."""
-        now_ms = time.time_ns() // 1_000_000
-        self._planned_ms[batch] = now_ms
-        metadata: dict[str, Any] = {"batchWatermarkMs": 0, "batchTimestampMs": now_ms, "conf": {}}
-        if base is not None:
-            metadata["base"] = _by_name(base)
-        lines = [_VERSION, json.dumps(metadata), json.dumps({self._topic: _by_name(ends)})]
-        _put(self._offsets / str(batch), "\n".join(lines))
-
-    def commit(self, batch: int, starts: Ends, ends: Ends) -> None:
-        """Writes commits/<batch>, and what a streaming query would report of it."""
-        _put(self._commits / str(batch), f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}')
-        records = sum(end - starts.get(partition, 0) for partition, end in ends.items())
-        self._rows = sum(ends.values())
-        planned_ms = self._planned_ms.pop(batch, 0)
-        self._listener.write(
-            "progress",
-            run_id=self._run_id,
-            batch=batch,
-            trigger_wall_ms=planned_ms,
-            duration_ms={"triggerExecution": time.time_ns() // 1_000_000 - planned_ms},
-            num_input_rows=records,
-            start_offsets=_by_name(starts),
-            end_offsets=_by_name(ends),
-            state={"rows": self._rows, "rows_updated": records, "memory_bytes": 0, "custom": {}},
-        )
+        self._journal.write("planned", batch=batch, ends=_by_name(ends), base=None if base is None else _by_name(base))
 
     def launch(self, batch: int) -> None:
-        """Logs the launch of a task for each partition."""
-        for partition in range(self._partitions):
-            self._note(batch, partition, "Executor", f"Running {self._task(batch, partition)}")
+        self._journal.write("launched", batch=batch)
 
-    def load(self, batch: int, partition: int, *, from_checkpoint: bool) -> None:
-        """Logs what RocksDB does when the state of a partition is loaded, or is open already."""
-        store = f"StateStoreId(opId=0,partId={partition},name=default)"
-        self._note(batch, partition, f"RocksDB {store}", f"Loading {batch}")
-        if from_checkpoint:
-            self._note(batch, partition, f"RocksDBFileManager {store}", "Copied 1 files (9 bytes) from DFS to local")
-        self._note(batch, partition, f"RocksDB {store}", f"Loaded {batch}")
+    def load(self, batch: int, partition: int) -> None:
+        self._journal.write("loaded", batch=batch, partition=partition)
+
+    def commit(self, batch: int, starts: Ends, ends: Ends) -> None:
+        self._journal.write("committed", batch=batch, starts=_by_name(starts), ends=_by_name(ends))
 
     def say(self, message: str) -> None:
         """One line on standard error, which the supervisor keeps as the driver's log."""
-        print(f"{_instant()} INFO [main] KnownTruth: {message}", file=sys.stderr, flush=True)
+        instant = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+        print(f"{instant}Z INFO [main] KnownTruth: {message}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """The engine ends by itself."""
-        self._listener.write("terminated", run_id=self._run_id, exception=None)
-        self._listener.close()
-
-    def _task(self, batch: int, partition: int) -> str:
-        tid = self._tids.setdefault((batch, partition), len(self._tids))
-        return f"task {partition}.0 in stage {batch}.0 (TID {tid})"
-
-    def _note(self, batch: int, partition: int, logger: str, message: str) -> None:
-        thread = f"Executor task launch worker for {self._task(batch, partition)}"
-        os.write(self._log, f"{_instant()} INFO [{thread}] {logger}: {message}\n".encode())
+        self._journal.write("ended")
+        self._journal.close()
 
 
-def restore(checkpoint: Path) -> Restored:
-    """Where the last committed batch in a checkpoint ended; nothing for a fresh one."""
-    folder = checkpoint / "commits"
-    done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-    if not done:
+def restore(path: Path) -> Restored:
+    """Where the last committed batch of the incarnations before ended; nothing for the first one."""
+    lines = read_journal(path)
+    commits = commits_of(lines)
+    if not commits:
         return Restored()
-    batch = max(done)
-    _, metadata, source = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[:3]
-    base = json.loads(metadata).get("base")
-    ends = next(iter(json.loads(source).values()))
-    return Restored(batch, _by_number(ends), None if base is None else _by_number(base))
+    newest = commits[-1]
+    plan = _plans(lines)[newest.number]
+    base = None if plan["base"] is None else _by_number(plan["base"])
+    return Restored(newest.number, _by_number(newest.ends), base)
 
 
-def _put(path: Path, text: str) -> None:
-    """Writes beside and renames: a reader sees nothing or all of it, and its time is that of the writing."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.rename(path)
+def read_traces(folder: Path) -> Traces:
+    """Reads the attempt in `folder`. Raises InfrastructureError naming a file that is missing or broken."""
+    require(folder / FILE)
+    lines = read_ended(folder / FILE)
+    style = next((str(line["style"]) for line in events(lines, "started")), "batch")
+    commits = commits_of(lines)
+    committed = [(commit.number, commit.planned_ns or 0, commit.committed_ns) for commit in commits]
+    reached = commits[-1].ends if commits else {}
+    return Traces(
+        method=METHODS[style],
+        commits=tuple(commits),
+        reached=reached,
+        seen=tuple(seen_in(lines)),
+        lives=lives_of(read_ended(folder / SUPERVISED)),
+        work=tuple(Batch(number, at_ns, (at_ns - planned_ns) / MS, None) for number, planned_ns, at_ns in committed),
+        # It counts each record under a key of its own, and keeps no state on disk.
+        state_rows=sum(reached.values()) if commits else None,
+        state_bytes=0,
+    )
 
 
-def _instant() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+def commits_of(lines: Iterable[Line]) -> list[Commit]:
+    """The committed batches, in order. A batch may have been planned by an incarnation that was killed before."""
+    known = list(lines)
+    plans = _plans(known)
+    return [
+        Commit(
+            0,
+            int(line["batch"]),
+            int(plans[line["batch"]]["wall_ns"]),
+            int(line["wall_ns"]),
+            offsets_by_partition(line["ends"]),
+        )
+        for line in events(known, "committed")
+    ]
+
+
+def seen_in(lines: Iterable[Line]) -> Iterator[Seen]:
+    """Tasks that began, one for each partition, and state that was read, in order."""
+    incarnation, partitions = 0, 0
+    for line in lines:
+        at_ns = int(line["wall_ns"])
+        if line["event"] == "started":
+            incarnation = int(line["incarnation"])
+        elif line["event"] == "planned":
+            partitions = len(line["ends"])
+        elif line["event"] == "launched":
+            # After a kill the task begins before its batch is planned; another batch told of the partitions.
+            yield from (launched(incarnation, int(line["batch"]), number, at_ns) for number in range(partitions))
+        elif line["event"] == "loaded":
+            yield loaded(incarnation, int(line["batch"]), int(line["partition"]), at_ns)
+
+
+def launched(incarnation: int, batch: int, partition: int, wall_ns: int) -> Seen:
+    """The task of a partition began."""
+    task = f"task {partition} of batch {batch}"
+    return Seen("task_started", "driver", _process(incarnation), wall_ns, FILE, f"{task} launched", task=task)
+
+
+def loaded(incarnation: int, batch: int, partition: int, wall_ns: int) -> Seen:
+    """The task of a partition has read its state."""
+    task = f"task {partition} of batch {batch}"
+    text = f"state of partition {partition} loaded by {task}"
+    return Seen("state_loaded", "driver", _process(incarnation), wall_ns, FILE, text, task=task, store=str(partition))
+
+
+def _process(incarnation: int) -> str:
+    return f"driver-{incarnation}"
+
+
+def _plans(lines: Iterable[Line]) -> dict[int, Line]:
+    """The last plan of each batch."""
+    return {int(line["batch"]): line for line in events(lines, "planned")}
 
 
 def _by_name(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
-def _by_number(offsets: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): int(offset) for partition, offset in offsets.items()}
+def _by_number(offsets: Offsets) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in offsets.items()}

@@ -10,27 +10,15 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
+from faultline.engines.base import Commit
 
 
-@dataclass(frozen=True)
-class CommittedBatch:
-    """One committed batch; times in ns since the epoch, end offsets by partition (exclusive)."""
-
-    lineage: int
-    batch: int
-    planned_wall_ns: int
-    committed_wall_ns: int
-    end_offsets: dict[str, int]
-    # Where a lineage began that did not begin at the start; on its first batch only.
-    start_offsets: dict[str, int] | None = None
-
-
-def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[CommittedBatch]:
+def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[Commit]:
     """The committed batches above `after`, in order; empty before the first commit."""
     found = []
     for commit in _numbered(checkpoint / "commits"):
@@ -42,7 +30,7 @@ def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) ->
             planned, committed = offsets.stat().st_mtime_ns, commit.stat().st_mtime_ns
         except (OSError, ValueError):
             continue  # purged, or being renamed into place: the next look sees it
-        found.append(CommittedBatch(lineage, int(commit.name), planned, committed, ends))
+        found.append(Commit(lineage, int(commit.name), planned, committed, ends))
     return found
 
 
@@ -75,11 +63,6 @@ def read_offsets(path: Path) -> dict[str, int]:
     return {str(partition): int(offset) for partition, offset in ends.items()}
 
 
-def covers(committed: dict[str, int], wanted: dict[str, int]) -> bool:
-    """Whether `committed` has reached `wanted` on every partition."""
-    return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
-
-
 def initial_offsets(checkpoint: Path) -> dict[str, int] | None:
     """Where the query's only Kafka source began, as Spark noted it; None when it did not get to that."""
     try:
@@ -91,22 +74,22 @@ def initial_offsets(checkpoint: Path) -> dict[str, int] | None:
         return None
 
 
-def batches_document(checkpoint: Path, given_up: Path | None = None, *, method: str = "batch") -> dict[str, Any]:
-    """What the harvest stores as `batches.json`: the batches of all lineages, those `given_up` first.
+def commits_of(checkpoint: Path, given_up: Path | None = None) -> list[Commit]:
+    """The commits of all lineages, those `given_up` first; that folder holds one for each, named by its number.
 
-    `given_up` holds a folder each, named by the lineage's number. `method` tells how latency is read.
+    Raises InfrastructureError when a later lineage does not say where it began.
     """
     older = [] if given_up is None else _numbered(given_up)
-    batches: list[CommittedBatch] = []
+    commits: list[Commit] = []
     for number, folder in enumerate([*older, checkpoint]):
         found = committed_batches(folder, lineage=number)
         if number and found:
             start = initial_offsets(folder)
             if start is None:
                 raise InfrastructureError(f"{folder}: lineage {number} does not say where it started; measure again")
-            found[0] = replace(found[0], start_offsets=start)
-        batches += found
-    return {"method": method, "batches": [asdict(batch) for batch in batches], "reached": latest_offsets(checkpoint)}
+            found[0] = replace(found[0], starts=start)
+        commits += found
+    return commits
 
 
 def give_up(checkpoint: Path, target: Path) -> None:

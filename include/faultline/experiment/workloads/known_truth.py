@@ -63,7 +63,7 @@ class KnownTruth(Workload[TruthParameters]):
             "gate": str(attempt.gate),
             "conductor_journal": str(attempt.conductor_journal),
             "supervisor_journal": str(attempt.supervisor_journal),
-            "spark_logs": str(attempt.spark_logs),
+            "traces": str(attempt.traces),
             "truth": own.truth,
         }
 

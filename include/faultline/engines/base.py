@@ -1,0 +1,255 @@
+"""What an engine is to the rest of the house: the evidence that it leaves, in one form, and what it can be asked.
+
+Instants are wall-clock nanoseconds since the epoch. Offsets are ends (the first that is not in it), by partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from faultline.base.attempt import Attempt
+from faultline.base.settings import Settings
+from faultline.base.window import CLOCK_RESOLUTION_NS
+
+Offsets = Mapping[str, int]
+
+# What `Seen.kind` may be.
+KINDS = (
+    "answered",  # an application showed itself for the first time
+    "registered",  # a process that does work became known to it
+    "lost",  # such a process was given up
+    "task_started",
+    "task_lost",
+    "state_loaded",  # a task has read the state of a store; opening what is at hand is no loading
+    "snapshot",  # a snapshot of a store reached the checkpoint
+    "disconnected",  # a connection to the broker broke
+)
+COMMIT_MODES = ("none", "unaligned", "aligned", "aligned-changelog")
+CYCLES = ("checkpoint", "snapshot")
+GRANULARITIES = ("batch", "record")
+
+
+def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
+    """Offsets by partition as JSON gives them, with both types made sure of."""
+    return {str(partition): int(offset) for partition, offset in value.items()}
+
+
+def covers(committed: Offsets, wanted: Offsets) -> bool:
+    """Whether `committed` has reached `wanted` on every partition."""
+    return all(committed.get(partition, 0) >= offset for partition, offset in wanted.items())
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, which ends a batch. `epoch`: the state lineage, from 0; `number`: counts within it.
+
+    `planned_ns`: None where nobody noted it. `starts`: where a later epoch began; only on its first commit.
+    """
+
+    epoch: int
+    number: int
+    planned_ns: int | None
+    committed_ns: int
+    ends: Offsets
+    starts: Offsets | None = None
+
+    def covers(self, offsets: Offsets) -> bool:
+        """Whether every partition of `offsets` was committed at least that far."""
+        return covers(self.ends, offsets)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Something that the engine was seen to do, and which raw file says so in which words.
+
+    `role`: of the process that it is about, or that did it. `process`: its name, `<application>/<name>` where names
+    come again. `task`: the task that did it, known by this name within its process. `store`: of state, which one.
+    """
+
+    kind: str
+    role: str
+    process: str
+    wall_ns: int
+    file: str
+    text: str
+    task: str | None = None
+    store: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it was read, for a timeline."""
+        return f"{self.file}: {self.text}"
+
+    @property
+    def name(self) -> str:
+        """The process's name within its application."""
+        return self.process.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One life of what the workload supervisor keeps running; either end is None where it was not noted."""
+
+    incarnation: int
+    began_ns: int | None
+    ended_ns: int | None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A state lineage that was begun because the one before it was lost."""
+
+    number: int
+    began_ns: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the engine reported it at its end: how long it took, and how much of that it computed, in ms."""
+
+    number: int
+    wall_ns: int
+    took_ms: float
+    computed_ms: float | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a process that does work had done by an instant, since it started: finished tasks, ms of GC and of tasks."""
+
+    process: str
+    wall_ns: int
+    gc_ms: float
+    tasks: float
+    task_ms: float
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The evidence of one attempt, from whichever raw files its engine leaves.
+
+    `method`: how the harvest found a tuple's first output, `batch`, `id` or `rank`. `commits`: in order of epoch and
+    number. `reached`: the offsets that were committed at the end. `seen`: of each kind in order of time. `lives`: of
+    what the workload supervisor restarts. `work`: batches that were reported with their times. `totals`: samples, in
+    order of time. `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
+    changed since, as a recovery would read them; None where nobody looked. `late_rows`: dropped, since they came late.
+    """
+
+    method: str
+    commits: tuple[Commit, ...] = ()
+    reached: Offsets = field(default_factory=dict)
+    seen: tuple[Seen, ...] = ()
+    lives: tuple[Life, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    work: tuple[Batch, ...] = ()
+    totals: tuple[Totals, ...] = ()
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    late_rows: int = 0
+
+    def of(self, kind: str) -> list[Seen]:
+        """What was seen of a kind, in order of time."""
+        return [one for one in self.seen if one.kind == kind]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that belongs to one fault: from its delivery to the next one, which is None for the last."""
+
+    t0_ns: int
+    until_ns: int | None = None
+
+    @property
+    def earliest_ns(self) -> int:
+        """An instant of another clock's grain before this lies before t0."""
+        return self.t0_ns - CLOCK_RESOLUTION_NS
+
+    def holds(self, wall_ns: int | None) -> bool:
+        """Whether an instant belongs to the fault: not before t0, and before the next fault."""
+        return (
+            wall_ns is not None and wall_ns >= self.earliest_ns and (self.until_ns is None or wall_ns < self.until_ns)
+        )
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Victims of one role, as the conductor's lines name them, and the time that belongs to the fault."""
+
+    role: str
+    victims: Sequence[Mapping[str, Any]]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an experiment may ask of an engine.
+
+    `cycles`: whose phases a fault can be aimed at. `granularity`: of its output and its commits.
+    """
+
+    commit_modes: frozenset[str]
+    cycles: frozenset[str]
+    granularity: frozenset[str]
+
+    def unknown(self) -> list[str]:
+        """What nobody in the house knows of."""
+        known = ((self.commit_modes, COMMIT_MODES), (self.cycles, CYCLES), (self.granularity, GRANULARITIES))
+        return sorted(one for mine, all_of_them in known for one in mine - set(all_of_them))
+
+
+class Progress(Protocol):
+    """How far a running workload has come; each call looks anew."""
+
+    def committed(self) -> Offsets:
+        """Offsets of the newest commit; before the first, where the query began, or nothing."""
+
+    def covering(self, offsets: Offsets) -> int:
+        """How many commits there are at whose end all records below `offsets` were taken."""
+
+    def last_commit_ns(self) -> int:
+        """When the newest commit was made; 0 before the first."""
+
+    def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
+        """The instant at which the first `cycle` at or after `not_before_ns` began; None when none did in time."""
+
+
+class Witness(Protocol):
+    """How an engine's raw files are read, once a run is over.
+
+    `roles`: of its processes, which a fault can hit, and of what it depends on.
+    """
+
+    roles: frozenset[str]
+
+    def traces(self, folder: Path) -> Traces:
+        """The traces in the folder of an attempt. Raises InfrastructureError, naming the file that is broken."""
+
+    def detect(self, hit: Hit, traces: Traces) -> Seen | None:
+        """When the engine, or who watches over it, noticed what was done to the victims; of several the last one's."""
+
+    def without_effect(self, hit: Hit, traces: Traces) -> str | None:
+        """Why losing these victims changed nothing for the run; None when it did."""
+
+
+class Engine(Witness, Protocol):
+    """What runs a workload.
+
+    `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest.
+    """
+
+    name: str
+    only_for: frozenset[str]
+    capabilities: Capabilities
+
+    def progress(self, attempt: Attempt) -> Progress:
+        """How far the workload of an attempt has come."""
+
+    def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
+        """Gathers into the attempt's folder what the run left elsewhere, `batches.json` among it.
+
+        Repeating it gives the same. Raises InfrastructureError when what was left cannot be read.
+        """

@@ -1,0 +1,63 @@
+"""`batches.json`: the commits of an attempt, as the harvest reads them to tell which batch took a record.
+
+{"method", "batches": [{"lineage", "batch", "planned_wall_ns", "committed_wall_ns", "end_offsets", "start_offsets"}],
+"reached"}; what the columns are is said of `Commit` and `Traces`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from faultline.base.attempt import write_json
+from faultline.base.documents import read_document
+from faultline.base.errors import InfrastructureError
+from faultline.engines.base import Commit, Offsets, offsets_by_partition
+
+BATCHES = "batches.json"
+
+
+def write_batches(folder: Path, commits: Sequence[Commit], *, method: str, reached: Offsets) -> None:
+    """Writes the file into the folder of an attempt. Raises InfrastructureError when there is no commit."""
+    if not commits:
+        raise InfrastructureError(f"{folder.name}: the checkpoint holds no committed batch; clear the whole run")
+    write_json(folder / BATCHES, batches_document(commits, method=method, reached=reached))
+
+
+def batches_document(commits: Iterable[Commit], *, method: str, reached: Offsets) -> dict[str, Any]:
+    """The content of the file."""
+    return {"method": method, "batches": [_line(commit) for commit in commits], "reached": dict(reached)}
+
+
+def read_batches(folder: Path) -> tuple[str, tuple[Commit, ...], dict[str, int]]:
+    """Method, commits in order, and the offsets that the query reached.
+
+    Raises InfrastructureError when the file is missing or no JSON object.
+    """
+    content = read_document(folder / BATCHES)
+    ordered = tuple(sorted(map(_commit, content["batches"]), key=lambda commit: (commit.epoch, commit.number)))
+    reached = content.get("reached") or (ordered[-1].ends if ordered else {})
+    return str(content["method"]), ordered, offsets_by_partition(reached)
+
+
+def _line(commit: Commit) -> dict[str, Any]:
+    return {
+        "lineage": commit.epoch,
+        "batch": commit.number,
+        "planned_wall_ns": commit.planned_ns,
+        "committed_wall_ns": commit.committed_ns,
+        "end_offsets": dict(commit.ends),
+        "start_offsets": None if commit.starts is None else dict(commit.starts),
+    }
+
+
+def _commit(line: dict[str, Any]) -> Commit:
+    return Commit(
+        int(line["lineage"]),
+        int(line["batch"]),
+        None if line.get("planned_wall_ns") is None else int(line["planned_wall_ns"]),
+        int(line["committed_wall_ns"]),
+        offsets_by_partition(line["end_offsets"]),
+        None if line.get("start_offsets") is None else offsets_by_partition(line["start_offsets"]),
+    )

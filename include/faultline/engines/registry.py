@@ -1,0 +1,62 @@
+"""The engines by name: each sub-package of `faultline.engines` with a module `engine` offers one, as `ENGINE`.
+
+Importing this fails, naming the files, when two engines have a name or a workload in common, when one declares
+something that nobody knows, and unless exactly one engine runs the workloads that no other claims.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol
+
+from faultline import engines
+from faultline.engines.base import Engine
+
+
+class Configured(Protocol):
+    """What an engine is chosen by."""
+
+    @property
+    def workload(self) -> str: ...
+
+
+class Registry:
+    """`found`: engines by the file that offers each. Raises ValueError when they do not go together."""
+
+    def __init__(self, found: Mapping[str, Engine]) -> None:
+        self.by_name: dict[str, Engine] = {}
+        self._by_workload: dict[str, Engine] = {}
+        files: dict[str, str] = {}
+        for file, engine in found.items():
+            if unknown := engine.capabilities.unknown():
+                raise ValueError(f"{file}: nobody knows the capability {', '.join(unknown)}")
+            claims = [f"workload {name}" for name in sorted(engine.only_for)] or ["rest of the workloads"]
+            for claim in (f"name {engine.name}", *claims):
+                if claim in files:
+                    raise ValueError(f"{file}: the {claim} is taken by {files[claim]}")
+                files[claim] = file
+            self.by_name[engine.name] = engine
+            self._by_workload |= dict.fromkeys(engine.only_for, engine)
+        others = [engine for engine in found.values() if not engine.only_for]
+        if not others:
+            raise ValueError(f"{', '.join(found)}: no engine runs the workloads that none of them claims")
+        self._other = others[0]
+
+    def of(self, config: Configured) -> Engine:
+        """The engine that runs a configuration."""
+        return self._by_workload.get(config.workload, self._other)
+
+
+def _found() -> Iterator[tuple[str, Engine]]:
+    """(file, engine) of each sub-package that offers one."""
+    for package in pkgutil.iter_modules(engines.__path__, f"{engines.__name__}."):
+        if package.ispkg and find_spec(f"{package.name}.engine") is not None:
+            module = import_module(f"{package.name}.engine")
+            yield str(module.__file__), module.ENGINE
+
+
+ENGINES = Registry(dict(_found()))
+engine_of = ENGINES.of

@@ -1,0 +1,42 @@
+"""What a run on Spark leaves outside its attempt's raw files: gathered for the harvest, and removed after it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.journal import read_journal
+from faultline.base.settings import Settings
+from faultline.engines.batches import write_batches
+from faultline.engines.spark import checkpoint
+
+
+def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
+    """Writes batches.json and checkpoint.json, and copies the executors' logs."""
+    commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
+    write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint))
+    write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
+    copy_executor_logs(attempt, settings)
+
+
+def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
+    """Copies each executor's standard error to spark-logs/<application>/<executor>/stderr."""
+    for folder in worker_folders(attempt, settings):
+        for log in folder.glob("*/stderr"):
+            target = attempt.spark_logs / folder.name / log.parent.name / "stderr"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, target)
+
+
+def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
+    """What each Spark worker keeps of each application of the attempt."""
+    for application in application_ids(attempt):
+        yield from settings.spark_work.glob(f"worker-*/{application}")
+
+
+def application_ids(attempt: Attempt) -> list[str]:
+    """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
+    lines = read_journal(attempt.recorder_journal)
+    return list(dict.fromkeys(line["app_id"] for line in lines if line.get("kind") == "executors"))

@@ -1,0 +1,29 @@
+"""How far a query on Spark has come, by the checkpoint that it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.engines.base import Offsets
+from faultline.engines.spark import checkpoint as on_disk
+from faultline.engines.spark.cycles import await_cycle
+
+
+@dataclass(frozen=True)
+class CheckpointProgress:
+    """Of the query with this checkpoint; see `faultline.engines.base.Progress`."""
+
+    checkpoint: Path
+
+    def committed(self) -> Offsets:
+        return on_disk.latest_offsets(self.checkpoint)
+
+    def covering(self, offsets: Offsets) -> int:
+        return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self.checkpoint))
+
+    def last_commit_ns(self) -> int:
+        return on_disk.last_commit_ns(self.checkpoint)
+
+    def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
+        return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)

@@ -1,0 +1,188 @@
+"""The traces of a run on Spark, from the raw files that its attempt holds.
+
+`batches.json` and `checkpoint.json` tell of the checkpoint, `listener.jsonl` of the query, `recorder.jsonl` has samples
+of the REST interface, `spark-logs/` the logs of executors and drivers, and `supervisor.jsonl` the lives of the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from pathlib import Path
+
+from faultline.base.documents import read_document
+from faultline.base.journal import Line, events, read_ended
+from faultline.engines.base import Batch, Seen, Totals, Traces
+from faultline.engines.batches import read_batches
+from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
+from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
+from faultline.engines.spark.instants import spark_instant_ns
+from faultline.engines.supervised import epochs_of, lives_of
+
+# How the interface names the driver among its executors.
+DRIVER = "driver"
+_REST = "recorder.jsonl"
+
+
+def read_traces(folder: Path) -> Traces:
+    """Reads the attempt in `folder`. Raises InfrastructureError naming the first file that is missing or broken."""
+    method, commits, reached = read_batches(folder)
+    samples = read_ended(folder / _REST)
+    listener = read_ended(folder / "listener.jsonl")
+    supervisor = read_ended(folder / "supervisor.jsonl")
+    logs = folder / "spark-logs"
+    return Traces(
+        method=method,
+        commits=commits,
+        reached=reached,
+        seen=(*sampled(samples), *executors_logged(read_executor_logs(logs)), *drivers_logged(read_driver_logs(logs))),
+        lives=lives_of(supervisor),
+        epochs=epochs_of(supervisor),
+        work=work_of(listener),
+        totals=totals_of(samples),
+        state_rows=state_rows(listener),
+        state_bytes=_state_bytes(folder / "checkpoint.json"),
+        late_rows=sum(state.get("rows_dropped") or 0 for state in _states(listener)),
+    )
+
+
+def sampled(lines: Iterable[Line]) -> list[Seen]:
+    """Applications and executors that came, and executors that went, by the samples of the recorder.
+
+    Of an executor that was given another `addTime` or `removeTime` later the last sample decides.
+    """
+    applications: list[Seen] = []
+    added: dict[str, Seen] = {}
+    removed: dict[str, Seen] = {}
+    for line, executor in _executors(lines):
+        application, name = str(line.get("app_id")), str(executor["id"])
+        if not applications or applications[-1].process != application:
+            at = int(line["wall_ns"])
+            applications.append(Seen("answered", DRIVER, application, at, _REST, f"application {application} (REST)"))
+        if name == DRIVER:
+            continue
+        for kind, known, field in (("registered", added, "addTime"), ("lost", removed, "removeTime")):
+            if instant := executor.get(field):
+                text = f"{field} of executor {name} (REST)"
+                process = f"{application}/{name}"
+                known[process] = Seen(kind, "executor", process, spark_instant_ns(instant), _REST, text)
+    return [*applications, *sorted(added.values(), key=_WHEN), *sorted(removed.values(), key=_WHEN)]
+
+
+def totals_of(lines: Iterable[Line]) -> tuple[Totals, ...]:
+    """What each executor had done at each sample. The driver, which plans, is left out."""
+    return tuple(
+        Totals(
+            f"{line.get('app_id')}/{executor['id']}",
+            int(line["wall_ns"]),
+            float(executor.get("totalGCTime") or 0),
+            float(executor.get("completedTasks") or 0),
+            float(executor.get("totalDuration") or 0),
+        )
+        for line, executor in _executors(lines)
+        if str(executor["id"]) != DRIVER
+    )
+
+
+def executors_logged(log: ExecutorEvents) -> list[Seen]:
+    """Tasks that began, state that was read, and snapshots that were kept, by the executors' logs."""
+    launches = [
+        Seen(
+            "task_started",
+            "executor",
+            task.executor,
+            task.wall_ns,
+            _log(task.executor),
+            f"Running task {task.index} in stage {task.stage}, TID {task.tid}",
+            task=_task(task.tid),
+        )
+        for task in log.launches
+    ]
+    loads = [
+        Seen(
+            "state_loaded",
+            "executor",
+            load.executor,
+            load.wall_ns,
+            _log(load.executor),
+            f"Loaded {load.version}, partition {load.partition}, TID {load.tid}",
+            task=_task(load.tid),
+            store=load.store,
+        )
+        for load in log.loads
+        if load.real
+    ]
+    snapshots = [
+        Seen(
+            "snapshot",
+            "executor",
+            one.executor,
+            one.wall_ns,
+            _log(one.executor),
+            f"snapshot {one.version} of partition {one.partition}",
+        )
+        for one in log.snapshots
+    ]
+    return [*launches, *loads, *snapshots]
+
+
+def drivers_logged(log: DriverEvents) -> list[Seen]:
+    """Tasks that were lost, and connections that broke, by the drivers' logs."""
+    kinds: tuple[tuple[str, Sequence[LogLine]], ...] = (
+        ("task_lost", log.lost_tasks),
+        ("disconnected", log.disconnects),
+    )
+    return [
+        Seen(kind, DRIVER, line.file.removesuffix(".log"), line.wall_ns, line.file, line.text)
+        for kind, lines in kinds
+        for line in lines
+    ]
+
+
+def work_of(listener: Iterable[Line]) -> tuple[Batch, ...]:
+    """The batches whose progress was reported with the times that it took."""
+    return tuple(
+        Batch(
+            int(line["batch"]),
+            int(line["wall_ns"]),
+            float(line["duration_ms"].get("triggerExecution", 0)),
+            line["duration_ms"].get("addBatch"),
+        )
+        for line in events(listener, "progress")
+        if line.get("duration_ms")
+    )
+
+
+def state_rows(listener: Iterable[Line]) -> int | None:
+    """Live rows of the state after the last batch that reported them."""
+    told = [state["rows"] for state in _states(listener) if state.get("rows") is not None]
+    return int(told[-1]) if told else None
+
+
+def _states(listener: Iterable[Line]) -> list[Line]:
+    return [line["state"] for line in events(listener, "progress") if line.get("state")]
+
+
+def _state_bytes(path: Path) -> int | None:
+    """Last snapshot plus changelog in the checkpoint; None when the harvest did not look."""
+    if not path.exists():
+        return None
+    content = read_document(path)
+    return int(content["snapshot_bytes"]) + int(content["changelog_bytes"])
+
+
+def _executors(lines: Iterable[Line]) -> list[tuple[Line, Line]]:
+    """(sample, executor) in order of time."""
+    samples = sorted((line for line in lines if line.get("kind") == "executors"), key=lambda line: int(line["wall_ns"]))
+    return [(line, executor) for line in samples for executor in line.get("executors") or ()]
+
+
+def _log(executor: str) -> str:
+    return f"log of executor {executor}"
+
+
+def _task(tid: int | None) -> str | None:
+    return None if tid is None else f"TID {tid}"
+
+
+_WHEN = attrgetter("wall_ns")

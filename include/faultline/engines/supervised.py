@@ -1,0 +1,42 @@
+"""What the journal of the workload supervisor tells, whichever engine it kept running: its lives, and state epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from faultline.base.journal import Line, events
+from faultline.engines.base import Epoch, Hit, Life, Seen, Traces
+
+FILE = "supervisor.jsonl"
+
+
+def lives_of(lines: Iterable[Line]) -> tuple[Life, ...]:
+    """Every life of the driver, in the order in which they began or, where that was not noted, ended."""
+    found: list[Life] = []
+    for line in lines:
+        if line.get("event") == "start":
+            found.append(Life(int(line["incarnation"]), int(line["wall_ns"]), None))
+        elif line.get("event") == "exit":
+            number, ended_ns = int(line["incarnation"]), int(line["wall_ns"])
+            if found and (found[-1].incarnation, found[-1].ended_ns) == (number, None):
+                found[-1] = replace(found[-1], ended_ns=ended_ns)
+            else:
+                found.append(Life(number, None, ended_ns))
+    return tuple(found)
+
+
+def epochs_of(lines: Iterable[Line]) -> tuple[Epoch, ...]:
+    """The state lineages that were begun after a loss, in order (commit mode `none`)."""
+    return tuple(
+        Epoch(int(line["lineage"]), int(line["wall_ns"]), str(line.get("reason"))) for line in events(lines, "lineage")
+    )
+
+
+def driver_exited(hit: Hit, traces: Traces) -> Seen | None:
+    """The first end of a life in the time of the fault, as the supervisor saw it."""
+    for life in traces.lives:
+        if life.ended_ns is not None and hit.span.holds(life.ended_ns):
+            number = life.incarnation
+            return Seen("lost", "driver", f"driver-{number}", life.ended_ns, FILE, f"exit of incarnation {number}")
+    return None

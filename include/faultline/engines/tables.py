@@ -1,0 +1,18 @@
+"""The tables that every harvest leaves, whoever reads the topics: as `spark_jobs/harvest.py` writes them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+RECORDS = pa.schema(
+    [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
+     ("lineage", pa.int32()), ("batch", pa.int32()), ("late", pa.bool_())]
+)  # fmt: skip
+TUPLES = pa.schema(
+    [("lineage", pa.int32()), ("batch", pa.int32()), ("produced_ms", pa.int64()), ("emitted_ms", pa.int64()),
+     ("primer", pa.bool_()), ("n", pa.int64())]
+)  # fmt: skip
+COUNTS = pa.schema(
+    [("key", pa.string()), ("expected", pa.int64()), ("drawn", pa.int64()), ("final", pa.int64()),
+     ("outputs", pa.int64()), ("reemitted", pa.int64()), ("unreadable", pa.int64())]
+)  # fmt: skip

@@ -1,0 +1,231 @@
+"""The traces of the engine with known truth: it goes on from them, and they tell what files of Spark's would tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.analysis.judge import judge
+from faultline.analysis.timeline import reloads
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import Line, read_journal, write_lines
+from faultline.base.settings import load_settings
+from faultline.engines.base import Commit, Life, Traces
+from faultline.engines.batches import BATCHES
+from faultline.engines.known_truth.engine import ENGINE
+from faultline.engines.known_truth.traces import FILE, Ends, Restored, TraceJournal, commits_of, restore
+from faultline.engines.spark import checkpoint
+from faultline.engines.spark.engine import ENGINE as SPARK
+from faultline.engines.spark.executor_log import read_executor_logs
+from faultline.engines.spark.traces import executors_logged
+from tests.unit.forged_traces import FileTraces
+from tests.unit.synthetic import Scenario, Synthetic
+
+FIRST, SECOND, THIRD = {0: 3, 1: 3}, {0: 5, 1: 4}, {0: 9, 1: 9}
+
+
+class Left(Protocol):
+    def plan(self, batch: int, ends: Ends, base: Ends | None) -> None: ...
+    def launch(self, batch: int) -> None: ...
+    def commit(self, batch: int, starts: Ends, ends: Ends) -> None: ...
+
+
+def until_the_kill(traces: Left) -> None:
+    traces.plan(0, FIRST, None)
+    traces.launch(0)
+    traces.commit(0, {0: 0, 1: 0}, FIRST)
+    traces.plan(1, SECOND, FIRST)
+    traces.commit(1, FIRST, SECOND)
+    traces.plan(2, THIRD, FIRST)  # killed before its commit
+
+
+def forged(folder: Path, incarnation: int) -> FileTraces:
+    return FileTraces(
+        checkpoint=folder / "checkpoint",
+        spark_logs=folder / "spark-logs",
+        listener_log=folder / "listener.jsonl",
+        incarnation=incarnation,
+        topic="input",
+        partitions=2,
+    )
+
+
+def own(folder: Path, incarnation: int, style: str = "batch") -> TraceJournal:
+    return TraceJournal(folder / FILE, incarnation=incarnation, style=style)
+
+
+def offsets(commits: tuple[Commit, ...]) -> list[tuple[int, dict[str, int]]]:
+    return [(one.number, dict(one.ends)) for one in commits]
+
+
+def test_an_incarnation_goes_on_where_the_one_before_it_committed_last(tmp_path: Path) -> None:
+    assert restore(tmp_path / FILE) == Restored()
+    until_the_kill(own(tmp_path, 0))
+    assert restore(tmp_path / FILE) == Restored(1, SECOND, FIRST)
+    again = own(tmp_path, 1)
+    assert restore(tmp_path / FILE) == Restored(1, SECOND, FIRST)
+    again.commit(2, SECOND, THIRD)
+    assert restore(tmp_path / FILE) == Restored(2, THIRD, FIRST)
+
+
+def test_traces_come_back_as_they_were_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    until_the_kill(own(tmp_path, 0, "record"))
+    again = own(tmp_path, 1)
+    again.launch(2)
+    for partition in (0, 1):
+        again.load(2, partition)
+    again.commit(2, SECOND, THIRD)
+    again.launch(3)
+    again.say("all is well")
+    again.end()
+    assert capsys.readouterr().err.endswith("Z INFO [main] KnownTruth: all is well\n")
+    exits = [{"event": "start", "incarnation": 0, "wall_ns": 5}, {"event": "exit", "incarnation": 0, "wall_ns": 9}]
+    write_lines(tmp_path / "supervisor.jsonl", exits)
+
+    traces = ENGINE.traces(tmp_path)
+    at = {line["event"] + str(line.get("batch", "")): line["wall_ns"] for line in read_journal(tmp_path / FILE)}
+    assert traces.method == "rank"
+    assert offsets(traces.commits) == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4}), (2, {"0": 9, "1": 9})]
+    assert [(one.planned_ns, one.committed_ns) for one in traces.commits[1:]] == [
+        (at["planned1"], at["committed1"]), (at["planned2"], at["committed2"]),
+    ]  # fmt: skip
+    assert [batch.took_ms for batch in traces.work][2] == pytest.approx((at["committed2"] - at["planned2"]) / 1e6)
+    assert (traces.reached, traces.state_rows, traces.state_bytes) == ({"0": 9, "1": 9}, 18, 0)
+    assert traces.lives == (Life(0, 5, 9),)
+    assert [one.process for one in traces.of("task_started")] == 2 * ["driver-0"] + 4 * ["driver-1"]
+    last = reloads(traces.of("state_loaded"), 0, None)[-1]
+    assert (last.store, last.task, last.process) == ("1", "task 1 of batch 2", "driver-1")
+    (task,) = [one for one in traces.of("task_started") if (one.process, one.task) == (last.process, last.task)]
+    assert (task.wall_ns, task.source) == (at["launched2"], "traces.jsonl: task 1 of batch 2 launched")
+
+
+@given(cut=st.integers(0, 400))
+def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    until_the_kill(own(folder, 0))
+    whole = (folder / FILE).read_bytes()
+    commits = commits_of(read_journal(folder / FILE))
+    (folder / FILE).write_bytes(whole[: len(whole) - cut])
+    left = [one for one in commits if one in commits_of(read_journal(folder / FILE))]
+    assert commits[: len(left)] == left
+    assert restore(folder / FILE).batch == (left[-1].number if left else -1)
+
+
+def test_progress_is_told_from_what_is_new(tmp_path: Path) -> None:
+    progress = ENGINE.progress(Attempt(tmp_path))
+    assert (progress.committed(), progress.covering({}), progress.last_commit_ns()) == ({}, 0, 0)
+    assert progress.await_cycle("checkpoint", 0, 0) is None
+    traces = own(tmp_path, 0)
+    until_the_kill(traces)
+    assert progress.committed() == {"0": 5, "1": 4}
+    assert [progress.covering(ends) for ends in ({"0": 3, "1": 3}, {"0": 4}, {"0": 6})] == [2, 1, 0]
+    traces.commit(2, SECOND, THIRD)
+    assert progress.covering({"0": 4}) == 2
+    assert progress.last_commit_ns() == ENGINE.traces(tmp_path).commits[-1].committed_ns
+
+
+def test_the_harvest_is_told_of_the_commits(tmp_path: Path) -> None:
+    settings = load_settings()
+    own(tmp_path, 0)
+    with pytest.raises(InfrastructureError, match="holds no committed batch; clear the whole run"):
+        ENGINE.collect(Attempt(tmp_path), settings, method="batch")
+    until_the_kill(own(tmp_path, 1))
+    ENGINE.collect(Attempt(tmp_path), settings, method="rank")
+    content = json.loads((tmp_path / BATCHES).read_text())
+    assert (content["method"], content["reached"]) == ("rank", {"0": 5, "1": 4})
+    assert [(one["lineage"], one["batch"]) for one in content["batches"]] == [(0, 0), (0, 1)]
+
+
+def test_files_forged_as_sparks_are_what_sparks_parsers_read(tmp_path: Path) -> None:
+    until_the_kill(forged(tmp_path, 0))
+    found = checkpoint.committed_batches(tmp_path / "checkpoint")
+    assert offsets(tuple(found)) == [(0, {"0": 3, "1": 3}), (1, {"0": 5, "1": 4})]
+    assert all((one.planned_ns or 0) <= one.committed_ns for one in found)
+    again = forged(tmp_path, 1)
+    again.launch(2)
+    for partition in (0, 1):
+        again.load(2, partition, from_checkpoint=True)
+    again.commit(2, SECOND, THIRD)
+    again.launch(3)
+    again.load(3, 1, from_checkpoint=False)
+    again.end()
+    log = read_executor_logs(tmp_path / "spark-logs")
+    assert {task.executor for task in log.launches} == {"known_truth/0", "known_truth/1"}
+    assert [(load.store, load.partition, load.version, load.real) for load in log.loads] == [
+        ("0/0/default", 0, 2, True),
+        ("0/1/default", 1, 2, True),
+        ("0/1/default", 1, 3, False),
+    ]
+    seen = executors_logged(log)
+    last = max(
+        reloads([one for one in seen if one.kind == "state_loaded"], 0, None), key=lambda one: (one.wall_ns, one.store)
+    )
+    started = [one for one in seen if one.kind == "task_started"]
+    assert [one.text for one in started if (one.process, one.task) == (last.process, last.task)] == [
+        f"Running task 1.0 in stage 2, {last.task}".replace("task 1.0", "task 1")
+    ]
+    lines = read_journal(tmp_path / "listener.jsonl")
+    assert [line["event"] for line in lines] == ["started", "progress", "progress", "started", "progress", "terminated"]
+    assert (lines[1]["num_input_rows"], lines[2]["end_offsets"]) == (6, {"0": 5, "1": 4})
+    assert lines[4]["state"]["rows"] == 18
+
+
+def known_truth_attempt(made: Synthetic, results: Path) -> Path:
+    """The synthetic attempt as one of this engine: its REST samples and the driver's log are gone."""
+    directory = made.write(results)
+    description: Line = json.loads((directory / "attempt.json").read_text())
+    fault = {"fault": "driver", "fault_at_s": 30.5, "fault_plan": None}
+    description["config"] |= {"workload": "known_truth", "truth": {}, **fault}
+    (directory / "attempt.json").write_text(json.dumps(description))
+    samples = [line for line in read_journal(directory / "recorder.jsonl") if line.get("kind") != "executors"]
+    write_lines(directory / "recorder.jsonl", samples)
+    (directory / "spark-logs" / "driver-0.log").unlink()
+    return directory
+
+
+def own_lines(traces: Traces) -> list[Line]:
+    """The lines with which the engine would have left such traces."""
+    lines: list[Line] = [{"event": "started", "incarnation": 0, "style": "batch", "wall_ns": 0}]
+    for one in traces.commits:
+        ends = dict(one.ends)
+        lines.append({"event": "planned", "wall_ns": one.planned_ns, "batch": one.number, "ends": ends, "base": None})
+        lines.append({"event": "committed", "wall_ns": one.committed_ns, "batch": one.number, "ends": ends})
+    # The made-up attempt numbers its tasks by batch and partition, of which there are two.
+    for name, kind in (("launched", "task_started"), ("loaded", "state_loaded")):
+        for one in traces.of(kind):
+            batch, partition = divmod(int(str(one.task).removeprefix("TID ")), 10)
+            if name == "loaded" or partition == 0:
+                lines.append({"event": name, "wall_ns": one.wall_ns, "batch": batch, "partition": partition})
+    return sorted(lines, key=lambda line: line["wall_ns"])
+
+
+@pytest.mark.parametrize("nothing_to_load", [False, True])
+def test_own_traces_give_the_figures_that_forged_ones_gave(tmp_path: Path, nothing_to_load: bool) -> None:
+    made = Synthetic(Scenario(victims=("driver",), nothing_to_load=nothing_to_load))
+    before = known_truth_attempt(made, tmp_path / "before")
+    after = known_truth_attempt(made, tmp_path / "after")
+    read = SPARK.traces(before)
+    assert ENGINE.traces(before) == read, "an attempt of before is read as Spark's"
+    write_lines(after / FILE, own_lines(read))
+    for name in ("listener.jsonl", "checkpoint.json", BATCHES):
+        (after / name).unlink()
+    (after / "spark-logs").rename(tmp_path / "elsewhere")
+    old, new = judge(before), judge(after)
+    assert (new.status, new.reasons) == (old.status, old.reasons) == ("valid", [])
+    assert new.metrics.recovery == old.metrics.recovery
+    for name in ("latency_ms", "throughput_rps", "sustained", "effective_interval_s", "audit", "source_rps"):
+        assert getattr(new.metrics, name) == getattr(old.metrics, name), name
+    instants: list[dict[str, Any]] = [
+        {event.name: event.wall_ns for event in record.timeline if event.name != "snapshot"} for record in (old, new)
+    ]
+    assert instants[0] == instants[1]
+    assert {event.source.partition(":")[0] for event in new.timeline if event.name in ("t3", "t4")} == {FILE}
+    assert "traces" in new.artifacts and "traces" not in old.artifacts

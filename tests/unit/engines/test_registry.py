@@ -1,0 +1,103 @@
+"""Engines by name: found, told apart by workload, and refused with the file named when they do not go together."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault import plan
+from faultline.engines.base import COMMIT_MODES, CYCLES, Commit, Engine, Hit, Seen, Span, Traces, covers
+from faultline.engines.known_truth.engine import KnownTruth
+from faultline.engines.registry import ENGINES, Registry, engine_of
+from faultline.engines.spark.engine import Spark
+from faultline.experiment.config import CommitMode, Configuration, Workload
+
+OFFSETS = st.dictionaries(st.sampled_from("012"), st.integers(0, 9))
+
+
+def engine(kind: type[Spark] | type[KnownTruth], **changes: object) -> Engine:
+    made = kind()
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_every_sub_package_offers_its_engine() -> None:
+    assert {name: type(one).__name__ for name, one in ENGINES.by_name.items()} == {
+        "spark": "Spark", "known_truth": "KnownTruth",
+    }  # fmt: skip
+
+
+def test_what_can_be_asked_of_an_engine_is_what_can_be_configured() -> None:
+    assert (set(COMMIT_MODES), set(CYCLES)) == (set(get_args(CommitMode)), set(plan.CYCLES))
+    roles = {*plan.ALLOWED, "kafka_connection"} - {plan.ANY, plan.CONNECTIONS}
+    assert set(ENGINES.by_name["spark"].roles) == roles
+
+
+@pytest.mark.parametrize("workload", get_args(Workload))
+def test_a_workload_runs_on_the_engine_that_has_it_for_itself_else_on_the_other(workload: str) -> None:
+    config = Configuration.model_construct(workload=workload)
+    assert engine_of(config).name == ("known_truth" if workload == "known_truth" else "spark")
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"name": "spark", "only_for": frozenset({"a"})}, r"^b\.py: the name spark is taken by a\.py$"),
+        ({"name": "other"}, r"^b\.py: the rest of the workloads is taken by a\.py$"),
+        (
+            {
+                "name": "other",
+                "only_for": frozenset({"a"}),
+                "capabilities": dataclasses.replace(Spark.capabilities, cycles=frozenset({"moon", "checkpoint"})),
+            },
+            r"^b\.py: nobody knows the capability moon$",
+        ),
+    ],
+)
+def test_an_engine_that_declares_nonsense_is_refused(second: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Registry({"a.py": Spark(), "b.py": engine(Spark, **second)})
+
+
+def test_a_workload_has_one_engine_and_the_rest_has_one() -> None:
+    with pytest.raises(ValueError, match=r"^c\.py: the workload known_truth is taken by b\.py$"):
+        Registry({"a.py": Spark(), "b.py": KnownTruth(), "c.py": engine(KnownTruth, name="other")})
+    with pytest.raises(ValueError, match=r"^b\.py: no engine runs the workloads that none of them claims$"):
+        Registry({"b.py": KnownTruth()})
+
+
+def test_engines_are_found_without_what_only_their_parts_need() -> None:
+    # The conductor asks for its engine, and keeps a schedule: no second of imports, no memory of theirs.
+    heavy = "pandas numpy confluent_kafka pyarrow scipy"
+    code = "import sys, faultline.engines.registry as r; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "faultline.engines.spark.engine" in found
+    assert not {*heavy.split()} & {*found}
+
+
+@given(OFFSETS, OFFSETS)
+def test_offsets_are_covered_on_every_partition_or_not(committed: dict[str, int], wanted: dict[str, int]) -> None:
+    missing = [name for name, end in wanted.items() if end > committed.get(name, 0)]
+    assert covers(committed, wanted) is Commit(0, 0, None, 1, committed).covers(wanted) is (not missing)
+
+
+@given(st.integers(0, 10**12), st.integers(-(10**9), 10**9), st.none() | st.integers(0, 10**9))
+def test_an_instant_belongs_to_the_fault_before_it_and_to_no_later_one(t0: int, after: int, length: int | None) -> None:
+    span = Span(t0, None if length is None else t0 + length)
+    belongs = after >= -10_000_000 and (length is None or after < length)
+    assert span.holds(t0 + after) is belongs
+    assert span.holds(None) is False
+
+
+def test_an_engine_does_not_notice_what_it_does_not_know() -> None:
+    hit = Hit("any", [], Span(0))
+    for one in ENGINES.by_name.values():
+        assert one.detect(hit, Traces("batch", seen=(Seen("lost", "executor", "a/0", 5, "f", "t"),))) is None
+        assert one.without_effect(hit, Traces("batch")) is None
