@@ -165,6 +165,7 @@ def test_files_forged_as_sparks_are_what_sparks_parsers_read(tmp_path: Path) -> 
         ("0/1/default", 1, 3, False),
     ]
     seen = executors_logged(log)
+    assert [one.store for one in seen if one.kind == "state_loaded"] == ["0/0/default", "0/1/default"]
     last = max(
         reloads([one for one in seen if one.kind == "state_loaded"], 0, None), key=lambda one: (one.wall_ns, one.store)
     )

@@ -431,6 +431,7 @@ def test_the_program_ends_on_sigterm_with_its_reason(tmp_path: Path, attempt: st
 
 def test_the_program_ends_a_control_with_done(tmp_path: Path, attempt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assignment = Assignment(attempt, (), end_s=0.1, bootstrap="127.0.0.1:1", input_topic="in")
+    attempt_json(tmp_path, attempt)
     monkeypatch.setattr("faultline.runner.conductor.read_assignment", lambda directory: assignment)
     assert main(["--attempt-dir", str(tmp_path), f"faultline-run={attempt}"]) == 0
     assert read_journal(tmp_path / "conductor.jsonl")[-1]["event"] == "done"
