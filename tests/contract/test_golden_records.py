@@ -1,0 +1,58 @@
+"""Attempts that were measured, and what they came to: judging them gives the same bytes, whatever moves in the core.
+
+`golden/NAME.tar.xz` holds the raw files of one attempt, and `record.json`, `series.json` and `audit.json` as the build
+9b18c69, from before the core had rooms, made them of these files. Paths and the host's name in them are made up. A
+difference that comes on purpose is written into the archive, and listed in the commit that makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from fault.registry import ACTIONS
+from faultline.analysis.judge import judge
+from faultline.experiment.common import Common
+from faultline.experiment.workloads.registry import WORKLOADS
+from faultline.experiment.workloads.topology_rules import MECHANISMS
+
+GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.tar.xz"))
+
+
+def canonical(value: object) -> bytes:
+    """Keys sorted: in which order the configuration lists its parameters follows from its registries."""
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def configuration(archive: Path) -> dict[str, object]:
+    with tarfile.open(archive) as files:
+        (name,) = (name for name in files.getnames() if name.endswith("attempt.json"))
+        file = files.extractfile(name)
+        assert file is not None
+        return dict(json.load(file)["config"])
+
+
+@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    (attempt,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    record = judge(attempt).as_dict()
+    assert canonical(record) == canonical(json.loads((tmp_path / "record.json").read_text()))
+    for name in ("series.json", "audit.json"):
+        assert (attempt / name).read_bytes() == (tmp_path / name).read_bytes(), name
+
+
+def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:
+    found = [configuration(archive) for archive in GOLDEN]
+    broken = [one for one in found if one["fault"] != "none"]
+    assert {one["workload"] for one in found} == set(WORKLOADS)
+    assert {one["fault_action"] for one in broken} == set(ACTIONS)
+    assert {one["fault"] for one in broken} == {"executor", "worker", "driver", "python_worker", "kafka"}
+    modes = Common.model_json_schema()["properties"]["commit_mode"]["enum"]
+    assert {one["commit_mode"] for one in found} == set(modes)
+    named = {name for one in found for name in str(one["mechanisms"]).split("+")}
+    assert named >= {"all", *MECHANISMS} - {"delayed_persistence"}  # which `all` has in a chain with a store
