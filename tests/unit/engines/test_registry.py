@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import plan
+from fault.identity import ANY, VICTIMS
+from fault.registry import ACTIONS
 from faultline.engines.base import COMMIT_MODES, CYCLES, Commit, Engine, Hit, Seen, Span, Traces, covers
 from faultline.engines.known_truth.engine import KnownTruth
 from faultline.engines.registry import ENGINES, Registry, engine_of
 from faultline.engines.spark.engine import Spark
-from faultline.experiment.config import CommitMode, Configuration, Workload
+from faultline.experiment.common import CommitMode
+from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.registry import WORKLOADS
 
 OFFSETS = st.dictionaries(st.sampled_from("012"), st.integers(0, 9))
 
@@ -36,11 +40,11 @@ def test_every_sub_package_offers_its_engine() -> None:
 
 def test_what_can_be_asked_of_an_engine_is_what_can_be_configured() -> None:
     assert (set(COMMIT_MODES), set(CYCLES)) == (set(get_args(CommitMode)), set(plan.CYCLES))
-    roles = {*plan.ALLOWED, "kafka_connection"} - {plan.ANY, plan.CONNECTIONS}
+    roles = {*VICTIMS, *(action.hits for action in ACTIONS.values() if action.hits)} - {ANY}
     assert set(ENGINES.by_name["spark"].roles) == roles
 
 
-@pytest.mark.parametrize("workload", get_args(Workload))
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_runs_on_the_engine_that_has_it_for_itself_else_on_the_other(workload: str) -> None:
     config = Configuration.model_construct(workload=workload)
     assert engine_of(config).name == ("known_truth" if workload == "known_truth" else "spark")
