@@ -17,8 +17,8 @@ from faultline.base.settings import ROOT
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
 from faultline.cluster.services import spark_home
-from faultline.engines.spark.settings import NEXMARK_SETTINGS
-from faultline.experiment.workloads.nexmark import QUERIES
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.experiment.workloads.nexmark_events import QUERIES
 from tests.integration.nexmark_oracle import answer, streamed
 from tests.integration.spark_session import PROGRAMS, local_settings
 
