@@ -1,25 +1,33 @@
-"""Settings that hold for all tests, how thorough they are, and the installation that many of them share."""
+"""Settings that hold for all tests, how thorough they are, and what a layer tells of its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.integration.installation import Installation, make_installation
+from faultline.client.suite import COUNTED, TALLY
 
 # A hook: that it is here makes pytest call it.
-from tests.needs import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.support.needs import pytest_runtest_makereport as pytest_runtest_makereport
+
+pytest_plugins = ("tests.support.services",)
 
 # No test is timed: a busy machine makes an example slow, not wrong.
 settings.register_profile("faultline", deadline=None)
 settings.load_profile("faultline")
 
+# Fixtures that are costly to make: all tests that use one run in the same process.
+SHARED = ("shared_installation", "spark", "bag")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--thorough", action="store_true", help="All 10,000 seeds and 1,000 fault rounds instead of a fifth of each."
+        "--thorough", action="store_true", help="Also the tests that are marked so, and all seeds of the random ones."
     )
 
 
@@ -29,19 +37,20 @@ def share(pytestconfig: pytest.Config) -> int:
     return 1 if pytestconfig.getoption("--thorough") else 5
 
 
-# Fixtures that are costly to make: all tests that use one run in the same process.
-SHARED = ("shared_installation", "spark", "bag")
-
-
 # Before pytest-xdist reads the groups.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at Airflow comes last: other users of the shared installation begin while Airflow is down.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the thorough tests out unless they were asked for, and puts in one process what belongs together.
 
-    For `--dist=loadgroup`, with which several processes run them, all tests of a costly fixture are one group, and so
-    are the others of a module.
+    What looks at Airflow comes late: other users of the shared installation begin while Airflow is down; and at the
+    very end what takes that installation down. For `--dist=loadgroup`, with which several processes run them, all tests
+    of a costly fixture are one group, and so are the others of a module.
     """
-    items.sort(key=lambda item: "airflow" in _fixtures(item))
+    if not config.getoption("--thorough"):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    items.sort(key=lambda item: (item.get_closest_marker("last") is not None, "airflow" in _fixtures(item)))
     for item in items:
         group = next((name for name in SHARED if name in _fixtures(item)), item.path.stem)
         item.add_marker(pytest.mark.xdist_group(group))
@@ -52,9 +61,10 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
     return getattr(item, "fixturenames", ())
 
 
-@pytest.fixture(scope="session")
-def shared_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One installation for all tests that need no fresh one, since its start costs a minute; ended at the end."""
-    made = make_installation(tmp_path_factory.mktemp("installation"))
-    yield made
-    made.run("down")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tells `./faultline test` how many tests had which end, and which of them badly."""
+    if TALLY in os.environ:
+        reports = {end: terminalreporter.getreports(end) for end in COUNTED}
+        bad = [report.nodeid for end in ("failed", "error") for report in reports[end]]
+        counts = {end: len(found) for end, found in reports.items()}
+        Path(os.environ[TALLY]).write_text(json.dumps({"counts": counts, "bad": bad}))

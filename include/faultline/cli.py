@@ -72,20 +72,27 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
-    """Run all tests; arguments go to pytest (such as `-m "not integration"` or `-k store`).
+    """Run all tests, or some layers of them: static, unit, contract, component, system.
 
-    First adds what only the tests need: Python packages, and Debian packages where it may.
+    Other arguments go to pytest, such as `unit -k store`, `--thorough` for the long ones as well, or the path of a
+    file. First adds what only the tests need: Python packages, and Debian packages where it may.
     """
-    from faultline.base.settings import ROOT
+    from faultline.base.settings import ROOT, load_settings
     from faultline.client.debian import install_missing
     from faultline.client.development import add_packages
+    from faultline.client.suite import LAYERS, run_layers, split_arguments
+    from faultline.cluster.rehearsal import make_archive
 
     venv = Path(sys.prefix)
     add_packages(ROOT, venv)
     install_missing(venv.parent / "logs" / "debian.log", say)
     os.chdir(ROOT)
-    command = [sys.executable, "-m", "pytest", *context.args]
-    os.execv(sys.executable, command)
+    layers, arguments = split_arguments(context.args)
+    if not layers:
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
+    if any(LAYERS[name].spark for name in layers):
+        make_archive(load_settings(), say)
+    raise typer.Exit(run_layers(layers, arguments, say))
 
 
 @app.command()

@@ -11,7 +11,7 @@ import pytest
 
 from faultline.base.settings import ROOT
 from faultline.client import debian
-from tests.needs import needed
+from tests.support.needs import needed
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_tests_that_need_a_missing_program_are_skipped_in_one_line_for_each_pack
     (tmp_path / "conftest.py").write_text(
         "import pytest\n"
         "from faultline.client import debian\n"
-        "from tests.needs import needed, pytest_runtest_makereport\n"
+        "from tests.support.needs import needed, pytest_runtest_makereport\n"
         "debian.PLACES = ()\n"
         "@pytest.fixture(scope='module')\n"
         "def sshd(): return needed('sshd')\n"
     )
     for name in ("one", "two"):
         (tmp_path / f"test_{name}.py").write_text(
-            "from tests.needs import needed\n"
+            "from tests.support.needs import needed\n"
             "def test_1(sshd): assert False\n"
             "def test_2(sshd): assert False\n"
             "def test_3(): needed('memcached'); assert False\n"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from tests.integration.spark_session import PROGRAMS
+from tests.support.spark_session import PROGRAMS
 
 assert str(PROGRAMS) in sys.path
 

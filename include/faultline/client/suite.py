@@ -1,0 +1,124 @@
+"""The test suite in layers, each a run of pytest by itself: from what takes seconds to what measures for minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faultline.base.text import Say
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Folders of tests that run together. `options`: pytest's own. `spark`: whether it starts Spark's programs."""
+
+    folders: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    spark: bool = False
+
+
+LAYERS = {
+    "static": Layer(("tests/static",)),
+    # Many short tests of one core each; those of a costly fixture stay in one process (tests/conftest.py).
+    "unit": Layer(
+        ("tests/unit", "tests/dags"), ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder", "--quiet")
+    ),
+    "contract": Layer(("tests/contract",)),
+    "component": Layer(("tests/component",), spark=True),
+    "system": Layer(("tests/system",), spark=True),
+}
+# Names the file in which a layer leaves how many tests had which end: {"counts": {end: number}, "bad": [test, …]}.
+TALLY = "FAULTLINE_TALLY"
+COUNTED = ("failed", "passed", "skipped", "deselected", "error")
+# Exit codes of pytest.
+_INTERRUPTED, _NOTHING_CHOSEN = 2, 5
+
+
+@dataclass
+class Tally:
+    """What became of a layer. `status`: pytest's exit code."""
+
+    seconds: float = 0.0
+    status: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Nothing failed; that a choice of tests has none in this layer is no failure."""
+        return self.status in (0, _NOTHING_CHOSEN)
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Layers and pytest's arguments; no layers when single tests are named, all when neither is.
+
+    Layers are named before everything else: `unit -k store`.
+    """
+    named = 0
+    while named < len(arguments) and arguments[named] in LAYERS:
+        named += 1
+    layers, rest = list(arguments[:named]), list(arguments[named:])
+    if not layers and not any(Path(one.partition("::")[0]).exists() for one in rest):
+        layers = list(LAYERS)
+    return layers, rest
+
+
+def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Say) -> int:
+    """Runs the layers one after another, also those after one that failed; the exit code of the whole.
+
+    Ends with seconds by layer, the tests that failed, and a closing line as pytest's own.
+    """
+    tallies: dict[str, Tally] = {}
+    for name in layers:
+        say(f"tests: {name}")
+        tallies[name] = _run(LAYERS[name], arguments)
+        if tallies[name].status == _INTERRUPTED:
+            break
+    print("\n".join(closing_lines(tallies)), flush=True)
+    return next((one.status for one in tallies.values() if not one.good), 0)
+
+
+def closing_lines(tallies: dict[str, Tally]) -> list[str]:
+    """The seconds by layer, what failed in it, and the closing line of all."""
+    whole = Tally()
+    lines = [f"{'layer':<10} {'tests':>6} {'seconds':>8}"]
+    for name, one in tallies.items():
+        whole.seconds += one.seconds
+        whole.counts += one.counts
+        tests = one.counts.total() - one.counts["deselected"]
+        lines.append(f"{name:<10} {tests:>6,} {one.seconds:>8.0f}{'' if one.good else f'  status {one.status}'}")
+    lines += [f"FAILED {test}" for one in tallies.values() for test in one.bad]
+    # A layer that did not come to its end has no counts, and must not read as if all were well.
+    broken = [name for name, one in tallies.items() if not one.good and not one.bad]
+    whole.counts["error"] += len(broken)
+    lines += [f"FAILED layer {name}: status {tallies[name].status}" for name in broken]
+    ends = ", ".join(f"{whole.counts[end]} {end}" for end in COUNTED if whole.counts[end]) or "no tests ran"
+    minutes, seconds = divmod(round(whole.seconds), 60)
+    text = f" {ends} in {whole.seconds:.2f}s ({minutes // 60}:{minutes % 60:02}:{seconds:02}) "
+    return [*lines, f"{text:=^100}"]
+
+
+def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="faultline-tests-") as folder:
+        left = Path(folder) / "tally.json"
+        command = [sys.executable, "-m", "pytest", *layer.folders, *layer.options, *arguments]
+        with subprocess.Popen(command, env={**os.environ, TALLY: str(left)}) as process:
+            try:
+                process.wait()
+            except BaseException:
+                # Its fixtures end what they have started.
+                process.send_signal(signal.SIGINT)
+                process.wait()
+                raise
+        told = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
+    return Tally(time.monotonic() - began, process.returncode, Counter(told["counts"]), told["bad"])

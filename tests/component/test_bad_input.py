@@ -1,0 +1,117 @@
+"""Bad input gets one clear line that names the key and the remedy, exit code 2, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faultline.base.settings import load_settings
+from faultline.cluster.airflow_home import DATABASE
+from faultline.cluster.supervision import Supervisor
+from tests.support.installation import Installation
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def refused(installation: Installation, *arguments: str) -> str:
+    done = installation.run(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, done.stderr
+    assert not Supervisor(installation.settings).running()
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("word_count", "rate=0"), "rate: '0'"),
+        (("word_count", "rate=nan"), "rate: 'nan'"),
+        (("word_count", "rate=1e9"), "rate: 1e+09 is too high; give at most 500000"),
+        (("word_count", "rate=1e10"), "rate: '1e10'"),
+        (("wordcount",), "did you mean word_count?"),
+        (("word_count", "stat_mb=3"), "did you mean state_mb?"),
+        (("word_count", "fault_at_s=70"), "fault_at_s: 70 lies outside"),
+        (("word_count", "state_mb=9000"), "state_mb: 9000 MB exceeds"),
+        (("word_count", "executors=64", "executor_memory_mb=262144"), "do not fit a worker"),
+        (("word_count", "rate"), "rate: give KEY=VALUE"),
+        (("word_count", "seed=1", "seed=2"), "seed: given twice"),
+        (("word_count", "repetition=x"), "repetition"),
+        (("stock_join", "prices=/none.csv"), "prices: /none.csv cannot be read"),
+        (("word_count", "build=two words"), "build: 'two words' is not a label"),
+    ],
+)
+def test_a_wrong_parameter_is_named(installation: Installation, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(installation, "run", *arguments)
+
+
+def test_an_unknown_status_is_named(installation: Installation) -> None:
+    assert "did you mean valid?" in refused(installation, "results", "--status", "valud")
+
+
+def test_a_truncated_jar_is_named(installation: Installation) -> None:
+    (installation.home / "jars").unlink()
+    shutil.copytree(load_settings().jars, installation.home / "jars")
+    jar = next((installation.home / "jars" / "kafka").glob("kafka-clients-*.jar"))
+    jar.write_bytes(jar.read_bytes()[:1024])
+    assert jar.name in refused(installation, "up")
+
+
+def test_a_results_folder_that_cannot_be_written_is_named(installation: Installation, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    installation = Installation(installation.home, blocked)
+    assert "FAULTLINE_RESULTS" in refused(installation, "run", "word_count")
+
+
+def test_a_full_disk_is_named(installation: Installation) -> None:
+    """/dev/full accepts no byte; a tmpfs of a megabyte is the same for a folder."""
+    small = installation.home.parent / "small"
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {small} 2>/dev/null"):
+        from faultline.base.errors import ConfigError
+        from faultline.base.settings import check_folders
+
+        with pytest.raises(ConfigError, match="MB left"):
+            check_folders(installation.settings, need_mb=2**40)
+        return
+    try:
+        assert "MB left" in refused(Installation(installation.home, small), "run", "word_count")
+    finally:
+        os.system(f"umount {small}")
+
+
+def test_a_wrong_java_is_named(installation: Installation, tmp_path: Path) -> None:
+    fake = tmp_path / "jdk" / "bin" / "java"
+    fake.parent.mkdir(parents=True)
+    fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    fake.chmod(0o755)
+    from faultline.base.errors import ConfigError
+    from faultline.cluster.java import find_java
+
+    with pytest.raises(ConfigError, match=r"Java 17 or 21.*11\.0\.2.*Install it with"):
+        find_java(environ={"JAVA_HOME": str(fake.parent.parent), "PATH": ""}, places=())
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("mysql://u:secret@127.0.0.1/airflow", "FAULTLINE_DATABASE: mysql"),
+        ("no address", "FAULTLINE_DATABASE: not an address"),
+        ("postgresql://u:secret@127.0.0.1:1", "database none"),
+        ("postgresql://u:secret@127.0.0.1:1/airflow", "does not answer"),
+    ],
+)
+def test_an_address_of_no_use_is_refused_before_anything_starts(
+    installation: Installation, address: str, words: str
+) -> None:
+    installation.given[DATABASE] = address
+    done = installation.run("up")
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+    assert not Supervisor(installation.settings).running()

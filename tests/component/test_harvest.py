@@ -1,0 +1,305 @@
+"""Every kind of harvest on planted outputs, in a real Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from faultline.engines.known_truth.harvest import tables
+from tests.support.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS, TIMES, Planted, leibniz
+
+from batches import batch_ranges, with_batches  # isort: skip  # a program's neighbour, like the next ones
+from counts import count_keys  # isort: skip
+from harvest import harvest  # isort: skip
+from stock_tuples import with_events, with_late  # isort: skip
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take("p a", 0, 0, primer=True)
+    planted.take("a b", 10, 1)
+    planted.take("b c", 20, 2)
+    planted.take("c", 25, None)  # lost with its lineage
+    planted.take("a d", 30, 0, lineage=1)
+    planted.emit("p", "1", 5)
+    planted.emit("a", "1", 5)
+    planted.emit("a", "2", 15)
+    planted.emit("b", "1", 15)
+    planted.emit("a", "2", 18)  # emitted again
+    planted.emit("c", "many", 22)
+    planted.emit("b", "2", 22)
+    planted.emit("c", "1", 22)
+    planted.emit("a", "1", 35, lineage=1)
+    planted.emit("d", "3", 35, lineage=1)  # counted twice too often
+    planted.emit("z", "1", 35, lineage=1)
+    found = planted.harvest(spark, "words")
+    assert found.counts == {
+        "p": (1, 1, 1, 0, 0),
+        "a": (3, 3, 4, 1, 0),
+        "b": (2, 2, 2, 0, 0),
+        "c": (2, 1, 2, 0, 1),
+        "d": (1, 3, 1, 0, 0),
+        "z": (None, 1, 1, 0, 0),
+    }
+    assert found.drawn == {"p": 0, "a": 2, "b": 2, "c": 2, "d": 1, "z": None}, "the primer was not drawn"
+    assert found.tuples == sorted(
+        [(0, 0, 0, 5, True, 2), (0, 1, 10, 15, False, 2), (0, 2, 20, 22, False, 2), (None, None, 25, None, False, 1)]
+        + [(1, 0, 30, 35, False, 2)],
+        key=str,
+    )
+    assert found.late == []
+
+
+def test_a_harvest_of_a_chain_matches_occurrences_by_their_order(spark: SparkSession) -> None:
+    """Whatever batch took them in: the chain's stages have batches of their own."""
+    planted = Planted()
+    planted.take("a", 0, 0, primer=True)
+    planted.take("a b", 10, 0)
+    planted.take("b a", 10, 0)
+    planted.take("a", 30, None)
+    planted.emit("a", "1", 12)
+    planted.emit("a", "3", 25)
+    planted.emit("a", "2", 26)  # a later output that counts less: emitted again after a kill
+    planted.emit("b", "1", 14)
+    planted.emit("b", "2", 28)
+    found = planted.harvest(spark, "ranked_words")
+    assert found.tuples == sorted(
+        [
+            (0, 0, 0, 12, True, 1),
+            (0, 0, 10, 25, False, 2),
+            (0, 0, 10, 14, False, 1),
+            (0, 0, 10, 28, False, 1),
+            (None, None, 30, None, False, 1),
+        ],
+        key=str,
+    )
+    assert found.counts == {"a": (4, 2, 3, 0, 0), "b": (2, 2, 2, 0, 0)}
+
+
+def test_a_harvest_of_numbered_records_counts_each_once(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take("x", 0, 0)
+    planted.take("x", 5, 0)
+    planted.emit("0:0", "1", 10)
+    planted.emit("0:0", "1", 12)
+    found = planted.harvest(spark, "id")
+    assert found.counts == {"0:0": (1, 1, 2, 1, 0), "0:1": (1, None, 0, 0, 0)}
+    assert found.tuples == [(0, 0, 0, 10, False, 1), (0, 0, 5, None, False, 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int) -> None:
+    """Of records that were emitted once, again, too often, not at all, unreadably, or without having been sent."""
+    draw = random.Random(seed)
+    ends = [sorted(draw.randrange(40) for _ in range(4)) for _ in range(2)]
+    batches = [
+        {"lineage": 0, "batch": number, "end_offsets": {"0": zero, "1": one}, "start_offsets": None}
+        for number, (zero, one) in enumerate(zip(*ends, strict=True))
+    ]
+    places = [(partition, offset) for partition in range(2) for offset in range(40)]
+    inputs = [(*place, T0_MS + draw.randrange(5), draw.random() < 0.2) for place in places]
+    texts = ("1", "1", "1", "2", "0", "-1", "x", "", "99999999999999999999")
+    keys = [f"{draw.randrange(3)}:{draw.randrange(40)}" for _ in range(120)]
+    outputs = [(key, draw.choice(texts), T0_MS + 10 + draw.randrange(9), offset) for offset, key in enumerate(keys)]
+    plain = tables(inputs, outputs, batches)
+
+    records = spark.createDataFrame(
+        [("", at, primer, partition, offset) for partition, offset, at, primer in inputs],
+        "value string, timestamp_ms bigint, primer boolean, partition int, offset bigint",
+    )
+    sent = [(key, value, at, 0, offset) for key, value, at, offset in outputs]
+    whole = harvest(
+        with_batches(records, batch_ranges(spark, batches)), spark.createDataFrame(sent, OUTPUTS), {"tuples": "id"}
+    )
+    for name, table in whole.items():
+        assert set(table.columns) == set(plain[name].column_names)
+        rows = sorted((tuple(row[column] for column in plain[name].column_names) for row in table.collect()), key=str)
+        assert rows == sorted((tuple(row.values()) for row in plain[name].to_pylist()), key=str), name
+        names = {"int": "int32", "bigint": "int64", "boolean": "bool", "string": "string"}
+        types = {field.name: names[field.dataType.simpleString()] for field in table.schema}
+        assert {one.name: str(one.type) for one in plain[name].schema} == types
+
+
+def test_a_harvest_of_pi_finds_what_was_planted(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take(OPENER, 0, 0, primer=True)
+    planted.take(f"{10**15} 50", 0, 0, primer=True)
+    for number in range(5):
+        planted.take(f"{number} 50", 10 + number, 1)
+    planted.take("5 33", 20, None)  # committed by no batch, emitted all the same: real-time mode
+    planted.take("6 33", 30, 0, lineage=1)
+    exact = leibniz(50)
+    planted.emit(str(10**15), str(exact), 5)
+    planted.emit("0", str(exact), 15)
+    planted.emit("1", str(exact), 15)
+    planted.emit("1", str(exact), 16)
+    planted.emit("3", str(exact + 1e-9), 15)
+    planted.emit("4", "x", 15)
+    planted.emit("5", str(leibniz(33)), 22)
+    planted.emit("6", str(leibniz(33)), 35, lineage=1)
+    planted.emit("99", str(exact), 15)
+    found = planted.harvest(spark, "pi")
+    assert found.counts == {
+        str(10**15): (1, 1, 1, 0, 0),
+        "0": (1, 1, 1, 0, 0),
+        "1": (1, 1, 2, 1, 0),
+        "2": (1, None, 0, 0, 0),
+        "3": (1, 1, 1, 0, 1),
+        "4": (1, 1, 1, 0, 1),
+        "5": (1, 1, 1, 0, 0),
+        "6": (1, 1, 1, 0, 0),
+        "99": (None, 1, 1, 0, 0),
+    }
+    assert found.tuples == sorted(
+        [(0, 0, 0, 5, True, 1), (0, 1, 12, None, False, 1), (None, None, 20, 22, False, 1), (1, 0, 30, 35, False, 1)]
+        + [(0, 1, 10 + number, 15, False, 1) for number in (0, 1, 3, 4)],
+        key=str,
+    )
+
+
+def event(stream: str, at_ms: int, **fields: Any) -> str:
+    """A record of the market, `at_ms` after the opening."""
+    at = (OPEN + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"stream": stream, **fields, "eventTime": at}, separators=(",", ":"))
+
+
+def trade(code: str, at_ms: int, shares: int, price: float) -> str:
+    return event("TRANSACTION", at_ms, szcode=code, userID=1, Turnover=shares, Price=price)
+
+
+def quote(code: str, at_ms: int, price: float) -> str:
+    return event("STOCK", at_ms, szcode=code, lastPrice=price)
+
+
+def position(user: int, code: str, at_ms: int, shares: int) -> str:
+    return event("POSITION", at_ms, userID=user, szcode=code, lastPrice=1.0, openInterest=shares)
+
+
+def key(name: str, start_s: int) -> str:
+    """A result's key: the window starts `start_s` after the opening."""
+    return f"{name}|{OPEN_MS + start_s * 1000}"
+
+
+def test_a_harvest_of_sums_finds_what_was_planted(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take(OPENER, -5000, 0, primer=True)
+    planted.take(trade("A", -60_000, 1, 0.01), -4000, 0, primer=True)
+    planted.take(trade("A", 2000, 100, 1.10), 2000, 1)
+    planted.take(trade("A", 1000, 10, 2.20), 3000, 1)  # out of order
+    planted.take(trade("A", 3500 - 3_600_000, 10, 2.20), 3500, 1)  # late
+    planted.take(trade("B", 3000, 7, 0.10), 3000, 1)
+    planted.take(trade("A", 6000, 1, 1.00), 6000, 2)
+    planted.take(trade("C", 9000, 1, 1.00), 9000, None)
+    planted.take(trade("B", 20_000, 3, 0.30), 20_000, 0, lineage=1)
+    for start in (-60, -65):
+        planted.emit(key("A", start), "1 0.01", -3000)
+    planted.emit(key("A", -5), "2 132.00", 4000)
+    planted.emit(key("A", 0), "2 132.00", 4000)
+    planted.emit(key("B", 0), "2 1.40", 4000)  # one record counted twice; its other window is lost
+    planted.emit(key("A", 0), "3 133.00", 7000)
+    planted.emit(key("A", 5), "1 9.99", 7000)  # the count is right, the sum is not
+    planted.emit(key("A", 0), "3 133.00", 8000)  # emitted again
+    planted.emit(key("B", 15), "one 0.90", 22_000, lineage=1)
+    planted.emit(key("B", 15), "1 0.90", 22_000, lineage=1)
+    planted.emit(key("B", 20), "1 0.90", 22_500, lineage=1)
+    planted.emit(key("Z", 0), "1 1.00", 22_500, lineage=1)
+    found = planted.harvest(spark, "group")
+    assert found.late == [4]
+    assert found.counts == {
+        key("A", -65): (1, 1, 1, 0, 0),
+        key("A", -60): (1, 1, 1, 0, 0),
+        key("A", -5): (2, 2, 1, 0, 0),
+        key("A", 0): (3, 3, 3, 1, 0),
+        key("A", 5): (1, 1, 1, 0, 1),
+        key("B", -5): (1, None, 0, 0, 0),
+        key("B", 0): (1, 2, 1, 0, 0),
+        key("B", 15): (1, 1, 2, 0, 1),
+        key("B", 20): (1, 1, 1, 0, 0),
+        key("C", 0): (1, None, 0, 0, 0),
+        key("C", 5): (1, None, 0, 0, 0),
+        key("Z", 0): (None, 1, 1, 0, 0),
+    }
+    assert found.tuples == sorted(
+        [
+            (0, 0, -4000, -3000, True, 2),
+            (0, 1, 2000, 4000, False, 2),
+            (0, 1, 3000, 4000, False, 3),  # A in both of its windows, B in one
+            (0, 1, 3000, None, False, 1),
+            (0, 2, 6000, 7000, False, 2),
+            (None, None, 9000, None, False, 2),
+            (1, 0, 20_000, 22_000, False, 1),
+            (1, 0, 20_000, 22_500, False, 1),
+        ],
+        key=str,
+    )
+
+
+def test_a_harvest_of_refreshes_finds_what_was_planted(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take(quote("A", -60_000, 2.00), -4000, 0, primer=True)
+    planted.take(position(1, "A", -60_000, 10), -3900, 0, primer=True)
+    planted.take(position(1, "A", 6000, 10), 6000, 1)
+    planted.take(quote("A", 7000, 2.00), 7000, 1)
+    planted.take(quote("A", 7500, 3.00), 8000, 2)  # out of order
+    planted.take(position(1, "A", 8500 - 3_600_000, 10), 8500, 2)  # late
+    planted.take(quote("B", 8600, 1.50), 8600, 2)  # held by no one yet
+    planted.take(position(2, "B", 8700, 2), 8700, None)  # lost
+    planted.take(position(3, "B", 9000, 4), 9000, 0, lineage=1)  # its quote was another lineage's
+    planted.take(position(1, "C", 30_000, 1), 30_000, 1, lineage=1)
+    planted.take(position(1, "C", 30_500, 1), 30_500, 1, lineage=1)
+    planted.take(quote("C", 30_200, 0.01), 30_600, 2, lineage=1)
+    for start in (-65, -60):
+        planted.emit(key("1", start), "1 20.00", -3000)
+    for start in (0, 5):
+        planted.emit(key("1", start), "1 20.00", 9000)
+        planted.emit(key("1", start), "2 50.00", 10_000)
+    planted.emit(key("1", 5), "2 50.00", 11_000)  # emitted again
+    planted.emit(key("1", 25), "2 0.02", 31_000, lineage=1)
+    planted.emit(key("1", 30), "3 0.03", 31_000, lineage=1)  # one pair too many
+    found = planted.harvest(spark, "join")
+    assert found.late == [5]
+    assert found.counts == {
+        key("1", -65): (1, 1, 1, 0, 0),
+        key("1", -60): (1, 1, 1, 0, 0),
+        key("1", 0): (2, 2, 2, 0, 0),
+        key("1", 5): (2, 2, 3, 1, 0),
+        key("2", 0): (1, None, 0, 0, 0),
+        key("2", 5): (1, None, 0, 0, 0),
+        key("3", 0): (1, None, 0, 0, 0),
+        key("3", 5): (1, None, 0, 0, 0),
+        key("1", 25): (2, 2, 1, 0, 0),
+        key("1", 30): (2, 3, 1, 0, 0),
+    }
+    assert found.tuples == sorted(
+        [
+            (0, 0, -3900, -3000, True, 2),
+            (0, 1, 7000, 9000, False, 2),
+            (0, 2, 8000, 10_000, False, 2),
+            (None, None, 8700, None, False, 2),
+            (None, None, 9000, None, False, 2),
+            (1, 2, 30_600, 31_000, False, 2),
+        ],
+        key=str,
+    )
+
+
+def test_records_are_late_by_the_market_s_clock_even_when_all_of_them_are(spark: SparkSession) -> None:
+    planted = Planted()
+    planted.take(trade("A", -60_000, 1, 1.0), -20_000, 0, primer=True)
+    for second in range(3):
+        planted.take(trade("A", second * 1000 - 3_600_000, 1, 1.0), second * 1000, 1)
+    table = with_late(with_events(spark.createDataFrame(planted.inputs, INPUTS)), TIMES)
+    assert [row["late"] for row in table.orderBy("offset").collect()] == [False, True, True, True]
+
+
+def test_sums_that_agree_in_two_lineages_are_no_repetition(spark: SparkSession) -> None:
+    outputs = spark.createDataFrame([("a", 0, 0, 1), ("a", 1, 1, 1)], "key string, lineage int, offset int, count int")
+    expected = spark.createDataFrame([("a", 2)], "key string, expected int")
+    assert [row["reemitted"] for row in count_keys(expected, outputs).collect()] == [0]

@@ -1,0 +1,145 @@
+"""Nexmark on real Spark: every query's stream is killed amid a batch, ends all the same, and has DuckDB's answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+
+from faultline.base.settings import ROOT
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_home
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.experiment.workloads.nexmark_events import QUERIES
+from tests.support.choice import chosen
+from tests.support.nexmark_oracle import answer, streamed
+from tests.support.spark_session import PROGRAMS, local_settings
+
+pytestmark = pytest.mark.timeout(3000)
+
+assert str(PROGRAMS) in sys.path
+EVENTS, BATCH, HOLD = 200_000, 100_000, 1
+# One for each class of operator: a filter, a join that grows, sliding windows, sessions, the machine's own windows,
+# and the newest row of each key. All others with --thorough.
+CHOSEN = ("q2", "q3", "q5", "q11", "q12", "q18")
+LIMIT_S = 1200
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    conf = {
+        **local_settings(folder),
+        **NEXMARK_SETTINGS,
+        "spark.driver.memory": "3g",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    program = str(ROOT / "tests" / "support" / "nexmark_stream.py")
+    submit = str(spark_home() / "bin" / "spark-submit")
+    return [submit, "--master", "local[2]", *options, program, str(folder), str(EVENTS), str(BATCH), *arguments]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    java = find_java(folder / "java.json").home
+    own = {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            command(folder, *arguments), env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory, share: int) -> Iterator[Path]:
+    """The folder of all streams: each stood amid its second batch as its JVM was killed, and went on in another."""
+    folder, queries = tmp_path_factory.mktemp("nexmark"), QUERIES if share == 1 else CHOSEN
+    first = start(folder, "--hold", str(HOLD), *queries)
+    try:
+        wait_until(
+            lambda: len(list((folder / "held").glob("q*"))) == len(queries),
+            timeout_s=LIMIT_S, every_s=0.2, what="each query amid its second batch",
+            alive=lambda: None if first.poll() is None else f"ended with {first.returncode}; see {folder / 'log'}",
+        )  # fmt: skip
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    for name in queries:
+        assert not list((folder / "out" / name).glob(f"batch={HOLD}")), "the batch it was killed in was not written"
+    second = start(folder, *queries)
+    try:
+        assert second.wait(LIMIT_S) == 0, (folder / "log").read_text(errors="replace")[-3000:]
+        yield folder
+    finally:
+        if second.poll() is None:
+            os.killpg(second.pid, signal.SIGKILL)
+            second.wait()
+
+
+@pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
+def test_a_query_that_was_killed_answers_as_duckdb_does(through: Path, query: str) -> None:
+    from nexmark.catalogue import load
+
+    expected = answer(through / "events", query)
+    assert len(expected), "a query without an answer shows nothing"
+    pd.testing.assert_frame_equal(streamed(through / "out", query, load(query).key, load(query).beside), expected)
+
+
+def test_the_events_are_as_the_suite_makes_them(through: Path) -> None:
+    with duckdb.connect() as database:
+        for stream in ("person", "auction", "bid"):
+            database.execute(f"CREATE VIEW {stream} AS SELECT * FROM '{through / 'events' / stream}/*.parquet'")
+
+        def value(sql: str) -> float:
+            found = database.execute(sql).fetchone()
+            assert found is not None
+            return float(found[0])
+
+        counts = [value(f"SELECT count(*) FROM {stream}") for stream in ("person", "auction", "bid")]
+        assert counts == [EVENTS * share / 100 for share in (2, 6, 92)]
+        # Mean sizes as the suite counts them: 8 bytes a number or time, and the texts.
+        texts = (
+            "length(name) + length(emailAddress) + length(creditCard) + length(city) + length(state) + length(extra)"
+        )
+        assert value(f"SELECT avg(8 + {texts}) FROM person") == pytest.approx(200, rel=0.02)
+        assert value(
+            "SELECT avg(48 + length(itemName) + length(description) + length(extra)) FROM auction"
+        ) == pytest.approx(500, rel=0.02)
+        assert value("SELECT avg(32 + length(extra)) FROM bid") == pytest.approx(100, rel=0.02)
+        # Hot ids: the first of the newest hundred auctions, the second of the newest hundred persons.
+        assert value("SELECT avg(CAST((auction - 1000) % 100 = 0 AS INT)) FROM bid") == pytest.approx(0.5, abs=0.02)
+        assert value("SELECT avg(CAST((bidder - 1000) % 100 = 1 AS INT)) FROM bid") == pytest.approx(0.75, abs=0.02)
+        assert value("SELECT avg(CAST((seller - 1000) % 100 = 0 AS INT)) FROM auction") == pytest.approx(0.75, abs=0.03)
+        # Others are active: bids name one of the 100 auctions in flight or the next ten, persons one of the last 1,000.
+        newest = "1000 + (n // 50) * 3 + 2"
+        assert value(f"SELECT max(auction - ({newest})) FROM bid WHERE (auction - 1000) % 100 <> 0") == 10
+        assert value(f"SELECT min(auction - ({newest})) FROM bid WHERE (auction - 1000) % 100 <> 0") == -100
+        assert value("SELECT max(bidder - (1000 + n // 50)) FROM bid WHERE (bidder - 1000) % 100 <> 1") == 10
+        assert value("SELECT min(bidder - (1000 + n // 50)) FROM bid WHERE (bidder - 1000) % 100 <> 1") == -999
+        # The logarithm of prices is evenly spread over six powers of ten.
+        for power in range(1, 6):
+            share = value(f"SELECT avg(CAST(price < 100 * power(10, {power}) AS INT)) FROM bid")
+            assert share == pytest.approx(power / 6, abs=0.01)
+        assert (value("SELECT min(price) FROM bid"), value("SELECT max(price) FROM bid") <= 1e8) == (100, True)
+        hot = "channel IN ('Google', 'Facebook', 'Baidu', 'Apple')"
+        assert value(f"SELECT avg(CAST({hot} AS INT)) FROM bid") == pytest.approx(0.5, abs=0.01)
+        assert value("SELECT count(DISTINCT url) FROM bid WHERE " + hot) == 4
+        named = value(f"SELECT avg(CAST(url LIKE '%&channel_id=%' AS INT)) FROM bid WHERE NOT {hot}")
+        assert named == pytest.approx(0.9, abs=0.01)
+        assert value("SELECT max(id) - min(id) + 1 - count(DISTINCT id) FROM auction") == 0, "ids without gaps"
+        # An auction lasts until the next 100 have begun, on average.
+        horizon_s = 100 * 50 / 3 / 10_000
+        dense = "SELECT avg(epoch(expires) - epoch(dateTime)) FROM auction WHERE id < 6800"
+        assert value(dense) == pytest.approx(horizon_s, rel=0.03)
+        # What the queries' results hang on is there: two days, every kind of hour, silence between bids, disorder.
+        assert value("SELECT count(DISTINCT CAST(dateTime AS DATE)) FROM bid") == 2
+        assert value("SELECT count(DISTINCT hour(dateTime)) FROM bid") >= 6
+        before = "(SELECT *, lag(dateTime) OVER (ORDER BY n) AS before FROM bid)"
+        assert value(f"SELECT avg(CAST(dateTime < before AS INT)) FROM {before}") > 0.1

@@ -1,0 +1,193 @@
+"""What Spark plans for Nexmark: every field of the events is made, and every column of a result reaches the sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import functions as F
+
+from faultline.base.settings import ROOT
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.workloads.nexmark_events import AWAITING_TIME, KINDS, QUERIES, pieces, reads
+from generators.curve import parse_curve
+from generators.nexmark import NexmarkEvents, rules_of
+from generators.pacing import Schedule
+from tests.support.choice import chosen
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_plans(spark: SparkSession) -> Iterator[None]:
+    """Plans as text, with all their columns."""
+    key = "spark.sql.debug.maxToStringFields"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "200")
+    yield
+    spark.conf.set(key, before)
+
+
+# A filter, a join, sliding windows, the machine's own windows, and a program in Python; all others with --thorough.
+CHOSEN = ("q2", "q3", "q5", "q9", "q12")
+
+
+def streams_of(query: str) -> set[str]:
+    """The streams that a query reads, by its own text."""
+    folder = ROOT / "spark_jobs" / "nexmark" / "queries"
+    module = folder / f"{query}.py"
+    if module.exists():
+        return {"auction", "bid"} if "winning_bids" in module.read_text() else {"bid"}
+    return set(re.findall(r"(?:FROM|JOIN) (person|auction|bid)\b", (folder / f"{query}.sql").read_text()))
+
+
+@pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
+def test_whole_events_are_made_and_whole_results_arrive(spark: SparkSession, query: str) -> None:
+    from nexmark import events as made
+    from nexmark.catalogue import Streams, load
+
+    assert set(reads(query)) == streams_of(query)
+    rows = made.Events(spark.range(1000).withColumnRenamed("id", "n"), made.Rules(), reads(query))
+    results = load(query).build(spark, Streams(rows.person(), rows.auction(), rows.bid()))
+    execution = results._jdf.queryExecution()  # type: ignore[operator]
+    plan = execution.optimizedPlan().toString()
+    looked_at = [
+        # A category that the query fixes stands there as its value.
+        frozenset(name.split("#")[0].replace("10", "category") for name in fields.split(", "))
+        for fields in re.findall(r"xxhash64\((\w+#\d+L?(?:, (?:\w+#\d+L?|10))+), 42\)", plan)
+    ]
+    fields = {"person": made.PERSON, "auction": made.AUCTION, "bid": made.BID}
+    assert set(looked_at) == {frozenset(fields[stream]) for stream in reads(query)}
+    # Those of other kinds are looked at on their way, wherever the first stream is made.
+    first = frozenset(fields[reads(query)[0]])
+    assert plan.count("THEN xxhash64(") == (len(KINDS) - len(reads(query))) * looked_at.count(first)
+
+    output = execution.executedPlan().output()
+    names = [output.apply(place).name() for place in range(output.size())]
+    assert names == results.columns and names
+
+
+@pytest.mark.thorough
+def test_events_that_nobody_reads_change_nothing(spark: SparkSession) -> None:
+    from nexmark import events as made
+
+    numbers = spark.range(5000).withColumnRenamed("id", "n")
+    for kind in KINDS:
+        alone, beside = (getattr(made.Events(numbers, made.Rules(), read), kind)() for read in ((kind,), KINDS))
+        assert alone.exceptAll(beside).isEmpty() and alone.count() == beside.count() > 0
+
+
+def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp_path: Path) -> None:
+    from nexmark import events as made
+    from nexmark.catalogue import Streams, load, plain
+
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load().selectExpr("value AS n")
+    rows = made.Events(numbers, made.Rules())
+    query = load("q22")
+    results = plain(query.build(spark, Streams(rows.person(), rows.auction(), rows.bid())), query)
+    writer = results.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    running = writer.trigger(availableNow=True).start()
+    running.awaitTermination()
+    executed = running._jsq.streamingQuery().lastExecution().executedPlan()  # type: ignore[attr-defined]
+    written = executed.children().apply(0).output()
+    assert [written.apply(place).name() for place in range(written.size())] == results.columns
+    assert results.columns == ["auction", "bidder", "price", "channel", "dir1", "dir2", "dir3"]
+
+
+def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> None:
+    from nexmark import events as made
+    from nexmark.json_events import parsed
+
+    given = parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}).input_source(1)["rules"]
+    numbers = np.concatenate([np.arange(30_000), np.arange(10**9, 10**9 + 30_000)]).astype(np.uint64)
+    source = NexmarkEvents(rules_of(given), None, 0)
+    lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
+    sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
+    rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
+    own = made.Events(rows, made.Rules.of(given))
+    for name, fields in (("person", made.PERSON), ("auction", made.AUCTION), ("bid", made.BID)):
+        columns = ["n", *fields]
+        there, here = (
+            one.select(columns).toPandas().sort_values("n", ignore_index=True)
+            for one in (getattr(sent, name), getattr(own, name)())
+        )
+        assert len(here)
+        pd.testing.assert_frame_equal(there, here)
+
+
+def test_event_time_runs_through_a_curve(spark: SparkSession) -> None:
+    from nexmark import events as made
+
+    config = parse_configuration(
+        {"workload": "nexmark", "rate": 1000, "rate_curve": {"kind": "ramp", "from_s": 2, "until_s": 6, "to": 3000}}
+    )
+    given = made.Rules.of({**config.input_source()["rules"], "curve": pieces(config)})
+    numbers = np.arange(0, 20_000, 7, dtype=np.uint64)
+    rows = spark.createDataFrame(pd.DataFrame({"n": numbers.astype("int64")}))
+    times = rows.select("n", made._at(given, F.col("n")).alias("at")).toPandas().sort_values("n")["at"].to_numpy()
+    curve = parse_curve(config.rate_curve or {}, base=1000, low=0, high=1e6)
+    due_ms = Schedule.over(1000, 60, curve).due_of(numbers) / 1e6
+    assert np.abs(times - given.start_ms - due_ms).max() <= 1.5
+
+
+def test_queries_that_wait_for_time_are_known_to_whoever_ends_the_schedule() -> None:
+    from nexmark.catalogue import load
+
+    assert {query for query in QUERIES if load(query).event_time} == set(AWAITING_TIME)
+
+
+@pytest.fixture(scope="module")
+def sent(spark: SparkSession) -> DataFrame:
+    """Half a minute of events, as the harvest reads them from Kafka."""
+    given = parse_configuration({"workload": "nexmark", "source": "kafka"}).input_source()["rules"]
+    source = NexmarkEvents(rules_of({**given, "rate": 200.0}), None, 0)
+    numbers = np.arange(6000, dtype=np.uint64)
+    lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
+    table = pd.DataFrame({"value": lines, "offset": np.arange(len(lines)), "timestamp_ms": 10 * np.arange(len(lines))})
+    return spark.createDataFrame(
+        table.assign(partition=0, lineage=0, batch=table["offset"] // 1000, primer=False)
+    ).cache()
+
+
+@pytest.mark.parametrize("query", chosen(QUERIES, CHOSEN))
+def test_the_audit_finds_what_is_lost_and_what_is_wrong(spark: SparkSession, sent: DataFrame, query: str) -> None:
+    from nexmark.catalogue import load, output
+    from nexmark.json_events import parsed
+    from nexmark_tuples import harvest_nexmark, prepare_state
+
+    prepare_state(spark)
+    one = load(query)
+    results = output(one.build(spark, parsed(sent)), one).toPandas()
+    assert len(results) and results["key"].is_unique
+    outputs = results.assign(offset=np.arange(len(results)), emitted_ms=10**6, lineage=0)
+
+    def audited(rows: pd.DataFrame) -> pd.DataFrame:
+        tuples, counts = harvest_nexmark(sent, spark.createDataFrame(rows), {"query": query, "closed_ms": None})
+        found = tuples.toPandas()
+        assert found["n"].sum() == len(rows.drop_duplicates(["key", "value", "newest"]))
+        assert (found["produced_ms"] < 60_000).all() and found["batch"].notna().all()
+        return counts.toPandas()
+
+    clean = audited(outputs)
+    assert (clean["expected"] == clean["final"]).all() and not clean[["reemitted", "unreadable"]].to_numpy().any()
+    # The first result is lost, the second is wrong, the last comes twice; query 15 has one row a day.
+    several = len(outputs) > 2
+    readable = query == "q12" or not several
+    spoilt = outputs.copy()
+    if not readable:
+        spoilt.loc[1, "value"] = "{}"
+    spoilt = pd.concat([spoilt[1:] if several else spoilt, spoilt[-1:].assign(offset=10**6)])
+    found = audited(spoilt)
+    assert found["reemitted"].sum() == 1 and found["unreadable"].sum() == (not readable)
+    assert (found["final"].fillna(0).sum() < found["expected"].sum()) == several
+    if query != "q12":  # whose windows are the machine's, so that only sums can be held against each other
+        (twice,) = found[found["key"] == outputs["key"].iloc[-1]].to_dict("records")
+        assert twice["final"] == twice["expected"], "what comes twice counts once"

@@ -1,0 +1,502 @@
+"""The remote injector against a real SSH server on loopback."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fault import remote as remote_module
+from fault.busy import await_busy
+from fault.errors import (
+    AuthenticationRefused,
+    ConnectionLost,
+    HostKeyRefused,
+    HostUnreachable,
+    IdentityMismatch,
+    RemoteError,
+    RemoteSignalRefused,
+    UnsettledSignal,
+)
+from fault.hosts import Hosts
+from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
+from fault.injector import Delivery, Outcome, Presence, executors_on, settle
+from fault.local import LocalInjector
+from fault.registry import ALLOWED
+from fault.remote import RemoteHost, RemoteInjector
+from fault.remote_shell import survey_program, watch_program
+from fault.victims import find_victims, read_process
+from tests.support.needs import needed
+
+PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, its folder, and the address that reaches it."""
+
+    folder: Path
+    address: RemoteHost
+
+    def drop_next(self) -> None:
+        """The next session does its work and then dies without a word."""
+        (self.folder / "drop").touch()
+
+    def refuse_next(self) -> None:
+        """In the next session `kill` fails as it does on another user's process."""
+        (self.folder / "refuse").touch()
+
+
+def key_pair(path: Path) -> str:
+    """Writes a fresh private key to `path` and gives the public half as one line."""
+    key = Ed25519PrivateKey.generate()
+    kind = serialization.PrivateFormat.OpenSSH
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()))
+    path.chmod(0o600)
+    public = key.public_key()
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    sshd = needed("sshd")
+    folder = tmp_path_factory.mktemp("sshd")
+    port = free_port()
+    host_key, user_key = key_pair(folder / "host_key"), key_pair(folder / "user_key")
+    # The real command of every session is `sh -s`. On demand the session then kills the server process
+    # that serves it: the work is done, and the acknowledgement never leaves the machine.
+    (folder / "session.sh").write_text(
+        f"if rm {folder}/drop 2>/dev/null; then sh -s >/dev/null 2>&1; kill -KILL $PPID; exit; fi\n"
+        f"if rm {folder}/refuse 2>/dev/null; then\n"
+        "  { echo 'kill() { echo kill: Operation not permitted >&2; return 1; }'; cat; } | sh -s\n"
+        "else exec sh -s; fi\n"
+    )
+    (folder / "authorized_keys").write_text(f'command="exec sh {folder}/session.sh" {user_key}\n')
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    settings = {
+        "Port": port,
+        "ListenAddress": "127.0.0.1",
+        "HostKey": folder / "host_key",
+        "AuthorizedKeysFile": folder / "authorized_keys",
+        "PidFile": "none",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "PasswordAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+    }
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server insists on it when run by root
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
+    try:
+        await_port(port, process, folder / "log")
+        address = RemoteHost(
+            "127.0.0.1", getpass.getuser(), folder / "user_key", folder / "known_hosts", port=port, timeout_s=5
+        )
+        yield Server(folder, address)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    pytest.fail(f"sshd did not come up: {log.read_text()}")
+
+
+@pytest.fixture
+def injector(server: Server) -> Iterator[RemoteInjector]:
+    with RemoteInjector(server.address) as remote:
+        yield remote
+
+
+@pytest.fixture
+def run() -> str:
+    return f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture
+def spawn(run: str) -> Iterator[Spawn]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        token: str | None = None, main: str = EXECUTOR.main, program: str = PROGRAM, mark: str = "-Dfaultline.run="
+    ) -> object:
+        options = {
+            EXECUTOR.main: ("--executor-id", "0", "--worker-url", "spark://Worker@node1:7001"),
+            WORKER.main: ("--host", "node1", "--port", "7001"),
+        }
+        arguments = [f"{mark}{token or run}", main, *options.get(main, ())]
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield start  # type: ignore[misc]
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def only(run: str) -> ProcessIdentity:
+    (found,) = find_victims("executor", Tokens(run))
+    return found
+
+
+@pytest.mark.parametrize("ticks_known", [True, False])
+def test_a_checked_victim_is_killed_and_its_decoys_live(
+    injector: RemoteInjector, spawn: Spawn, run: str, ticks_known: bool
+) -> None:
+    process = spawn()
+    decoys = [spawn(token=f"{run}0"), spawn(token="20261121T061500Z-000000"), spawn(main="some.other.Main")]
+    victim = only(run)
+    if not ticks_known:
+        victim = replace(victim, start_ticks=None)
+    assert injector.probe(victim) is Presence.ALIVE
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert process.wait(5) == -signal.SIGKILL
+    assert all(decoy.poll() is None for decoy in decoys)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 60)),
+        ("create_time", lambda victim: replace(victim, start_ticks=victim.start_ticks - 1)),
+        ("create_time", lambda victim: replace(victim, create_time=victim.create_time - 0.5, start_ticks=None)),
+        ("token", lambda victim: replace(victim, token="20261121T061500Z-000000")),
+        ("token", lambda victim: replace(victim, token=victim.token[:-1])),
+        ("role", lambda victim: replace(victim, role=replace(EXECUTOR, mains=("some.other.Main",)))),
+    ],
+)
+def test_a_stranger_under_the_pid_is_refused_and_lives(
+    injector: RemoteInjector,
+    spawn: Spawn,
+    run: str,
+    part: str,
+    change: Callable[[ProcessIdentity], ProcessIdentity],
+) -> None:
+    process = spawn()
+    victim = change(only(run))
+    assert injector.probe(victim) is Presence.OTHER
+    with pytest.raises(IdentityMismatch) as caught:
+        injector.signal(victim, signal.SIGKILL)
+    assert caught.value.part == part
+    assert process.poll() is None
+
+
+def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    spawn()
+    victim = only(run)
+    assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    assert settle(injector, victim, Presence.STOPPED, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
+    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    process = spawn()
+    victim = only(run)
+    server.drop_next()
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.UNKNOWN
+    with pytest.raises(UnsettledSignal) as caught:
+        injector.signal(victim, signal.SIGKILL)
+    assert caught.value.command == f"kill -s KILL {victim.pid}"
+    settlement = settle(injector, victim, Presence.GONE, Delivery.UNKNOWN)
+    assert settlement.outcome is Outcome.EFFECTIVE
+    assert "not acknowledged" in settlement.detail
+    assert process.wait(5) == -signal.SIGKILL
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.GONE
+
+
+def test_a_probe_that_loses_its_connection_is_a_typed_error(
+    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    spawn()
+    victim = only(run)
+    server.drop_next()
+    with pytest.raises(ConnectionLost) as caught:
+        injector.probe(victim)
+    assert (caught.value.host, caught.value.command) == ("127.0.0.1", f"probe {victim.pid}")
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def test_another_host_key_is_refused(server: Server, tmp_path: Path, run: str, spawn: Spawn) -> None:
+    process = spawn()
+    other = key_pair(tmp_path / "other")
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{server.address.port} {other}\n")
+    address = replace(server.address, known_hosts=tmp_path / "known_hosts")
+    with RemoteInjector(address) as remote, pytest.raises(HostKeyRefused) as caught:
+        remote.signal(only(run), signal.SIGKILL)
+    assert caught.value.host == "127.0.0.1"
+    assert process.poll() is None
+
+
+def test_an_unknown_host_key_is_refused_and_not_learned(server: Server, tmp_path: Path, run: str, spawn: Spawn) -> None:
+    spawn()
+    (tmp_path / "known_hosts").touch()
+    address = replace(server.address, known_hosts=tmp_path / "known_hosts")
+    for _ in range(2):
+        with RemoteInjector(address) as remote, pytest.raises(HostKeyRefused, match="known_hosts does not hold"):
+            remote.probe(only(run))
+    assert (tmp_path / "known_hosts").read_text() == ""
+
+
+def test_a_key_that_the_host_does_not_know_is_refused(server: Server, tmp_path: Path, run: str, spawn: Spawn) -> None:
+    spawn()
+    key_pair(tmp_path / "stranger")
+    address = replace(server.address, key_file=tmp_path / "stranger")
+    with RemoteInjector(address) as remote, pytest.raises(AuthenticationRefused):
+        remote.probe(only(run))
+
+
+def test_a_dead_host_is_a_typed_error(server: Server, run: str, spawn: Spawn) -> None:
+    process = spawn()
+    address = replace(server.address, port=free_port())
+    with RemoteInjector(address) as remote, pytest.raises(HostUnreachable) as caught:
+        remote.signal(only(run), signal.SIGKILL)
+    assert caught.value.host == "127.0.0.1"
+    assert caught.value.command.startswith("kill -s KILL ")
+    assert caught.value.status is None
+    assert caught.value.stderr
+    assert "\n" not in str(caught.value)
+    assert process.poll() is None
+
+
+def test_a_host_that_accepts_and_stays_silent_is_a_typed_error(server: Server, run: str, spawn: Spawn) -> None:
+    spawn()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = replace(server.address, port=silent.getsockname()[1], timeout_s=0.3)
+        with RemoteInjector(address) as remote, pytest.raises(HostUnreachable):
+            remote.probe(only(run))
+
+
+def test_a_signal_that_the_host_refuses_is_a_typed_error(
+    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    process = spawn()
+    victim = only(run)
+    server.refuse_next()
+    with pytest.raises(RemoteSignalRefused) as caught:
+        injector.signal(victim, signal.SIGKILL)
+    assert (caught.value.status, caught.value.stderr) == (77, "kill: Operation not permitted\n")
+    assert process.poll() is None
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+
+
+INSTANCE = "-Dfaultline.instance="
+# An executor with a first Python process, which forks a worker and lives on.
+TREE = """
+import subprocess, sys, time
+daemon = "import os, time; os.fork() and print('up', flush=True); time.sleep(120)"
+child = subprocess.Popen([sys.executable, "-c", daemon, "-m", "pyspark.daemon"])
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def tree(spawn: Spawn) -> Iterator[Callable[..., list[int]]]:
+    """Starts an executor with Python processes; gives the pids of executor, first process and worker."""
+    pids: list[int] = []
+
+    def start(**options: str) -> list[int]:
+        executor = psutil.Process(spawn(program=TREE, **options).pid)
+        family = [executor.pid, *(child.pid for child in executor.children(recursive=True))]
+        pids.extend(family)
+        return family
+
+    yield start
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_finding_over_there_gives_what_finding_here_gives(
+    injector: RemoteInjector, spawn: Spawn, tree: Callable[..., list[int]], run: str
+) -> None:
+    instance = uuid.uuid4().hex[:16]
+    tokens = Tokens(run, instance)
+    spawn(main=WORKER.main, token=instance, mark=INSTANCE)
+    spawn(main=KAFKA.main, token=instance, mark=INSTANCE)
+    spawn(main=KAFKA.main, token="0" * 16, mark=INSTANCE)
+    spawn(main="faultline.engines.known_truth", mark="faultline-run=")
+    spawn(main="faultline.engines.known_truth", token=f"{run}0", mark="faultline-run=")
+    spawn()
+    tree()
+    tree(token="20261121T061500Z-000000")
+    found = {}
+    for word in ALLOWED:
+        there = injector.find(word, tokens)
+        here = LocalInjector().find(word, tokens)
+        assert all(one.host == "127.0.0.1" for one in there)
+        assert [replace(one, host="", create_time=0.0) for one in there] == [
+            replace(one, create_time=0.0) for one in here
+        ]
+        assert all(abs(a.create_time - b.create_time) < 0.02 for a, b in zip(there, here, strict=True))
+        found[word] = len(there)
+    # The other run's executor lives on the same Spark worker, which is therefore not this run's to break.
+    assert found == {"executor": 2, "worker": 0, "driver": 1, "python_worker": 1, "kafka": 1, "any": 2}
+
+
+def test_a_worker_is_found_by_whom_it_hosts(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    instance = uuid.uuid4().hex[:16]
+    worker = spawn(main=WORKER.main, token=instance, mark=INSTANCE)
+    tokens = Tokens(run, instance)
+    assert injector.find("worker", tokens) == ()
+    executor = spawn()
+    (found,) = injector.find("worker", tokens)
+    assert (found.pid, found.node) == (worker.pid, "node1:7001")
+    assert {one.pid for one in injector.find("any", tokens)} == {worker.pid, executor.pid}
+    assert executors_on(injector, found.node, tokens) == [0]
+
+
+def test_a_python_worker_over_there_is_traced_to_its_executor(
+    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, worker = tree()
+    *_, other = tree(token="20261121T061500Z-000000")
+    (victim,) = injector.find("python_worker", Tokens(run))
+    assert (victim.pid, victim.node) == (worker, "node1:7001")
+    for pid, part in ((daemon, "role"), (executor, "role"), (other, "token")):
+        live = read_process(pid)
+        assert live is not None
+        claimed = replace(victim, pid=pid, create_time=live.create_time, start_ticks=live.start_ticks)
+        with pytest.raises(IdentityMismatch) as caught:
+            injector.signal(claimed, signal.SIGKILL)
+        assert caught.value.part == part
+    assert all(psutil.pid_exists(pid) for pid in (executor, daemon, worker, other))
+    assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    os.kill(daemon, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while psutil.Process(worker).ppid() == daemon and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # Its daemon is gone, so it is nobody's any more; healing it is still allowed.
+    with pytest.raises(IdentityMismatch, match="^role"):
+        injector.signal(victim, signal.SIGKILL)
+    assert injector.probe(victim) is Presence.STOPPED
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+    assert injector.probe(victim) is Presence.ALIVE
+
+
+def test_a_python_worker_over_there_is_killed(
+    injector: RemoteInjector, tree: Callable[..., list[int]], run: str
+) -> None:
+    executor, daemon, worker = tree()
+    (victim,) = injector.find("python_worker", Tokens(run))
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(injector, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert psutil.pid_exists(executor) and psutil.pid_exists(daemon)
+
+
+def test_hosts_dispatch_to_the_host_of_the_victim(
+    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    process = spawn()
+    hosts = Hosts(LocalInjector(), {"node1": injector})
+    (victim,) = hosts.find("executor", Tokens(run))
+    assert victim.host == "node1"
+    assert hosts.find("driver", Tokens(run)) == ()
+    assert set(hosts.clock_offsets()) == {"node1"}
+    assert hosts.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert settle(hosts, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_a_busy_process_over_there_is_told_from_an_idle_one(injector: RemoteInjector, spawn: Spawn, run: str) -> None:
+    busy = spawn(program="print('up', flush=True)\nwhile True: pass")
+    spawn()
+    time.sleep(0.2)  # the idle one is asleep by now
+    candidates = injector.find("executor", Tokens(run))
+    assert len(candidates) == 2
+    hosts = Hosts(LocalInjector(), {"127.0.0.1": injector})
+    until_ns = time.monotonic_ns() + 10_000_000_000
+    assert [one.pid for one in await_busy(candidates, 1, until_ns, elsewhere=hosts.busy)] == [busy.pid]
+    assert injector.busy([replace(one, start_ticks=1) for one in candidates]) == set()
+    assert injector.busy([]) == set()
+
+
+def test_the_clock_offset_of_this_very_clock_is_nothing(injector: RemoteInjector) -> None:
+    offset = injector.clock_offset()
+    assert 0 < offset.round_trip_s < 5
+    assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
+
+
+def test_finding_and_the_clock_have_typed_errors(server: Server, tmp_path: Path, run: str) -> None:
+    tokens = Tokens(run)
+    other = key_pair(tmp_path / "other")
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{server.address.port} {other}\n")
+    cases = (
+        (replace(server.address, port=free_port()), HostUnreachable),
+        (replace(server.address, known_hosts=tmp_path / "known_hosts"), HostKeyRefused),
+    )
+    for address, kind in cases:
+        with RemoteInjector(address) as remote:
+            with pytest.raises(kind) as caught:
+                remote.find("executor", tokens)
+            assert (caught.value.host, caught.value.command) == ("127.0.0.1", "find executor")
+            with pytest.raises(kind) as caught:
+                remote.clock_offset()
+            assert caught.value.command == "date +%s%N"
+
+
+def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
+    server: Server, injector: RemoteInjector, run: str
+) -> None:
+    for act in (lambda: injector.find("executor", Tokens(run)), injector.clock_offset):
+        server.drop_next()
+        with pytest.raises(ConnectionLost):
+            act()
+        act()
+
+
+def test_a_host_without_a_clock_in_ns_is_a_typed_error(
+    server: Server, injector: RemoteInjector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_DATE", "echo 1700000000")
+    with pytest.raises(RemoteError, match="no time in ns: 1700000000"):
+        injector.clock_offset()
+    monkeypatch.setattr(remote_module, "_DATE", "no-such-program-here")
+    with pytest.raises(ConnectionLost):
+        injector.clock_offset()
+
+
+def test_what_finding_sends_only_reads() -> None:
+    victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1", start_ticks=7)
+    for program in (survey_program(), watch_program([victim])):
+        assert "kill" not in program
+        redirections = re.findall(r"\d?>[^\s)]*", program)
+        assert set(redirections) <= {"2>/dev/null"}

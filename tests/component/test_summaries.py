@@ -1,0 +1,48 @@
+"""The summary tables that `aggregate` writes, from records that are odd in one way or another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark_session import PROGRAMS as PROGRAMS
+
+from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries  # isort: skip  # a program's neighbour
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("parts", [[], [{"recovered": True, "macro_s": 4.5}]])
+def test_recoveries_are_a_table_also_where_no_record_has_one(
+    spark: SparkSession, tmp_path: Path, parts: list[dict[str, Any]]
+) -> None:
+    keys = {"matrix": "m", "config_id": "c", "series": "s", "build": "b", "attempt": "a", "status": "valid"}
+    (tmp_path / "record.json").write_text(json.dumps({**keys, "metrics": {"recoveries": parts}}))
+    found = recoveries(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
+    assert set(found.columns) == {*keys, "fault", *(name for part in parts for name in part)}
+    assert [(row["attempt"], row["fault"], row["macro_s"]) for row in found.collect()] == [
+        ("a", number, part["macro_s"]) for number, part in enumerate(parts)
+    ]
+
+
+def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: Path) -> None:
+    record = {
+        **dict.fromkeys([*KEYS, *PLAIN], "x"), "status": "valid", "reasons": ["a: b"], "config": {"rate": 5.0},
+        "metrics": {"cpu_nodes": {"node1.example-x.com": 0.5}, "latency_ms": {"p50": 3.0}},
+    }  # fmt: skip
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    table = experiments(spark.read.option("multiLine", True).json(str(tmp_path / "record.json")))
+    (row,) = table.collect()
+    assert (row["cpu_nodes_node1_example-x_com"], row["latency_ms_p50"], row["config_rate"]) == (0.5, 3.0, 5.0)
+
+
+def test_attempts_are_told_apart_whatever_the_folders_above_are_called(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "mine" / "attempts" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "series.json").write_text('{"latency": []}')
+    (row,) = of_attempts(spark.read.json(str(folder / "series.json"))).collect()
+    assert row["attempt"] == "a1"

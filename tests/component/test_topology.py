@@ -1,0 +1,230 @@
+"""The dynamic topology on real Kafka and Spark: nothing is lost by kills, a lost queue, replays and replacements."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from faultline.base.settings import port_is_free
+from faultline.base.waiting import wait_until
+from faultline.experiment.workloads.topology_services import MEMCACHED
+from spark_jobs.dynamic.stores import SqliteStore
+from tests.support.chain import ChainRun
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+from tests.support.topics import read_topic
+
+pytestmark = pytest.mark.timeout(900)
+
+WORDS = [f"w{number}" for number in range(200)]
+Chains = Callable[..., ChainRun]
+
+
+@pytest.fixture
+def chains(shared_installation: Installation, tmp_path: Path) -> Iterator[Chains]:
+    """Makes chains, and ends them after the test."""
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    made: list[ChainRun] = []
+
+    def make(**values: Any) -> ChainRun:
+        made.append(ChainRun(shared_installation, tmp_path / f"{tmp_path.parent.name}-{tmp_path.name}", values))
+        return made[-1]
+
+    yield make
+    for chain in made:
+        chain.kill()
+
+
+def lines(number: int, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=8)) for _ in range(number)]
+
+
+def counted(sent: list[str]) -> Counter[str]:
+    return Counter(word for line in sent for word in line.split(" "))
+
+
+def stored(chain: ChainRun) -> dict[str, int]:
+    return SqliteStore(str(chain.attempt.folder / "results.sqlite")).results()
+
+
+def acknowledged(chain: ChainRun) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for record in read_topic(chain.bootstrap, chain.topics["output"]):
+        found[record.key] = max(found.get(record.key, 0), int(record.value))
+    return found
+
+
+def batches(chain: ChainRun, stage: str | None) -> int:
+    """How many batches with rows the stage has ended."""
+    return sum(line["stage"] == stage and line["rows"] > 0 for line in chain.journal("batch"))
+
+
+def test_replay_loses_nothing_under_failures_and_kills_of_stages_at_work(chains: Chains, share: int) -> None:
+    """The planner of a stage and the JVM of all are killed in turn, each twice with --thorough."""
+    chain = chains(
+        parallelism="1-2-2-1", mechanisms="replay", shuffle_partitions=4,
+        topology={"fail_share": 0.2, "poison": "poison", "max_attempts": 12, "persist_by": "batch"},
+    )  # fmt: skip
+    sent = lines(400)
+    chain.send(sent)
+    chain.start()
+    chain.await_through()
+    for turn, above in enumerate((None, "source", "split", "count")[: 4 if share == 1 else 2]):
+        wait_until(lambda: len(chain.planners()) == 4, timeout_s=120, what="a planner of each stage")
+        before = batches(chain, above)
+        more = lines(200, seed=turn + 2)
+        chain.send(more)
+        sent += more
+        # Not before the stage has something to do: then its planner dies, or the JVM with all stages.
+        wait_until(lambda above=above, before=before: above is None or batches(chain, above) > before,
+                   timeout_s=120, every_s=0.02, what=f"a batch of {above}")  # fmt: skip
+        if turn % 2:
+            chain.kill()
+        else:
+            chain.planners()[turn].kill()
+        chain.await_through()
+    chain.send(["poison poison"])
+    chain.await_through()
+    assert chain.finish() == 0
+    expected, found = counted(sent), stored(chain)
+    assert set(found) == set(expected)
+    assert all(found[word] >= count for word, count in expected.items())
+    assert found == acknowledged(chain)
+    failed = sum(line["count"] for line in chain.journal("failed"))
+    assert failed > 0.2 * sum(expected.values()) * 0.8
+    # A line that always fails is set aside after its attempts, and stands in nobody's way.
+    aside = read_topic(chain.bootstrap, chain.topics["set-aside"])
+    assert [(record.key, record.value) for record in aside] == [("12", "poison poison")]
+
+
+@pytest.mark.thorough
+def test_a_lost_queue_loses_nothing_that_was_not_written(
+    memcached: str, chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_ports(1)[0]
+    monkeypatch.setenv(MEMCACHED, f"127.0.0.1:{port}")
+    command = [memcached, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "nobody"]
+
+    def start() -> subprocess.Popen[bytes]:
+        server = subprocess.Popen(command)
+        wait_until(lambda: not port_is_free(port), timeout_s=10, what="memcached")
+        return server
+
+    server = start()
+    try:
+        rules = {"queue": "memcached", "flush_every_s": 600, "flush_length": 10**6}
+        chain = chains(
+            parallelism="1-1-1-1", mechanisms="delayed_persistence", shuffle_partitions=2, topology=rules
+        )  # fmt: skip
+        sent = lines(300)
+        chain.send(sent)
+        chain.start()
+        chain.await_through()
+        assert acknowledged(chain) == counted(sent) and stored(chain) == {}
+        server.kill()
+        server.wait(10)
+        more = lines(100, seed=2)
+        chain.send(more)
+        assert chain.process is not None
+        chain.process.wait(120)  # the stage must not go on acknowledging
+        assert stored(chain) == {}
+        server = start()
+        chain.await_through()
+        assert acknowledged(chain) == counted(sent + more) and stored(chain) == {}
+        # Nor is it lost when the program dies while the queue holds it, and is asked to end right after its new start.
+        chain.kill()
+        chain.start()
+        assert chain.finish() == 0
+        assert stored(chain) == acknowledged(chain) == counted(sent + more)
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+@pytest.mark.thorough
+def test_pressure_goes_up_a_step_and_ends_when_nobody_can_lift_it(chains: Chains) -> None:
+    chain = chains(
+        parallelism="1-1-1", mechanisms="back_pressure", shuffle_partitions=2, topology={"queue_capacity": 400}
+    )
+    chain.start()
+    sent: list[str] = []
+
+    def limits() -> dict[str, float | None]:
+        return {line["stage"]: line["limit"] for line in chain.journal("limit")}
+
+    def more() -> bool:
+        if chain.is_through():  # a burst of words that count cannot take in at once
+            burst = lines(300, seed=len(sent))
+            chain.send(burst)
+            sent.extend(burst)
+        return limits().get("split") is not None
+
+    wait_until(more, timeout_s=120, what="a limit of split")
+    signals = chain.journal("signal")
+    assert ("count", "split", "slow") in {(line["stage"], line["to"], line["act"]) for line in signals}
+    assert all(line["queue"] > 320 for line in signals if line["act"] == "slow")
+    # Nobody can lift a limit any more when the control topic is gone, so all are lifted.
+    admin = AdminClient({"bootstrap.servers": chain.bootstrap})
+    for deleted in admin.delete_topics([chain.topics["control"]]).values():
+        deleted.result()
+    wait_until(lambda: not any(limits().values()), timeout_s=60, what="the limits to be lifted")
+    chain.await_through()
+    assert chain.finish() == 0
+    assert acknowledged(chain) == counted(sent)
+
+
+@pytest.mark.thorough
+def test_a_stage_that_falls_behind_is_replaced_and_counts_on(chains: Chains) -> None:
+    chain = chains(
+        parallelism="1-1-1", mechanisms="replacement", shuffle_partitions=4,
+        topology={"tuple_timeout_s": 0.2, "window_s": 1, "windows": 2, "threshold": 0},
+    )  # fmt: skip
+    sent: list[str] = []
+    chain.start()
+    for turn in range(60):
+        more = lines(200, seed=turn)
+        chain.send(more)
+        sent += more
+        chain.await_through()
+        if chain.journal("replaced"):
+            break
+    replaced = chain.journal("replaced")
+    assert replaced and replaced[0]["parallelism"] != replaced[0]["before"]
+    assert all(0 < line["gap_s"] < 60 for line in replaced)
+    assert chain.finish() == 0
+    assert acknowledged(chain) == counted(sent)
+
+
+@pytest.mark.thorough
+def test_a_whole_experiment_with_all_mechanisms_loses_nothing_when_the_executor_is_killed(
+    memcached: str, shared_installation: Installation
+) -> None:
+    installation = shared_installation
+    assert installation.run("up", "--no-airflow").returncode == 0
+    done = installation.run(
+        "run", "topology", "parallelism=1-2-2-1", "mechanisms=all", 'topology={"queue": "memcached"}', "rate=50",
+        "warmup_s=5", "duration_s=50", "fault=executor",
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    metrics = record["metrics"]
+    assert (metrics["audit"]["lost"], metrics["audit"]["wrong"], metrics["stages"]["unstored"]) == (0, 0, 0)
+    assert metrics["recovery"]["reload_s"] is not None
+    assert metrics["latency_ms"]["method"] == "rank"
+    # A word that was counted twice is ahead of its rank from there on, so that an output seems to come before its word.
+    assert metrics["latency_ms"]["negative"] == 0 or metrics["audit"]["overcounted"]
+    attempt = installation.results / "attempts" / record["attempt"]
+    ledger = [json.loads(line) for line in (attempt / "ledger.jsonl").read_text().splitlines()]
+    (server,) = [line for line in ledger if line["role"] == "memcached"]
+    assert not psutil.pid_exists(server["pid"])

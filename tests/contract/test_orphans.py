@@ -1,0 +1,178 @@
+"""What dead attempts left is cleaned up by the next one, and nothing else is: with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
+from faultline.base.settings import Settings
+from faultline.experiment.config import parse_configuration
+from faultline.records.store import Store
+from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
+from faultline.runner.steps import start_generator
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
+DEAD = {"pid": 2**22 - 1, "create_time": 1.0}
+
+
+class Site:
+    """An installation with attempts of its own, and what was deleted of topics."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings(folder, folder / "home", folder / "results")
+        self.deleted: list[str] = []
+        self.running: set[str] = set()
+
+    def attempt(self, number: int, run_id: str | None = "run", **facts: Any) -> Attempt:
+        """An attempt whose generator still runs, as one whose tasks were killed leaves it."""
+        attempt = Attempt(self.settings.attempts / f"20261121T0615{number:02d}Z-00000{number}")
+        attempt.folder.mkdir(parents=True)
+        config = parse_configuration({})
+        write_json(
+            attempt.folder / "attempt.json",
+            {
+                "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
+                "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": time.time_ns(), "run_id": run_id,
+                "owner": None, "topics": {role: f"{attempt.id}-{role}" for role in ("input", "output")},
+                "environment": {"host": socket.gethostname()}, **facts,
+            },
+        )  # fmt: skip
+        out, err = attempt.folder / "out", attempt.folder / "err"
+        spawn_detached(
+            SLEEP,
+            role="generator",
+            attempt=attempt.id,
+            ledger=attempt.ledger,
+            stdout=out,
+            stderr=err,
+            cwd=attempt.folder,
+        )
+        return attempt
+
+    def sweep(self) -> list[str]:
+        return sweep_orphans(self.settings, lambda run_id: run_id in self.running, self.deleted.extend)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    for ledger in made.settings.attempts.glob("*/ledger.jsonl"):
+        end_ledger(ledger, grace_s=1)
+
+
+def lives(attempt: Attempt) -> bool:
+    return process_of(read_ledger(attempt.ledger)[0]) is not None
+
+
+def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site: Site) -> None:
+    orphan = site.attempt(1)
+    said = site.sweep()
+    assert said == [f"{orphan.id}: a dead attempt, cleaned up (1 processes ended)"]
+    assert not lives(orphan)
+    assert site.deleted == [f"{orphan.id}-input", f"{orphan.id}-output"]
+    (record,) = Store(site.settings.results).query()
+    assert (record.attempt, record.status) == (orphan.id, "failed")
+    assert site.sweep() == []
+    assert len(site.deleted) == 2
+
+
+def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
+    """A scheduler that died may run a task once more; two generators would be no measurement."""
+    attempt = site.attempt(1, kafka={"bootstrap": "127.0.0.1:1"})
+    with pytest.raises(InfrastructureError, match="generator: was started before"):
+        start_generator(attempt, site.settings)
+    assert len(read_ledger(attempt.ledger)) == 1
+
+
+def test_what_is_being_measured_is_left_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, local = site.attempt(1, run_id="busy"), site.attempt(2, owner=_me())
+    unknown = site.attempt(3, run_id=None)  # of before the run was noted
+    site.running = {"busy"}
+    assert site.sweep() == []
+    assert all(map(lives, (measured, local, unknown)))
+    # Without a scheduler nobody knows what became of its runs.
+    monkeypatch.setenv(LOCAL_RUN, "1")
+    site.running = set()
+    assert site.sweep() == []
+    assert lives(measured)
+
+
+def test_a_run_without_a_scheduler_is_dead_with_its_process(site: Site) -> None:
+    gone, reused = site.attempt(1, owner=DEAD), site.attempt(2, owner={**_me(), "start_ticks": 1})
+    site.running = {"run"}
+    assert len(site.sweep()) == 2
+    assert not lives(gone) and not lives(reused)
+
+
+def test_topics_of_a_run_that_came_to_its_end_are_kept_until_they_are_harvested(site: Site) -> None:
+    ended, harvested = site.attempt(1), site.attempt(2)
+    for attempt in (ended, harvested):
+        write_json(attempt.folder / "end.json", {})
+    harvested.harvest.mkdir()
+    (harvested.harvest / "counts.parquet").touch()
+    site.sweep()
+    assert site.deleted == [f"{harvested.id}-input", f"{harvested.id}-output"]
+
+
+def test_one_that_resists_stops_nothing(site: Site) -> None:
+    broken, orphan = site.attempt(1, config={"rate": -1}), site.attempt(2)
+    said = site.sweep()
+    assert said[0].startswith(f"{broken.id}: a dead attempt that could not be cleaned up: ")
+    assert said[1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert not lives(orphan)
+
+
+@pytest.mark.parametrize("damaged", ['{"attempt": "cut', "[]", '{"owner": null}', '{"run_id": "gone"}'])
+def test_a_damaged_attempt_stops_no_experiment(site: Site, damaged: str) -> None:
+    broken, orphan = site.attempt(1), site.attempt(2)
+    (broken.folder / "attempt.json").write_text(damaged)
+    said = site.sweep()
+    assert said[-1].startswith(f"{orphan.id}: a dead attempt, cleaned up")
+    assert not lives(orphan)
+    end_ledger(broken.ledger)
+
+
+def test_a_folder_that_never_came_to_be_an_attempt_is_closed_once_it_is_old(site: Site) -> None:
+    young, old = (site.settings.attempts / f"20261121T06150{number}Z-00000{number}" for number in (1, 2))
+    for folder in (young, old):
+        folder.mkdir(parents=True)
+    os.utime(old, (time.time() - 2 * SETTLED_S,) * 2)
+    site.sweep()
+    assert json.loads((old / "closed.json").read_text()) == {"ended": [], "topics": []}
+    assert not (young / "closed.json").exists()
+
+
+def test_half_a_record_of_a_dead_writer_is_removed(site: Site) -> None:
+    folder = site.settings.records / "997a6e53b98f"
+    folder.mkdir(parents=True)
+    dead, alive = (folder / f".20261121T061500Z-3fa9c1.json.{pid}.tmp" for pid in (DEAD["pid"], os.getpid()))
+    whole = folder / "20261121T061500Z-3fa9c1.json"
+    for path in (dead, alive, whole):
+        path.write_text("{")
+        os.utime(path, (time.time() - 2 * SETTLED_S,) * 2)
+    site.sweep()
+    assert [dead.exists(), alive.exists(), whole.exists()] == [False, True, True]
+
+
+def test_only_a_process_that_runs_all_by_itself_is_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert owner_here() is None
+    monkeypatch.setenv(LOCAL_RUN, "1")
+    assert owner_here() == _me()
+
+
+def _me() -> dict[str, Any]:
+    ticks, boot = birth(os.getpid())
+    return {"pid": os.getpid(), "create_time": psutil.Process().create_time(), "start_ticks": ticks, "boot": boot}

@@ -1,0 +1,160 @@
+"""Detached processes: free of their starter, in the ledger before they run, and ended without harm to others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import (
+    PUNCTUAL_NICENESS,
+    append_entry,
+    end_ledger,
+    process_of,
+    read_ledger,
+    run_token,
+    spawn_detached,
+)
+from faultline.base.waiting import wait_until
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+# What an Airflow task does: it starts a detached process and ends; whoever reads its output waits for the end of it.
+STARTER = """
+import sys
+from pathlib import Path
+from faultline.base.processes import spawn_detached
+folder = Path(sys.argv[1])
+spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt="a" * 12,
+    ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)
+"""
+
+
+def start(  # type: ignore[no-untyped-def]
+    folder: Path, command: list[str] | None = None, *, punctual: bool = False, **environment: str
+):
+    return spawn_detached(
+        command or SLEEP,
+        role="generator",
+        attempt="20261121T000000Z-abcdef",
+        ledger=folder / "ledger.jsonl",
+        stdout=folder / "out",
+        stderr=folder / "err",
+        cwd=folder,
+        env=environment,
+        punctual=punctual,
+    )
+
+
+def test_the_starter_ends_within_two_seconds_and_its_streams_close(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", STARTER, str(tmp_path)], capture_output=True, timeout=20, check=True)
+    took = time.monotonic() - began
+    try:
+        assert done.stdout == b""
+        # Most of it is the start of two interpreters; without the detachment it would be 60 s.
+        assert took < 2.0 * max(1.0, os.getloadavg()[0])
+        entry = read_ledger(tmp_path / "ledger.jsonl")[0]
+        assert process_of(entry) is not None
+    finally:
+        end_ledger(tmp_path / "ledger.jsonl")
+
+
+def test_it_has_its_own_session_no_inherited_files_and_none_of_airflows_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "experiment")
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "LocalExecutor")
+    with (tmp_path / "secret").open("w") as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        entry = start(tmp_path, EXTRA="1")
+        try:
+            process = process_of(entry)
+            assert process is not None
+            wait_until(lambda: "up" in (tmp_path / "out").read_text(), timeout_s=10, what="the program")
+            assert os.getsid(entry.pid) != os.getsid(0)
+            assert process.environ()["EXTRA"] == "1"
+            assert not [key for key in process.environ() if key.startswith(("AIRFLOW_CTX", "AIRFLOW__"))]
+            assert str(tmp_path / "secret") not in [file.path for file in process.open_files()]
+            assert process.cmdline()[-1] == run_token(entry.attempt)
+        finally:
+            end_ledger(tmp_path / "ledger.jsonl")
+    assert process_of(entry) is None
+
+
+def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
+    """The same pid with another creation time is a stranger: a recycled number."""
+    stranger = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
+    entry = start(tmp_path)
+    try:
+        own = psutil.Process(stranger.pid)
+        began = own.create_time()
+        for other in ({"create_time": began, "start_ticks": 1}, {"create_time": began - 5, "start_ticks": None}):
+            append_entry(tmp_path / "ledger.jsonl", replace(entry, pid=stranger.pid, **other))
+        assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
+        assert stranger.poll() is None
+        assert end_ledger(tmp_path / "ledger.jsonl") == [], "ending twice is harmless"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> None:
+    """What the wall clock says of its creation moves with each step of the clock."""
+    entry = start(tmp_path)
+    try:
+        assert process_of(replace(entry, create_time=entry.create_time - 3600)) is not None
+        assert process_of(replace(entry, boot="another start of the machine")) is None
+    finally:
+        end_ledger(tmp_path / "ledger.jsonl")
+
+
+def test_children_are_ended_too_and_a_stopped_one_as_well(tmp_path: Path) -> None:
+    program = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); time.sleep(60)"  # noqa: E501
+    entry = start(tmp_path, [sys.executable, "-c", program])
+    process = process_of(entry)
+    assert process is not None
+    child = wait_until(lambda: next(iter(process.children()), None), timeout_s=10, what="the child")
+    child.suspend()
+    end_ledger(tmp_path / "ledger.jsonl")
+    assert not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_half_written_ledger_line_is_passed_over(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    entry = start(tmp_path)
+    with ledger.open("a") as file:
+        file.write(json.dumps({"pid": 1})[:-2])
+    assert [line.pid for line in read_ledger(ledger)] == [entry.pid]
+    assert end_ledger(ledger) == [entry.pid]
+
+
+def test_a_program_that_is_not_there_is_an_error_or_a_dead_process_never_a_hang(tmp_path: Path) -> None:
+    try:
+        entry = start(tmp_path, ["/nowhere/program"])
+    except InfrastructureError:
+        return
+    wait_until(lambda: process_of(entry) is None, timeout_s=10, what="its end")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_a_punctual_process_goes_before_other_sessions_and_not_only_within_its_own(tmp_path: Path) -> None:
+    entry = start(tmp_path, punctual=True)
+    try:
+        wait_until(
+            lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text(), timeout_s=20, what="its start"
+        )
+        assert os.getpriority(os.PRIO_PROCESS, entry.pid) == PUNCTUAL_NICENESS
+        group = Path(f"/proc/{entry.pid}/autogroup")
+        if group.exists():
+            assert group.read_text().split()[-2:] == ["nice", str(PUNCTUAL_NICENESS)]
+    finally:
+        end_ledger(tmp_path / "ledger.jsonl")

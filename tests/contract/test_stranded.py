@@ -1,0 +1,86 @@
+"""What a killed scheduler leaves is ended by the next one, and nothing else is: with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.scheduler_start import TITLE, stranded
+from faultline.cluster.supervision import MARK
+
+# A process that calls itself `sys.argv[1]`, with a child, as a worker has that runs a task.
+WORKER = "import os, setproctitle, subprocess, sys; setproctitle.setproctitle(sys.argv[1]); print('up', flush=True); "
+CHILD = "subprocess.run(['sleep', '100'])"
+Start = Callable[..., psutil.Process]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    made = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    made.home.mkdir()
+    (made.home / "instance.json").write_text(json.dumps({"instance": "mine", "results": str(made.results)}))
+    return made
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(title: str, mark: str = "mine", program: str = WORKER + CHILD) -> psutil.Process:
+        environment = {**os.environ, MARK: mark, "SPT_NOENV": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, title], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        return psutil.Process(process.pid)
+
+    yield begin
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_workers_and_what_they_started_are_found(settings: Settings, start: Start) -> None:
+    busy = start(f"{TITLE}01a200a6-840b-709c-ae27-d598021bf22d")
+    idle = start(f"{TITLE}LocalExecutor: <idle>")
+    foreign = start(f"{TITLE}LocalExecutor: <idle>", mark="another")
+    triggerer = start("airflow triggerer")
+    wait_until(lambda: all(one.children() for one in (busy, idle)), timeout_s=20, what="their children")
+
+    found = {process.pid for process in stranded(settings, ["airflow", "scheduler"])}
+    assert found == {one.pid for parent in (busy, idle) for one in (parent, *parent.children())}
+    assert not {foreign.pid, triggerer.pid} & found
+
+
+def test_a_worker_that_still_bears_the_schedulers_command_is_found(settings: Settings, start: Start) -> None:
+    program = "import time; print('up', flush=True); time.sleep(100)"
+    worker = start("--skip-serve-logs", program=program)
+    assert [process.pid for process in stranded(settings, ["--skip-serve-logs"])] == [worker.pid]
+    assert stranded(settings, ["scheduler", "--skip-serve-logs"]) == []
+
+
+def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
+    """The next scheduler runs under the pid that supervisord knows, when the workers of the last one are gone."""
+    worker = start(f"{TITLE}LocalExecutor: <idle>")
+    environment = {**os.environ, "FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+    command = [sys.executable, "-P", "-m", "faultline.cluster.scheduler_start", "sh", "-c", "echo $$"]
+    done = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    said, _ = done.communicate(timeout=60)
+    *words, pid = said.splitlines()
+    assert int(pid) == done.pid
+    assert words and words[0].startswith("ended what the last scheduler left")
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,67 @@
+"""A real Chromium, Debian's own, without a network, and a real Airflow for it to look at; as fixtures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from faultline.client.airflow_api import AirflowApi
+from faultline.client.demo import await_dags
+from faultline.experiment.matrices import MATRICES
+from tests.support.airflow_ui import Ui, window
+from tests.support.installation import Installation
+from tests.support.needs import needed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    program = needed("chromium")
+    # Chromium refuses its sandbox to root. No name resolves, so that nothing outside can be reached by accident.
+    options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=options, chromium_sandbox=os.geteuid() != 0, timeout=30_000
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def airflow(shared_installation: Installation) -> Installation:
+    """The shared installation, with all DAGs ready to be triggered."""
+    up = shared_installation.run("up")
+    assert up.returncode == 0, up.stderr
+    await_dags(AirflowApi(shared_installation.settings), "experiment", *MATRICES)
+    return shared_installation
+
+
+@pytest.fixture(scope="module")
+def ui(browser: Browser, airflow: Installation) -> Iterator[Ui]:
+    """A window on Airflow's UI, logged in through its own page."""
+    with window(browser, airflow) as ui:
+        ui.open("/")
+        ui.log_in()
+        yield ui
+
+
+@pytest.fixture
+def artefacts(request: pytest.FixtureRequest) -> Path:
+    """A folder for screenshots that outlives the test, one for each test."""
+    return artefact_folder(request.node.name)
+
+
+def artefact_folder(name: str) -> Path:
+    """An empty folder of that name among the artefacts of the tests."""
+    home = Path(os.environ.get("FAULTLINE_HOME") or ROOT / ".faultline")
+    folder = home / "test-artefacts" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

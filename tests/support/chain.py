@@ -1,0 +1,160 @@
+"""The program of the workload `topology` alone: a real broker, a real Spark in one JVM, and a test that feeds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.journal import read_journal
+from faultline.base.settings import ROOT
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_home
+from faultline.engines.spark.checkpoint import latest_offsets
+from faultline.engines.spark.settings import kafka_jars
+from faultline.experiment.config import parse_configuration
+from tests.support.installation import Installation
+from tests.support.spark_session import local_settings
+
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+LIMIT_S = 240.0
+MOST_STARTS = 6
+
+
+@dataclass
+class ChainRun:
+    """One chain under test. `values`: of its configuration. Starts again what was killed, as the supervisor does."""
+
+    installation: Installation
+    folder: Path
+    values: dict[str, Any]
+    process: subprocess.Popen[bytes] | None = None
+    sent: int = 0
+    starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.config = parse_configuration({"workload": "topology", "partitions": 1, **self.values})
+        self.attempt = Attempt(self.folder / "20261122T000000Z-c0ffee")
+        self.attempt.folder.mkdir(parents=True)
+        own = self.config.kind.topics(self.config.own, self.config)
+        self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *own)}
+        self.bootstrap = self.installation.settings.endpoints.kafka
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        new = [
+            NewTopic(name, num_partitions=own.get(role, 1), replication_factor=1) for role, name in self.topics.items()
+        ]
+        for future in admin.create_topics(new).values():
+            future.result()
+        write_json(self.attempt.folder / "attempt.json", {"topics": self.topics, "companion_ports": {"memcached": 1}})
+        write_json(
+            self.attempt.folder / "config.json",
+            {
+                **self.config.kind.program_configuration(self.attempt, self.config.own, self.config),
+                "bootstrap": self.bootstrap,
+                "input_topic": self.topics["input"],
+                "output_topic": self.topics["output"],
+                "checkpoint": str(self.attempt.checkpoint),
+                "listener_log": str(self.attempt.listener_journal),
+                "trigger_s": self.config.checkpoint_interval_s,
+                "stop_file": str(self.attempt.stop_file),
+                "executors": 0,  # the driver's own JVM
+                "primer": {"records": 0, "batches": 1},
+            },
+        )
+
+    def start(self) -> None:
+        """Starts the program, at its checkpoint if it ran before."""
+        settings = {
+            **local_settings(self.folder),
+            "spark.master": f"local[{self.config.executor_cores}]",
+            "spark.scheduler.mode": "FAIR",
+            "spark.log.level": "ERROR",
+            "spark.sql.shuffle.partitions": str(self.config.shuffle_partitions),
+            "spark.jars": kafka_jars(self.installation.settings),
+        }
+        options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+        program = str(ROOT / "spark_jobs" / "topology.py")
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(find_java(self.folder / "java.json").home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(ROOT / "spark_jobs"),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with (self.folder / "program.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(spark_home() / "bin" / "spark-submit"), *options, program, "--config", self._config],
+                env=environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def _config(self) -> str:
+        return str(self.attempt.folder / "config.json")
+
+    def send(self, lines: Iterable[str]) -> None:
+        """Puts lines into the input."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for line in lines:
+            producer.produce(self.topics["input"], line)
+            self.sent += 1
+        assert not producer.flush(30)
+
+    def await_through(self) -> None:
+        """Returns when all that was sent is through the whole chain; starts the program again when it ended."""
+        wait_until(
+            self.is_through, timeout_s=LIMIT_S, what=lambda: f"the chain: {self.sent} lines; {self._last_words()}"
+        )
+
+    def is_through(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            self.starts += 1
+            assert self.starts <= MOST_STARTS, self._last_words()
+            self.start()
+        return latest_offsets(self.attempt.checkpoint).get("0", 0) >= self.sent
+
+    def finish(self) -> int:
+        """Asks the program to end, and returns its status."""
+        assert self.process is not None
+        self.attempt.stop_file.touch()
+        return self.process.wait(LIMIT_S)
+
+    def kill(self) -> None:
+        """Ends the program and all that it started, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            victims = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+            for victim in victims:
+                victim.kill()
+            self.process.wait(30)
+
+    def planners(self) -> list[psutil.Process]:
+        """The processes that plan batches: one for each stage, once all have started."""
+        assert self.process is not None
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+                if PLANNER in " ".join(child.cmdline()):
+                    found.append(child)
+        return sorted(found, key=lambda one: one.pid)
+
+    def journal(self, event: str) -> list[dict[str, Any]]:
+        """What the chain wrote of such events."""
+        return [line for line in read_journal(self.attempt.folder / "topology.jsonl") if line["event"] == event]
+
+    def _last_words(self) -> str:
+        text = (self.folder / "program.log").read_text(errors="replace")
+        return " / ".join(line for line in text.splitlines() if "Error" in line or "Exception" in line)[-600:]

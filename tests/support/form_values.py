@@ -1,0 +1,81 @@
+"""A legal value of each field of each trigger form, which is not its default where it can be another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.experiment.config import Configuration
+from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.workloads.registry import WORKLOADS, own_fields
+
+PLAN = {"faults": [{"victim": "worker", "action": "term", "at_s": 45}]}
+STEP = {"kind": "step", "at_s": 30, "to": 400}
+# A legal value of each field that is not its default; together they are legal, too.
+CHANGED: dict[str, Any] = {
+    "rate": 250.5, "warmup_s": 12, "duration_s": 120, "corpus": "moby-dick", "skew": 0.8, "vocabulary": 500,
+    "iterations": 50, "prices": "five-companies", "truth": None, "rate_curve": STEP, "skew_curve": {**STEP, "to": 1.2},
+    "accept_overload": True,
+    "window_s": 20, "slide_s": 4, "watermark_s": 6, "disorder": 0.2, "late": 0.05, "stocks": 50, "users": 200,
+    "query": "q5", "source": "engine", "events": {"shares": [4, 6, 90]}, "batch_events": 200_000,
+    "mechanisms": "all", "parallelism": "1-2-2", "topology": {"divisor": 3.0},
+    "preload_events": 400_000, "state_store": "memory", "state_mb": 2.5, "state_touch": 0.05,
+    "checkpoint_interval_s": 6, "snapshot_interval_s": 20,
+    "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
+    "partitions": 4, "shuffle_partitions": 4, "fault": "worker", "fault_action": "term", "fault_at_s": 45,
+    "fault_plan": PLAN, "restart_delay_s": 1.5, "seed": 7,
+}  # fmt: skip
+WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
+SWEEP = {
+    "preset": "smoke", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
+    "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
+}  # fmt: skip
+NIGHT = {
+    "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],
+    "repetitions": 6, "controls": 2, "baseline_nights": 5, "metrics": ["latency_ms.p50", "recovery.macro_s"],
+    "only_missing": False, "max_measurements": 2, "build": "form:check",
+}  # fmt: skip
+BOOKKEEPING = {
+    "repetition": 2, "series": "form-check", "build": "form:check", "matrix": "form-check", "sweep_id": "form-check",
+    "parent_run_id": "nobody", "logical_date": "2026-11-21", "keep_topics": True,
+    "only_missing": True,
+}  # fmt: skip
+
+
+def legal(name: str, workload: str) -> Any:
+    """A value of a configuration's field that the workload can have."""
+    kind = WORKLOADS[workload]
+    if name == "workload":
+        return workload
+    if name in own_fields().keys() - kind.parameters.model_fields.keys():
+        return Configuration.model_fields[name].default
+    if name in ("skew", "skew_curve") and not kind.can("skewed"):
+        return None
+    if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
+        return WITHOUT_FAULT[name]
+    return 0 if name == "state_mb" and not kind.can("preloaded_state") else CHANGED[name]
+
+
+def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
+    """A legal value of each field of a matrix's form; of each axis two of the paper's."""
+    values = {name: legal(name, spec.complete(DEFAULT)["workload"]) for name in Configuration.model_fields}
+    values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
+    values |= {axis: list(spec.values("paper")[axis][:2]) for axis in spec.axes}
+    return values | ({"fault_plan": None} if "fault" in spec.axes else {})
+
+
+def form_values(dag_id: str) -> dict[str, Any]:
+    """Of all fields of a DAG's form; legal together."""
+    if dag_id == NIGHTLY:
+        return NIGHT
+    if dag_id in MATRICES:
+        return matrix_values(MATRICES[dag_id])
+    return {**{name: legal(name, "word_count") for name in Configuration.model_fields}, **BOOKKEEPING}
+
+
+def wrong_value(dag_id: str) -> tuple[str, Any]:
+    """A field of the form, and a value that it refuses."""
+    if dag_id in MATRICES:
+        axis = MATRICES[dag_id].axes[0]
+        return axis, ["wrong"] if isinstance(form_values(dag_id)[axis][0], str) else [-1]
+    return ("build", "two words") if dag_id == NIGHTLY else ("rate", 0)

@@ -1,0 +1,76 @@
+"""Inputs and outputs written down by hand, and what each kind of harvest makes of them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.spark_session import PROGRAMS as PROGRAMS
+
+from harvest import harvest  # isort: skip  # a program's neighbour
+
+OPEN = datetime(2013, 3, 1, 14, 30, tzinfo=UTC)
+OPEN_MS = round(OPEN.timestamp() * 1000)
+T0_MS = 1_700_000_000_000
+TIMES = {"window_s": 10, "slide_s": 5, "watermark_s": 5, "late_ms": 3_600_000}
+# What the generator sends to each partition before anything else.
+OPENER = "__faultline_primer__"
+INPUTS = "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint"
+OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint"
+Tuple = tuple[int | None, int | None, int, int | None, bool, int]
+
+
+class Planted:
+    """Inputs and outputs written down by hand, harvested. Times are milliseconds after T0."""
+
+    def __init__(self) -> None:
+        self.inputs: list[tuple[Any, ...]] = []
+        self.outputs: list[tuple[Any, ...]] = []
+
+    def take(self, value: str, at: int, batch: int | None, *, lineage: int | None = 0, primer: bool = False) -> None:
+        """A record that was taken by a batch; None: by none."""
+        lineage = None if batch is None else lineage
+        self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs)))
+
+    def emit(self, key: str, value: str, at: int, *, lineage: int = 0) -> None:
+        """An output."""
+        self.outputs.append((key, value, T0_MS + at, lineage, len(self.outputs)))
+
+    def harvest(self, spark: SparkSession, kind: str) -> Harvested:
+        tables = harvest(
+            spark.createDataFrame(self.inputs, INPUTS),
+            spark.createDataFrame(self.outputs, OUTPUTS),
+            {"tuples": kind, **TIMES},
+        )
+        return Harvested(tables)
+
+
+class Harvested:
+    """The three tables as Python values: tuples with their number n, counts by key, records that are late."""
+
+    def __init__(self, tables: dict[str, DataFrame]) -> None:
+        assert tables["records"].columns == [
+            *("timestamp_ms", "primer", "lineage", "batch", "partition", "offset", "late"),
+        ]
+        self.late = [row["offset"] for row in tables["records"].where("late").collect()]
+        assert tables["tuples"].columns == ["lineage", "batch", "produced_ms", "emitted_ms", "primer", "n"]
+        self.tuples: list[Tuple] = sorted(
+            (
+                (row[0], row[1], row[2] - T0_MS, None if row[3] is None else row[3] - T0_MS, row[4], row[5])
+                for row in tables["tuples"].collect()
+            ),
+            key=str,
+        )
+        names = ["expected", "final", "outputs", "reemitted", "unreadable"]
+        rows = tables["counts"].collect()
+        assert set(tables["counts"].columns) - {"drawn"} == {"key", *names}
+        self.counts = {row["key"]: tuple(row[name] for name in names) for row in rows}
+        self.drawn = {row["key"]: row["drawn"] for row in rows} if "drawn" in tables["counts"].columns else None
+
+
+def leibniz(terms: int) -> float:
+    """That many terms of the series, added exactly."""
+    return math.fsum((4.0 if k % 2 == 0 else -4.0) / (2 * k + 1) for k in range(terms))

@@ -1,0 +1,81 @@
+"""A word count with an executor killed, then the driver: its configuration, and all that must be true of its record."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+
+from faultline.base.journal import read_journal
+from faultline.base.processes import process_of, processes_with_token, read_ledger
+from faultline.records.record import committed_schema
+from tests.support.installation import OF_A_BUSY_MACHINE
+from tests.support.topics import Found
+
+# Short, and still long enough for a baseline of ten bins, two faults, and the 30 s that must follow the last.
+RATE, WARMUP_S, DURATION_S = 200, 10, 71
+PLAN = {
+    "faults": [
+        {"victim": "executor", "action": "kill", "at_s": 21},
+        {"victim": "driver", "action": "kill", "at_s": 50},
+    ]
+}
+
+
+def check_record(record: dict[str, Any]) -> None:
+    """It is complete, and its counts are exact."""
+    jsonschema.validate(record, committed_schema())
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    audit = record["metrics"]["audit"]
+    assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0)
+    latency = record["metrics"]["latency_ms"]
+    assert latency["unreflected"] == 0 and latency["negative"] == 0
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+
+
+def check_kills(record: dict[str, Any], folder: Path) -> None:
+    """They were real, and the timeline has their evidence."""
+    journal = read_journal(folder / "conductor.jsonl")
+    assert [line["outcome"] for line in journal if line["event"] == "settled"] == ["effective", "effective"]
+    for line in (line for line in journal if line["event"] == "delivered"):
+        assert 0 <= line["mono_ns"] - line["planned_mono_ns"] < 1e9
+    names = [event["name"] for event in record["timeline"]]
+    assert {"gate", "t0", "t2", "t3", "t4", "t5", "t0#2", "t2#2"} <= set(names)
+    assert any(name.startswith("driver_restarted") for name in names), "both incarnations belong to the timeline"
+    assert all(event["source"] for event in record["timeline"])
+    assert len(record["metrics"]["recoveries"]) == 2
+    assert record["metrics"]["recovery"] == record["metrics"]["recoveries"][0]
+    for recovery in record["metrics"]["recoveries"]:
+        if recovery["recovered"]:
+            assert recovery["macro_s"] >= recovery["reload_s"] > 0
+        else:
+            assert recovery["censored_at_s"] > 0 and recovery["macro_s"] is None, "recovered or censored, never silent"
+
+
+def check_count(record: dict[str, Any], folder: Path, lines: Sequence[Found]) -> None:
+    """The audit is no mirror: plain Python over the `lines` that a plain consumer read comes to the same totals."""
+    words = Counter(word for line in lines for word in line.value.split(" "))
+    counts = pd.read_parquet(folder / "harvest" / "counts.parquet")
+    assert dict(zip(counts["key"], counts["expected"], strict=True)) == words
+    assert dict(zip(counts["key"], counts["final"].astype(int), strict=True)) == words
+    assert record["metrics"]["audit"]["expected"] == words.total()
+    due = [line.timestamp_ms for line in lines if not line.primer]
+    gate = json.loads((folder / "gate.json").read_text())["t0_wall_ns"]
+    assert sorted(due) == [(gate + k * 5_000_000) // 1_000_000 for k in range(RATE * (WARMUP_S + DURATION_S))], (
+        "record k is due at T0 + k/P"
+    )
+
+
+def check_teardown(record: dict[str, Any], folder: Path) -> None:
+    """No process of the attempt is left, and no checkpoint."""
+    entries = read_ledger(folder / "ledger.jsonl")
+    assert {entry.role for entry in entries} == {"recorder", "generator", "supervisor", "conductor"}
+    assert not [entry for entry in entries if process_of(entry)]
+    assert not processes_with_token(record["attempt"])
+    assert not (folder / "checkpoint").exists()

@@ -1,0 +1,142 @@
+"""The trigger forms in Airflow's own UI: every field takes a legal value, and wrong ones are refused in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from faultline.base.waiting import wait_until
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import MATRICES
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.store import Store
+from tests.support.airflow_ui import Form, Ui, call
+from tests.support.form_values import NIGHT, form_values, wrong_value
+from tests.support.installation import Installation
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture
+def form(request: pytest.FixtureRequest, ui: Ui) -> Iterator[Form]:
+    """The open form of a paused DAG, whose runs stay queued; they are gone before anything can start them."""
+    dag_id, token = request.param, AirflowApi(ui.installation.settings).token()
+    details = call(ui.installation, token, "GET", f"/dags/{dag_id}/details")
+    params = details["params"]
+    call(ui.installation, token, "PATCH", f"/dags/{dag_id}", {"is_paused": True})
+    made = Form(ui, dag_id, params)
+    try:
+        made.open()
+        # Triggering would unpause it, unless one says no.
+        ui.dialog.get_by_text(f"Unpause {dag_id} on trigger").click()
+        yield made
+    finally:
+        for run in call(ui.installation, token, "GET", f"/dags/{dag_id}/dagRuns?state=queued")["dag_runs"]:
+            call(ui.installation, token, "DELETE", f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}")
+        call(ui.installation, token, "PATCH", f"/dags/{dag_id}", {"is_paused": details["is_paused"]})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", MATRICES, indirect=True)
+def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(form: Form, artefacts: Path) -> None:
+    spec = MATRICES[form.dag_id]
+    values = form_values(form.dag_id)
+    assert set(values) == set(form.params), "a new field needs a value here"
+
+    # Wrong values first: the form stays open after a refusal.
+    axis, wrong = wrong_value(form.dag_id)
+    for name, bad in ((axis, wrong), ("build", "two words")):
+        form.fill({name: bad})
+        status, answer = form.send()
+        assert status == 400 and answer["detail"].startswith(f"Invalid input for param {name}: ")
+        told = form.ui.dialog.get_by_text(f"Invalid input for param {name}").first
+        told.scroll_into_view_if_needed()
+        expect(told).to_be_visible()
+        form.ui.page.screenshot(path=artefacts / f"refused-{name}.png")
+        form.fill({name: values[name]})
+    form.fill({axis: []})
+    expect(form.complaints).to_have_text("This field is required")
+    expect(form.ui.submit).to_be_disabled()
+
+    form.fill(values)
+    expect(form.complaints).to_have_count(0)
+    expect(form.ui.submit).to_be_enabled()
+    form.ui.page.screenshot(path=artefacts / "filled.png")
+    status, run = form.send()
+    assert status == 200, run
+    assert {name: run["conf"].get(name) for name in values} == values, "what was filled in is what arrives"
+    cells = Matrix.under(spec.resolve(run["conf"], run["conf"]["preset"]), spec.axes).cells("s")
+    assert len(cells) >= 4, "the values are legal together"
+    expect(form.ui.dialog).to_have_count(0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["experiment"], indirect=True)
+def test_every_field_of_an_experiment_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
+    values = form_values(form.dag_id)
+    assert set(values) == set(form.params), "a new field needs a value here"
+    form.fill({"rate": 0})
+    status, answer = form.send()
+    assert status == 400 and answer["detail"].startswith("Invalid input for param rate: 0 ")
+    expect(form.ui.dialog.get_by_text("Invalid input for param rate").first).to_be_visible()
+    form.fill(values)
+    expect(form.complaints).to_have_count(0)
+    status, run = form.send()
+    assert status == 200, run
+    assert run["conf"] == values
+    assert parse_configuration({name: run["conf"][name] for name in Configuration.model_fields}).rate == values["rate"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", [NIGHTLY], indirect=True)
+def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refused(form: Form) -> None:
+    assert set(NIGHT) == set(form.params), "a new field needs a value here"
+    form.fill({"build": "two words"})
+    status, answer = form.send()
+    assert status == 400 and answer["detail"].startswith("Invalid input for param build: ")
+    form.fill(NIGHT)
+    expect(form.complaints).to_have_count(0)
+    status, run = form.send()
+    assert status == 200, run
+    assert run["conf"] == NIGHT
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["state_size_x_checkpoint_interval"], indirect=True)
+def test_an_axis_that_is_no_list_of_numbers_is_refused_by_the_form_itself(form: Form) -> None:
+    form.fill({"state_mb": [1]})
+    for text, words in (('[1, "two"]', "numbers"), ("[1,", "SyntaxError"), ('{"a": 1}', "array")):
+        form.paste("state_mb", text)
+        expect(form.complaints).to_contain_text(words)
+        expect(form.ui.submit).to_be_disabled()
+
+
+def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation) -> None:
+    """An unknown key, and values that are legal alone but not together, come in through the API."""
+    api = AirflowApi(airflow.settings)
+    together = "commit_mode: stock_group_by cannot run in real-time mode (unaligned); use word_count or pi"
+    wrong = {
+        "unknown": ("experiment", {"stat_mb": 3}, "stat_mb: unknown parameter; did you mean state_mb?"),
+        "together": ("input_rate", {"preset": "smoke", "commit_mode": "unaligned"}, together),
+    }
+    runs = {name: api.trigger(dag_id, conf, run_id=f"wrong_{name}") for name, (dag_id, conf, _) in wrong.items()}
+    for name, (dag_id, _, line) in wrong.items():
+        wait_until(
+            lambda dag_id=dag_id, name=name: api.run_state(dag_id, runs[name]) in FINISHED,  # type: ignore[misc]
+            timeout_s=600,
+            every_s=0.5,
+            what=f"the end of the run {runs[name]}",
+        )
+        assert api.run_state(dag_id, runs[name]) == "failed"
+        states = {task["task_id"]: task["state"] for task in api.tasks(dag_id, runs[name])}
+        task = "prepare" if dag_id == "experiment" else "plan"
+        assert states[task] == "failed" and "success" not in (states.get("run_experiment"), states.get("judge")), states
+        path = f"/dags/{dag_id}/dagRuns/{runs[name]}/taskInstances/{task}/logs/1?full_content=true"
+        log = str(call(airflow, api.token(), "GET", path)["content"])
+        assert line in log
+        assert not Store(airflow.results).query(sweep=runs[name]), "nothing was measured"

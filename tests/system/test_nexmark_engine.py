@@ -1,0 +1,45 @@
+"""Nexmark's events from the engine on real services: a filled state, the query started again, and its figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from faultline.bench.nexmark_source import READ, REPETITIONS, per_core
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
+
+FILLED, BATCH = 2_000_000, 100_000
+
+
+def test_a_query_is_measured_with_its_state_filled(shared_installation: Installation) -> None:
+    installation = shared_installation
+    assert installation.run("up", "--no-airflow").returncode == 0
+    filling = (f"preload_events={FILLED}", f"batch_events={BATCH}")
+    done = installation.run("run", "nexmark", "query=q18", "warmup_s=5", "duration_s=20", *filling)
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    metrics = record["metrics"]
+    assert metrics["throughput_rps"] > 0 and metrics["rps_per_core"] > 0
+
+    attempt = installation.results / "attempts" / record["attempt"]
+    batches = json.loads((attempt / "batches.json").read_text())["batches"]
+    numbers = [one["batch"] for one in batches]
+    # The first of the filling are gone with their versions of the state; of those after it every one is there.
+    assert FILLED // BATCH - 10 < numbers[0] < FILLED // BATCH
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert batches[-1]["end_offsets"]["0"] >= FILLED + BATCH
+    # The newest bid of each bidder on each auction: a state that only grows, filled by two million events.
+    runs = {json.loads(line)["run_id"] for line in (attempt / "listener.jsonl").read_text().splitlines()}
+    assert len(runs) == 2, "the query was started again"
+    assert metrics["state_bytes"]["checkpoint"] > 20e6
+
+
+def test_the_events_by_themselves_are_measured(shared_installation: Installation) -> None:
+    assert shared_installation.run("up", "--no-airflow").returncode == 0
+    found = per_core(shared_installation.settings, quick=True)
+    assert set(found) == set(READ) and all(len(values) == REPETITIONS and min(values) > 0 for values in found.values())

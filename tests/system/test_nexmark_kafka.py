@@ -1,0 +1,35 @@
+"""Nexmark through real Kafka and Spark, with an executor killed: each result once and right, with a latency."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
+
+SHORT = ("query=q7", "source=kafka", "rate=500", "warmup_s=5", "duration_s=50", "checkpoint_interval_s=1")
+
+
+def test_the_highest_bids_are_exact_under_a_kill(shared_installation: Installation) -> None:
+    installation = shared_installation
+    assert installation.run("up", "--no-airflow").returncode == 0
+    done = installation.run("run", "nexmark", *SHORT, "fault=executor")
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "invalid"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    audit = record["metrics"]["audit"]
+    assert (audit["lost"], audit["wrong"], audit["unknown"]) == (0, 0, 0)
+    assert record["metrics"]["recovery"]["reload_s"] is not None
+
+    counts = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "counts.parquet")
+    # Five windows of ten seconds and the primer's: the closing events closed the last one, too.
+    assert len(counts) == audit["expected"] >= 5
+    # A window's result comes when the watermark has passed it, 4 s after its last bid at the earliest.
+    tuples = pd.read_parquet(installation.results / "attempts" / record["attempt"] / "harvest" / "tuples.parquet")
+    tuples = tuples[~tuples["primer"]]  # their time runs ahead of the clock
+    assert len(tuples) >= 2 and (tuples["emitted_ms"] - tuples["produced_ms"]).min() > 3900
