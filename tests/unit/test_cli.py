@@ -72,16 +72,34 @@ def test_what_cannot_be_meant_is_one_line_and_exit_code_2(
     assert err.startswith(f"faultline: {line}") and err.count("\n") == 1
 
 
-def test_tests_come_with_what_they_need_and_pass_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "ran"),
+    [
+        (["unit", "-k", "store"], (["unit"], ["-k", "store"])),
+        (["system"], ("archive", ["system"], [])),
+        (["tests/unit", "-x"], [sys.executable, "-m", "pytest", "tests/unit", "-x"]),
+    ],
+)
+def test_tests_come_with_what_they_need_and_pass_arguments_on(
+    given: list[str], ran: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[object] = []
+
+    def execute(program: str, command: list[str]) -> None:
+        done.append(command)
+        raise SystemExit(0)
+
     monkeypatch.setattr("faultline.client.development.add_packages", lambda root, venv: done.append(venv))
     monkeypatch.setattr("faultline.client.debian.install_missing", lambda log, say: done.append(log))
-    monkeypatch.setattr("os.chdir", done.append)
-    monkeypatch.setattr("os.execv", lambda program, command: done.append(command))
-    assert CliRunner().invoke(cli.app, ["test", "-k", "store"]).exit_code == 0
+    monkeypatch.setattr("faultline.cluster.rehearsal.make_archive", lambda settings, say: done.append("archive"))
+    monkeypatch.setattr("faultline.client.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0)
+    monkeypatch.setattr("os.execv", execute)
+    monkeypatch.chdir("/")
+    assert CliRunner().invoke(cli.app, ["test", *given]).exit_code == 0
+    assert Path.cwd() == ROOT
     venv = Path(sys.prefix)
-    command = [sys.executable, "-m", "pytest", "-k", "store"]
-    assert done == [venv, venv.parent / "logs" / "debian.log", ROOT, command]
+    assert done[:2] == [venv, venv.parent / "logs" / "debian.log"]
+    assert done[2:] == (["archive", ran[1:]] if isinstance(ran, tuple) and ran[0] == "archive" else [ran])
 
 
 def test_without_a_command_the_help_names_the_launcher(
