@@ -26,14 +26,14 @@ class Layer:
     spark: bool = False
 
 
+# In two processes; tests of a costly fixture, and others of a module, stay in one (tests/conftest.py).
+_TWO = ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder", "--quiet")
 LAYERS = {
     "static": Layer(("tests/static",)),
-    # Many short tests of one core each; those of a costly fixture stay in one process (tests/conftest.py).
-    "unit": Layer(
-        ("tests/unit", "tests/dags"), ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder", "--quiet")
-    ),
+    "unit": Layer(("tests/unit", "tests/dags"), _TWO),
     "contract": Layer(("tests/contract",)),
-    "component": Layer(("tests/component",), spark=True),
+    "component": Layer(("tests/component",), _TWO, spark=True),
+    # What is measured needs the machine for itself.
     "system": Layer(("tests/system",), spark=True),
 }
 # Names the file in which a layer leaves how many tests had which end: {"counts": {end: number}, "bad": [test, …]}.
