@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def share(pytestconfig: pytest.Config) -> int:
-    """Divides the size of the largest random tests: 1 with --thorough, else 5."""
-    return 1 if pytestconfig.getoption("--thorough") else 5
+    """Divides the size of the largest random tests: 1 with --thorough, else 10."""
+    return 1 if pytestconfig.getoption("--thorough") else 10
 
 
 # Before pytest-xdist reads the groups.

@@ -41,6 +41,8 @@ TALLY = "FAULTLINE_TALLY"
 COUNTED = ("failed", "passed", "skipped", "deselected", "error")
 # Exit codes of pytest.
 _INTERRUPTED, _NOTHING_CHOSEN = 2, 5
+# Seconds that a layer has to take its services down.
+_TO_END_S = 120.0
 
 
 @dataclass
@@ -116,9 +118,17 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
             try:
                 process.wait()
             except BaseException:
-                # Its fixtures end what they have started.
-                process.send_signal(signal.SIGINT)
-                process.wait()
+                _interrupt(process)
                 raise
         told = json.loads(left.read_text()) if left.exists() else {"counts": {}, "bad": []}
     return Tally(time.monotonic() - began, process.returncode, Counter(told["counts"]), told["bad"])
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Ends a run of pytest so that its fixtures end what they have started, if it lets itself be interrupted."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_TO_END_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()

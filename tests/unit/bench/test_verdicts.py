@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.bench.shapes import LEAST_SHAPE, draw, load_shapes, shapes_of, variation
-from faultline.bench.verdicts import run, wilson
+from faultline.bench.verdicts import _equal, _series, _uneven, run, wilson
 from faultline.records.summary import Entry
 from tests.unit.sample_records import sample
 
@@ -54,6 +54,18 @@ def test_the_bound_of_no_hit_in_a_thousand() -> None:
     assert wilson(0, 1000).high == pytest.approx(0.0038, abs=1e-4)
 
 
+def test_draws_keep_the_benchmarks_promise() -> None:
+    """A few of its draws; always the same ones."""
+    shapes, rng = load_shapes(), np.random.default_rng(1)
+    equal, nights = _equal(shapes, 30, rng), _series(shapes, 10, rng)
+    assert equal["aa_false_alarms"].value <= 0.05
+    assert sum(figure.value for figure in equal.values()) == pytest.approx(1)
+    assert nights["nights_false"].value <= 0.1
+    assert nights["nights_found_20"].value >= 0.9
+    assert sum(_uneven(shapes, number, rng) for number in range(10)) <= 1
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_the_quick_benchmark_keeps_its_promise() -> None:
     figures = run(lambda text: None, quick=True)
