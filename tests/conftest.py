@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,9 +22,6 @@ pytest_plugins = ("tests.support.services",)
 settings.register_profile("faultline", deadline=None)
 settings.load_profile("faultline")
 
-# Fixtures that are costly to make: all tests that use one run in the same process.
-SHARED = ("shared_installation", "spark", "bag")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -37,28 +35,31 @@ def share(pytestconfig: pytest.Config) -> int:
     return 1 if pytestconfig.getoption("--thorough") else 10
 
 
-# Before pytest-xdist reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the thorough tests out unless they were asked for, and puts in one process what belongs together.
+    """Leaves the thorough tests out unless they were asked for, and puts those that others must not wait for last.
 
-    What looks at Airflow comes late: other users of the shared installation begin while Airflow is down; and at the
-    very end what takes that installation down. For `--dist=loadgroup`, with which several processes run them, all tests
-    of a costly fixture are one group, and so are the others of a module.
+    What looks at Airflow comes late: other users of the shared installation begin while Airflow is down. At the very
+    end comes what takes that installation down.
     """
     if not config.getoption("--thorough"):
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: (item.get_closest_marker("last") is not None, "airflow" in _fixtures(item)))
-    for item in items:
-        group = next((name for name in SHARED if name in _fixtures(item)), item.path.stem)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
     """All that the test uses, also through other fixtures."""
     return getattr(item, "fixturenames", ())
+
+
+# Of pytest-xdist, which is there for several processes only.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Tests that share a cost or look at the same things stay in one process."""
+    from tests.support.groups import InGroups
+
+    return InGroups(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,11 +26,11 @@ class Layer:
     spark: bool = False
 
 
-# In two processes; tests of a costly fixture, and others of a module, stay in one (tests/conftest.py).
-_TWO = ("--numprocesses=2", "--dist=loadgroup", "--no-loadscope-reorder", "--quiet")
+# In two processes; what shares a cost stays in one (tests/support/groups.py).
+_TWO = ("--numprocesses=2", "--quiet")
 LAYERS = {
     "static": Layer(("tests/static",)),
-    "unit": Layer(("tests/unit", "tests/dags"), _TWO),
+    "unit": Layer(("tests/dags", "tests/unit"), _TWO),
     "contract": Layer(("tests/contract",)),
     "component": Layer(("tests/component",), _TWO, spark=True),
     # What is measured needs the machine for itself.

@@ -102,12 +102,13 @@ def test_the_sink_gets_every_column_of_a_running_stream(spark: SparkSession, tmp
     assert results.columns == ["auction", "bidder", "price", "channel", "dir1", "dir2", "dir3"]
 
 
-def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession) -> None:
+def test_kafka_gets_the_events_that_the_engine_makes(spark: SparkSession, share: int) -> None:
     from nexmark import events as made
     from nexmark.json_events import parsed
 
     given = parse_configuration({"workload": "nexmark", "disorder": 0.3, "seed": 2**31 - 1}).input_source(1)["rules"]
-    numbers = np.concatenate([np.arange(30_000), np.arange(10**9, 10**9 + 30_000)]).astype(np.uint64)
+    count = 30_000 // share
+    numbers = np.concatenate([np.arange(count), np.arange(10**9, 10**9 + count)]).astype(np.uint64)
     source = NexmarkEvents(rules_of(given), None, 0)
     lines = [line.decode() for line in source.events(numbers, source.due_ms(numbers))]
     sent = parsed(spark.createDataFrame(pd.DataFrame({"value": lines})))
