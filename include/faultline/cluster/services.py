@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import InfrastructureError
 from faultline.base.http import fetch_json
 from faultline.base.settings import HOST, WORKERS, Settings
+from faultline.engines.spark import standalone
+from faultline.engines.spark.standalone import WORKER_MEMORY as WORKER_MEMORY
+from faultline.engines.spark.standalone import worker_memory_mb
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
 # anywhere; whether cores were oversubscribed stands in the record.
 WORKER_SLOTS = 64
-WORKER_MEMORY = "FAULTLINE_WORKER_MEMORY_MB"
-WORKER_MEMORY_SHARE = 0.35
 
 LOG4J_KAFKA = """\
 rootLogger.level = INFO
@@ -87,19 +86,6 @@ def kafka_classpath(settings: Settings) -> str:
     names = ("slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
     logging = [str(path) for path in sorted(jars.glob("*.jar")) if path.name.startswith(names)]
     return os.pathsep.join([*logging, str(settings.jars / "kafka" / "*")])
-
-
-def worker_memory_mb() -> int:
-    """Memory that each of the two workers offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
-
-    Raises ConfigError when the variable is no such number.
-    """
-    given = os.environ.get(WORKER_MEMORY)
-    if given is None:
-        return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
-    if not given.isdecimal() or not int(given):
-        raise ConfigError(f"{WORKER_MEMORY}: {given!r} is refused; give whole MiB, such as 2048")
-    return int(given)
 
 
 def instance_mark(instance: str) -> str:
@@ -274,7 +260,7 @@ def kafka_ready(bootstrap: str) -> bool:
 
 def master_state(settings: Settings) -> dict[str, object] | None:
     """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
-    return fetch_json(f"{settings.endpoints.engine_ui}/json/")
+    return standalone.master_state(settings.endpoints)
 
 
 def worker_registered(settings: Settings, number: int) -> bool:
