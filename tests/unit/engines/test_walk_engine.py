@@ -86,6 +86,7 @@ def test_it_is_prepared_submitted_supervised_and_cleaned_up(tree: Path, tmp_path
 import json, sys
 from dataclasses import replace
 from pathlib import Path
+from faultline.base.attempt import write_json
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import read_journal
@@ -95,7 +96,8 @@ from faultline.engines.running import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import plan_of
 from faultline.runner import collect, prepare, workload_supervisor
-from faultline.runner.environment import default_build, describe
+from faultline.runner.daemons import workload_trouble
+from faultline.runner.environment import describe
 
 folder = Path(sys.argv[1])
 settings = Settings(ROOT, folder / "home", folder / "results")
@@ -126,6 +128,8 @@ specification = {"command": list(submission.command), "env": dict(submission.env
 specification |= {"restart_delay_s": submission.restart_delay_s, "max_restarts": submission.max_restarts}
 print(workload_supervisor.WorkloadSupervisor(attempt, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])
+write_json(attempt.folder / "workload.json", specification)
+print(workload_trouble(attempt, None))
 began = attempt.folder / "slate.json.began"
 print(began.exists())
 collect.remove_working_data(attempt, settings)
@@ -141,6 +145,7 @@ print(began.exists())
         "slate kafka slate",
         "3",
         "['start', 'exit', 'restart', 'start', 'exit', 'stop']",
+        "workload: ended 2 times; the last words of driver-1.log: (empty)",
         "True",
         "False",
     ]
