@@ -184,7 +184,7 @@ KNOW_AN_ENGINE = (
 def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> None:
     core, known = ROOT / "include" / "faultline", modules()
     engines = {name.split(".")[1] for name in known if name.startswith("engines.") and name.count(".") > 1}
-    assert engines == {"spark", "known_truth"}
+    assert engines >= {"spark", "known_truth"}
     for name, path in known.items():
         where = path.relative_to(core).as_posix()
         if where.startswith(("engines/", *KNOW_AN_ENGINE)):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
@@ -196,7 +197,7 @@ def faults_of(attempt: Attempt, config: Configuration) -> tuple[PlannedFault, ..
 def _read(attempt: Attempt) -> AttemptPlan:
     try:
         return AttemptPlan.from_mapping(read_document(attempt.plan))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, PlanError) as error:
         raise InfrastructureError(f"{attempt.plan}: not a plan ({error}); clear the whole run") from None
 
 
