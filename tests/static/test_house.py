@@ -174,6 +174,25 @@ def test_the_analysis_knows_no_engine() -> None:
         assert named <= known, path
 
 
+# Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it, and the
+# benchmarks of Faultline itself. All others ask the registry.
+KNOW_AN_ENGINE = (
+    "bench/", "cluster/", "orchestration/spark.py", "orchestration/local_spark.py",
+)  # fmt: skip
+
+
+def test_the_runner_knows_no_engine_and_orchestration_spark_in_its_place() -> None:
+    core, known = ROOT / "include" / "faultline", modules()
+    engines = {name.split(".")[1] for name in known if name.startswith("engines.") and name.count(".") > 1}
+    assert engines >= {"spark", "known_truth"}
+    for name, path in known.items():
+        where = path.relative_to(core).as_posix()
+        if where.startswith(("engines/", *KNOW_AN_ENGINE)):
+            continue
+        named = {used for used in uses(name, known) if used.startswith(tuple(f"engines.{one}" for one in engines))}
+        assert not named, f"{where} imports {sorted(named)}"
+
+
 def test_modules_stay_short() -> None:
     for folder in CODE:
         for path in sources(folder):

@@ -68,7 +68,10 @@ def lag_area(schedule: Schedule, commits: Sequence[Commit], start_ns: int, end_n
 
 
 def lag_area_of_bins(bins: pd.DataFrame, start_ns: int, end_ns: int) -> float | None:
-    """The same for engines without commits: lag is linear between the ends of the bins. None without bins."""
+    """The area under the lag in record·seconds, for engines without commits: linear between the ends of bins.
+
+    None without bins.
+    """
     if bins.empty:
         return None
     times = (bins["end_ns"].to_numpy(dtype=np.int64) - start_ns) / NS

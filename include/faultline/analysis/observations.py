@@ -61,7 +61,7 @@ def measured_of(raw: Raw) -> Measured:
         if raw.traces.method == "rank"
         else bins_of_batches(raw.traces.commits, schedule, tuples, window)
     )
-    injected = read_injected(raw.conductor, len(configuration.planned_faults()))
+    injected = read_injected(raw.conductor, len(raw.planned))
     until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
     totals, offenders = audit(raw.counts_path, raw.generator)

@@ -15,13 +15,16 @@ import pandas as pd
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fault.plan import PlannedFault
+from faultline.base.attempt import Attempt
 from faultline.base.clock import jump_ms
 from faultline.base.documents import read_document, require
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, read_ended
 from faultline.engines.base import Engine, Traces
-from faultline.engines.registry import engine_of
+from faultline.engines.registry import engine_at
 from faultline.experiment.config import Configuration
+from faultline.experiment.plan import faults_of
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
@@ -64,6 +67,7 @@ class Raw:
 
     directory: Path
     attempt: AttemptFile
+    planned: tuple[PlannedFault, ...]
     gate: Gate
     engine: Engine
     traces: Traces
@@ -98,10 +102,11 @@ def read_raw(directory: Path) -> Raw:
     gate = read_document(directory / "gate.json")
     attempt = read_attempt(directory)
     recorder = read_ended(directory / "recorder.jsonl")
-    engine = engine_of(attempt.config)
+    engine = engine_at(Attempt(directory))
     raw = Raw(
         directory=directory,
         attempt=attempt,
+        planned=faults_of(Attempt(directory), attempt.config),
         gate=Gate(int(gate["t0_wall_ns"]), int(gate["t0_mono_ns"])),
         engine=engine,
         traces=engine.traces(directory),

@@ -39,7 +39,7 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
     reference = measured.reference
     bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
     found = []
-    for fault, planned in zip(injected, raw.attempt.config.planned_faults(), strict=True):
+    for fault, planned in zip(injected, raw.planned, strict=True):
         if fault.settled.outcome != "effective":
             found.append(Recovered(fault.settled))
             continue

@@ -32,6 +32,11 @@ class Attempt:
         return self.folder.name
 
     @property
+    def plan(self) -> Path:
+        """What the attempt is to do, as `prepare` resolved it; attempts from before there were plans have none."""
+        return self.folder / "plan.json"
+
+    @property
     def ledger(self) -> Path:
         return self.folder / "ledger.jsonl"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -46,5 +46,7 @@ class Endpoints:
         return cls(**values)
 
     def as_mapping(self) -> dict[str, Any]:
-        """For a file."""
-        return asdict(self) | {"hosts": {name: dict(host) for name, host in self.hosts.items()}}
+        """JSON values, for a file."""
+        # Not `asdict`, which cannot copy a mapping that is read-only.
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {"hosts": {name: dict(host) for name, host in self.hosts.items()}}

@@ -130,9 +130,8 @@ def spawn_detached(
 
     Returns the ledger entry. Raises InfrastructureError when the process could not be started.
     """
-    full = [*command, run_token(attempt)]
     spec = {
-        "command": full,
+        "command": [*command, run_token(attempt)],
         "role": role,
         "attempt": attempt,
         "ledger": str(ledger),
@@ -143,8 +142,13 @@ def spawn_detached(
         "punctual": punctual,
         "reply": str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
     }
-    stdout.parent.mkdir(parents=True, exist_ok=True)
-    stderr.parent.mkdir(parents=True, exist_ok=True)
+    for stream in (stdout, stderr):
+        stream.parent.mkdir(parents=True, exist_ok=True)
+    return _launch(spec, timeout_s)
+
+
+def _launch(spec: Mapping[str, object], timeout_s: float) -> Entry:
+    """Has a fresh interpreter leave this process behind and become the command; the entry that it wrote."""
     # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
     starter = subprocess.Popen(
         [sys.executable, "-c", _LAUNCHER],
@@ -159,10 +163,13 @@ def spawn_detached(
     except subprocess.TimeoutExpired:
         starter.kill()
         starter.communicate()
-        raise InfrastructureError(f"{role}: not started within {timeout_s:g} s; the machine is overloaded") from None
+        raise InfrastructureError(
+            f"{spec['role']}: not started within {timeout_s:g} s; the machine is overloaded"
+        ) from None
     reply = Path(str(spec["reply"]))
     if starter.returncode or not reply.exists():
-        raise InfrastructureError(f"{role}: could not be started: {problem.strip().splitlines()[-1:] or 'no reply'}")
+        said = problem.strip().splitlines()[-1:] or "no reply"
+        raise InfrastructureError(f"{spec['role']}: could not be started: {said}")
     entry = Entry(**json.loads(reply.read_text()))
     reply.unlink()
     return entry
@@ -170,9 +177,26 @@ def spawn_detached(
 
 def become(spec: dict[str, object]) -> None:
     """Runs in the second fork: writes the ledger line, redirects the streams, and execs the command."""
+    entry = _present_entry(spec)
+    append_entry(Path(str(spec["ledger"])), entry)
+    reply = Path(str(spec["reply"]))
+    temporary = reply.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(entry)))
+    temporary.rename(reply)
+    if spec["punctual"]:
+        be_punctual()
+    os.chdir(str(spec["cwd"]))
+    _redirect(str(spec["stdout"]), str(spec["stderr"]))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(entry.command[0], entry.command, dict(spec["env"]))  # type: ignore[call-overload]
+
+
+def _present_entry(spec: dict[str, object]) -> Entry:
+    """The ledger line of this very process, which is about to become the command."""
     own = psutil.Process()
     ticks, boot = birth(own.pid)
-    entry = Entry(
+    return Entry(
         pid=own.pid,
         create_time=own.create_time(),
         role=str(spec["role"]),
@@ -184,24 +208,17 @@ def become(spec: dict[str, object]) -> None:
         start_ticks=ticks,
         boot=boot,
     )
-    append_entry(Path(str(spec["ledger"])), entry)
-    reply = Path(str(spec["reply"]))
-    temporary = reply.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(entry)))
-    temporary.rename(reply)
-    if spec["punctual"]:
-        be_punctual()
-    os.chdir(str(spec["cwd"]))
+
+
+def _redirect(stdout: str, stderr: str) -> None:
+    """Standard streams from nothing and to files; no other descriptor stays open."""
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    for number, path in ((1, spec["stdout"]), (2, spec["stderr"])):
-        target = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number, path in ((1, stdout), (2, stderr)):
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(target, number)
         os.close(target)
     os.closerange(3, 256)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(entry.command[0], entry.command, dict(spec["env"]))  # type: ignore[call-overload]
 
 
 def be_punctual() -> None:

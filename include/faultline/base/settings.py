@@ -213,6 +213,13 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def free_port() -> int:
+    """A loopback port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
 def choose_ports(wanted: dict[str, int], explicit: frozenset[str] = frozenset()) -> dict[str, int]:
     """Keeps each wanted port when it is free, else takes the next free one above it.
 

@@ -1,4 +1,4 @@
-"""Versions of the engine, of the broker, and of what drives them."""
+"""Versions of the engines, of the broker, and of what drives them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import platform
 from importlib.metadata import version
 
 from faultline.base.settings import Settings
-
-PACKAGES = ("apache-airflow", "pyspark", "confluent-kafka", "faultline")
+from faultline.engines.registry import ENGINES
 
 
 def versions(settings: Settings, java: str) -> dict[str, str]:
-    """Versions of the engine and of what drives it."""
-    found = {name: _installed(name) for name in PACKAGES}
+    """By name, of what is installed here; those of engines as their packages are called."""
+    engines = [name for engine in ENGINES.by_name.values() for name in engine.packages]
+    found = {name: _installed(name) for name in ("apache-airflow", *engines, "confluent-kafka", "faultline")}
     return {**found, "kafka": kafka_version(settings), "java": java, "python": platform.python_version()}
 
 

@@ -57,7 +57,7 @@ def highest_sustained(
 def highest_near(
     holds: Callable[[float], bool], guess: float, precision: float = PRECISION, most: float = MAX_RATE
 ) -> Capacity:
-    """The same from a guess: its doubles or halves until one of them differs, then between those two.
+    """Searches from a guess: asks its doubles or halves until one of them differs, then between those two.
 
     With a guess that is right within a factor of 2, four rates are enough for a precision of 1.25. No rate above
     `most` is asked, and none below a thousandth of the guess.

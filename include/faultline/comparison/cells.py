@@ -114,7 +114,7 @@ class Axis:
         return _value(point.config, self.key)
 
     def label(self, point: Point) -> str:
-        """The same as text."""
+        """The point's value on this axis as text."""
         return label(self.of(point))
 
 

@@ -143,7 +143,7 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
 
 
 def as_json(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """What is missing, as JSON values for programs: a gap each, with its cells and their newest records."""
     return [
         {
             "matrix": gap.matrix,

@@ -5,14 +5,20 @@ Instants are wall-clock nanoseconds since the epoch. Offsets are ends (the first
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.base.attempt import Attempt
+from faultline.base.endpoints import Endpoints
 from faultline.base.settings import Settings
 from faultline.base.window import CLOCK_RESOLUTION_NS
+from faultline.engines.running import Guardian, Runtime, Sampler, Submission
+
+if TYPE_CHECKING:  # recorder and supervisor ask their engine, and need nothing of a configuration
+    from faultline.experiment.config import Configuration
+    from faultline.experiment.plan import AttemptPlan
 
 Offsets = Mapping[str, int]
 
@@ -30,6 +36,8 @@ KINDS = (
 COMMIT_MODES = ("none", "unaligned", "aligned", "aligned-changelog")
 CYCLES = ("checkpoint", "snapshot")
 GRANULARITIES = ("batch", "record")
+# Events that an engine numbers itself run through one row, which stands for a partition.
+ROW = "0"
 
 
 def offsets_by_partition(value: Mapping[Any, Any]) -> dict[str, int]:
@@ -236,14 +244,43 @@ class Witness(Protocol):
 
 
 class Engine(Witness, Protocol):
-    """What runs a workload.
+    """What runs a workload: asked before a run, while it lasts, and at its end.
 
-    `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest.
+    `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest. `packages`: the
+    installed distributions that it is made of, whose versions an environment names.
     """
 
     name: str
     only_for: frozenset[str]
     capabilities: Capabilities
+    packages: tuple[str, ...]
+
+    def fixed_settings(self) -> dict[str, str]:
+        """Its settings that are alike in every experiment; the label of a build hangs on them."""
+
+    def settings(self, config: Configuration) -> dict[str, str]:
+        """All of its settings in an experiment, as the record shows them."""
+
+    def check(self, config: Configuration) -> None:
+        """Raises ConfigError, naming the key, for what it can never run here."""
+
+    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        """What it lacks to begin at once, in words; None when it lacks nothing."""
+
+    def holds(self, settings: Settings) -> dict[str, Path]:
+        """Where a fault holds down those of its embedded services that one can end, by the node that each is."""
+
+    def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
+        """What `attempt.json` says of where this run of it will be reached, by keys of its own."""
+
+    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+        """What is to be started; writes the files that it reads."""
+
+    def sampler(self, attempt: Attempt) -> Sampler:
+        """What the recorder asks each second."""
+
+    def guardian(self, attempt: Attempt) -> Guardian | None:
+        """Who sees to it that lost state stays lost; None where the engine keeps what it should."""
 
     def progress(self, attempt: Attempt) -> Progress:
         """How far the workload of an attempt has come."""
@@ -253,3 +290,15 @@ class Engine(Witness, Protocol):
 
         Repeating it gives the same. Raises InfrastructureError when what was left cannot be read.
         """
+
+    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
+        """Who makes the three tables, as the file says that `faultline.runner.collect.gather` writes.
+
+        None: the program `harvest`, which reads both topics on a Spark of its own, whoever wrote them.
+        """
+
+    def keep_logs(self, attempt: Attempt) -> None:
+        """Lets go of memory and processes of a run that is over, and keeps what a later harvest reads. Idempotent."""
+
+    def discard(self, attempt: Attempt, settings: Settings) -> None:
+        """Removes what the run made outside its raw files, once it is harvested or given up. Idempotent."""

@@ -13,6 +13,10 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from faultline import engines
+from faultline.base.attempt import Attempt
+from faultline.base.documents import read_document
+from faultline.base.errors import InfrastructureError
+from faultline.base.text import suggest
 from faultline.engines.base import Engine
 
 
@@ -24,7 +28,10 @@ class Configured(Protocol):
 
 
 class Registry:
-    """`found`: engines by the file that offers each. Raises ValueError when they do not go together."""
+    """`found`: engines by the file that offers each. Raises ValueError when they do not go together.
+
+    `usual`: the engine that runs the workloads which no other claims.
+    """
 
     def __init__(self, found: Mapping[str, Engine]) -> None:
         self.by_name: dict[str, Engine] = {}
@@ -43,11 +50,27 @@ class Registry:
         others = [engine for engine in found.values() if not engine.only_for]
         if not others:
             raise ValueError(f"{', '.join(found)}: no engine runs the workloads that none of them claims")
-        self._other = others[0]
+        self.usual = others[0]
 
     def of(self, config: Configured) -> Engine:
         """The engine that runs a configuration."""
-        return self._by_workload.get(config.workload, self._other)
+        return self.for_workload(config.workload)
+
+    def for_workload(self, workload: str) -> Engine:
+        """The engine that has a workload for itself, else the one that runs the rest."""
+        return self._by_workload.get(workload, self.usual)
+
+    def at(self, attempt: Attempt) -> Engine:
+        """The engine of an attempt: as its plan says, else its workload. Its configuration is not looked at.
+
+        Raises InfrastructureError when the attempt's file is missing or damaged, or the engine is there no more.
+        """
+        if not attempt.plan.exists():
+            return self.for_workload(str(attempt.read()["config"]["workload"]))
+        name = str(read_document(attempt.plan).get("engine"))
+        if name not in self.by_name:
+            raise InfrastructureError(f"{attempt.plan}: engine {name}{suggest(name, self.by_name)}")
+        return self.by_name[name]
 
 
 def _found() -> Iterator[tuple[str, Engine]]:
@@ -59,4 +82,4 @@ def _found() -> Iterator[tuple[str, Engine]]:
 
 
 ENGINES = Registry(dict(_found()))
-engine_of = ENGINES.of
+engine_of, engine_at = ENGINES.of, ENGINES.at

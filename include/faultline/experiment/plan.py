@@ -1,9 +1,177 @@
-"""What one attempt is to measure, as it stands in the attempt's own file."""
+"""What one attempt is to do: its configuration resolved once, by `prepare`, and kept in the attempt's folder.
+
+Each step reads its part of the plan and derives nothing anew. Attempts from before there were plans are judged and
+harvested, too: theirs is made of `attempt.json` whenever it is asked for, and lacks what only a start needs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from fault.errors import PlanError
+from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
+from faultline.base.documents import read_document
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import Configuration
+from faultline.experiment.workloads.base import Companion, Filling
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic of an attempt."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class AttemptPlan:
+    """One attempt's plan. Times in seconds, those of the window after T0.
+
+    `engine`: its name; None in a plan made of `attempt.json`, where the workload tells it. `topics`: by role.
+    `seed`: chooses the victims of `faults`. `generator`: its specification; None where the engine makes the events
+    itself. `program`: what the workload's program is told beside what its engine adds; empty where nothing is to be
+    started. `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at
+    the end of the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds
+    a tuple's first output, and what it takes for one.
+    """
+
+    workload: str
+    engine: str | None
+    repetition: int
+    endpoints: Endpoints
+    topics: Mapping[str, Topic]
+    warmup_s: float
+    duration_s: float
+    cycle_s: Mapping[str, float]
+    restart_delay_s: float
+    seed: int
+    faults: tuple[PlannedFault, ...]
+    generator: Mapping[str, Any] | None
+    program: Mapping[str, Any]
+    companions: tuple[Companion, ...]
+    filling: Filling | None
+    primed_batches: int
+    drained_batches: int
+    stop_s: float
+    method: str
+    tuples: Mapping[str, Any]
+
+    @property
+    def window_s(self) -> float:
+        """From T0 to the end of what is measured."""
+        return self.warmup_s + self.duration_s
+
+    @property
+    def interval_s(self) -> float:
+        """Between two checkpoints."""
+        return self.cycle_s["checkpoint"]
+
+    @property
+    def paced(self) -> bool:
+        """Whether a generator sends the input by a schedule; else the engine makes it itself."""
+        return self.generator is not None
+
+    @property
+    def workload_bootstrap(self) -> str:
+        """Where the workload reaches the broker: by the detour only if a fault needs it, since it is one more hop."""
+        detour = any(one.fault.how.detours for one in self.faults)
+        return self.endpoints.kafka_detour if detour else self.endpoints.kafka
+
+    def as_mapping(self) -> dict[str, Any]:
+        """JSON values; `from_mapping` gives the same plan again."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values | {
+            "endpoints": self.endpoints.as_mapping(),
+            "topics": {role: asdict(topic) for role, topic in self.topics.items()},
+            "faults": [asdict(one) for one in self.faults],
+            "companions": [asdict(one) for one in self.companions],
+            "filling": None if self.filling is None else asdict(self.filling),
+        }
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """The plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else."""
+        return cls(
+            **{
+                **values,
+                "endpoints": Endpoints.from_mapping(values["endpoints"]),
+                "topics": {role: Topic(**topic) for role, topic in values["topics"].items()},
+                "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
+                "companions": tuple(Companion(one["role"], tuple(one["command"])) for one in values["companions"]),
+                "filling": None if values["filling"] is None else Filling(**values["filling"]),
+            }
+        )
+
+
+def resolve(
+    config: Configuration,
+    *,
+    engine: str | None,
+    repetition: int,
+    endpoints: Endpoints,
+    topics: Mapping[str, str],
+) -> AttemptPlan:
+    """The plan of a configuration, without what the program is told. `topics`: their names by role."""
+    kind, own, partitions = config.kind, config.own, topic_partitions(config)
+    known = {role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()}
+    return AttemptPlan(
+        workload=config.workload,
+        engine=engine,
+        repetition=repetition,
+        endpoints=endpoints,
+        topics=known,
+        warmup_s=config.warmup_s,
+        duration_s=config.duration_s,
+        cycle_s={"checkpoint": config.checkpoint_interval_s, "snapshot": config.snapshot_interval_s},
+        restart_delay_s=config.restart_delay_s,
+        seed=config.plan().seed,
+        faults=config.planned_faults(),
+        generator=_generator(config, repetition, endpoints, topics.get("input", "")) if config.paced else None,
+        program={},
+        companions=kind.companions(own),
+        filling=kind.filling(own, config),
+        primed_batches=kind.primed_batches(own),
+        drained_batches=kind.drained_batches(own),
+        stop_s=kind.stop_s,
+        method=kind.latency_method_of(own),
+        tuples=kind.tuples(own),
+    )
+
+
+def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> dict[str, Any]:
+    """What the workload's program is told, whichever engine runs it; it may look into the attempt's own file."""
+    return {
+        "bootstrap": plan.workload_bootstrap,
+        "input_topic": plan.topics["input"].name,
+        "output_topic": plan.topics["output"].name,
+        "trigger_s": plan.interval_s,
+        "stop_file": str(attempt.stop_file),
+        **config.kind.program_configuration(attempt, config.own, config),
+    }
+
+
+def _generator(config: Configuration, repetition: int, endpoints: Endpoints, topic: str) -> dict[str, Any]:
+    """What the generator is told."""
+    return {
+        "bootstrap": endpoints.kafka,
+        "topic": topic,
+        "partitions": config.partitions,
+        "rate": config.rate,
+        "rate_curve": config.rate_curve,
+        "seconds": config.warmup_s + config.duration_s,
+        **config.input_source(repetition),
+        "skew_curve": config.skew_curve,
+        "state_mb": config.state_mb,
+        "state_touch": config.state_touch,
+        "primer_lines": config.kind.primer_lines(config.own),
+        "seed": config.seed,
+        "repetition": repetition,
+    }
 
 
 def topic_partitions(config: Configuration) -> dict[str, int]:
@@ -14,3 +182,42 @@ def topic_partitions(config: Configuration) -> dict[str, int]:
 def configuration_of(attempt: Attempt) -> Configuration:
     """The configuration in `attempt.json`. Raises InfrastructureError when that file is missing or damaged."""
     return Configuration.model_validate(attempt.read()["config"])
+
+
+def plan_of(attempt: Attempt) -> AttemptPlan:
+    """The attempt's plan. Raises InfrastructureError naming the file that is missing or damaged."""
+    return _read(attempt) if attempt.plan.exists() else _from_before(attempt)
+
+
+def faults_of(attempt: Attempt, config: Configuration) -> tuple[PlannedFault, ...]:
+    """The planned faults of an attempt with this configuration."""
+    return _read(attempt).faults if attempt.plan.exists() else config.planned_faults()
+
+
+def _read(attempt: Attempt) -> AttemptPlan:
+    try:
+        return AttemptPlan.from_mapping(read_document(attempt.plan))
+    except (KeyError, TypeError, AttributeError, PlanError) as error:
+        raise InfrastructureError(f"{attempt.plan}: not a plan ({error}); clear the whole run") from None
+
+
+def _from_before(attempt: Attempt) -> AttemptPlan:
+    """What can be told from `attempt.json` alone, of which a healer needs no more than the configuration."""
+    description = attempt.read()
+    kafka, engine = description.get("kafka") or {}, description.get("spark") or {}
+    bootstrap = str(kafka.get("bootstrap", ""))
+    return resolve(
+        configuration_of(attempt),
+        engine=None,
+        repetition=int(description.get("repetition", 0)),
+        endpoints=Endpoints(
+            kafka=bootstrap,
+            kafka_detoured="",
+            kafka_detour=str(kafka.get("workload_bootstrap", bootstrap)),
+            engine=str(engine.get("master", "")),
+            engine_ui="",
+            airflow="",
+            hosts=description.get("hosts") or {},
+        ),
+        topics=description.get("topics") or {},
+    )

@@ -275,11 +275,10 @@ def start_generator(attempt: Attempt) -> int | None:
 @task
 @step
 def submit_workload(attempt: Attempt) -> int:
-    from faultline.orchestration.spark import workload_command
+    from faultline.orchestration.spark import command_of
     from faultline.runner import steps
 
-    settings = load_settings()
-    return steps.submit_workload(attempt, settings, workload_command(attempt, settings)).pid
+    return steps.submit_workload(attempt, load_settings(), command_of).pid
 
 
 @task
@@ -299,19 +298,18 @@ def await_end(attempt: Attempt) -> dict[str, Any]:
 
 
 class HarvestOperator(LocalSparkJob):
-    """Gathers what the run left on disk, then has Spark read both topics."""
+    """Gathers what the run left on disk; then Spark reads both topics, unless the engine has a way of its own."""
 
     template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
-        from faultline.engines.spark.settings import kafka_jars
-
-        super().__init__(program="harvest", jars=kafka_jars(load_settings()), **arguments)
+        super().__init__(program="harvest", kafka=True, **arguments)
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
         from faultline.base.processes import end_processes, processes_with_token
-        from faultline.experiment.plan import configuration_of
+        from faultline.engines.registry import engine_at
+        from faultline.experiment.plan import plan_of
         from faultline.runner.collect import gather, is_large
         from faultline.runner.steps import scheduled_records
         from faultline.runner.teardown import note_failure
@@ -319,22 +317,15 @@ class HarvestOperator(LocalSparkJob):
         attempt = attempt_of(self.attempt_id)
         try:
             configuration = gather(attempt, load_settings())
-            config = configuration_of(attempt)
-            if not config.paced:
-                from faultline.analysis.unpaced import harvest as harvest_batches
-
-                harvest_batches(configuration)
-                return
-            if config.kind.program is None:
-                from faultline.engines.known_truth.harvest import harvest
-
+            plan = plan_of(attempt)
+            if harvest := engine_at(attempt).harvester(plan):
                 harvest(configuration)
                 return
             # The job of an earlier try whose task was killed would write into the same folder.
             end_processes(processes_with_token(attempt.id))
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
-            self.large, self.for_attempt = is_large(scheduled_records(attempt)), attempt.id
+            self.large, self.for_attempt = is_large(scheduled_records(plan)), attempt.id
             super().execute(context)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
 from faultline.base.errors import InfrastructureError
-from faultline.experiment.plan import configuration_of, topic_partitions
+from faultline.experiment.plan import plan_of
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
@@ -17,20 +17,18 @@ TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
 
 
 def create_topics(attempt: Attempt) -> None:
-    """Creates the input and the output topic; a topic that exists already is a mistake, and refused.
+    """Creates the topics of the plan; a topic that exists already is a mistake, and refused.
 
     The hook's own `create_topic` ignores topic settings, so its admin client is used.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    config = configuration_of(attempt)
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
-    partitions = topic_partitions(config)
     topics = [
-        NewTopic(name, num_partitions=partitions[role], replication_factor=1, config=settings)
-        for role, name in attempt.read()["topics"].items()
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings)
+        for topic in plan_of(attempt).topics.values()
     ]
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
     for name, future in client.create_topics(topics, **TIMEOUTS).items():

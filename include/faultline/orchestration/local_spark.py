@@ -10,7 +10,7 @@ from faultline.base.settings import load_settings
 
 
 class LocalSparkJob(SparkSubmitOperator):
-    """Hands a program of `spark_jobs/` to spark-submit, in one JVM.
+    """Hands a program of `spark_jobs/` to spark-submit, in one JVM; `kafka`: one that reads topics.
 
     A short job on few data: starting executors on the cluster would take longer than the job itself.
     What the machine must provide is looked for when the task runs, not when the DAG file is read.
@@ -20,12 +20,14 @@ class LocalSparkJob(SparkSubmitOperator):
     large = False
     for_attempt: str | None = None
 
-    def __init__(self, *, program: str, **arguments: Any) -> None:
+    def __init__(self, *, program: str, kafka: bool = False, **arguments: Any) -> None:
+        from faultline.engines.spark.settings import kafka_jars
         from faultline.engines.spark.settings import program as path_of
 
-        super().__init__(
-            application=str(path_of(load_settings(), program)), conn_id="spark_local", durable=False, **arguments
-        )
+        settings = load_settings()
+        if kafka:
+            arguments["jars"] = kafka_jars(settings)
+        super().__init__(application=str(path_of(settings, program)), conn_id="spark_local", durable=False, **arguments)
 
     def execute(self, context: Any) -> None:
         from faultline.cluster.class_data import archive_option

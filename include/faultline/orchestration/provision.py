@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import HOST, Settings, check_ssh_host, load_settings, ssh_hosts
+from faultline.base.settings import Settings, check_ssh_host, load_settings, ssh_hosts
 from faultline.cluster.airflow_home import present_database
-from faultline.engines.spark.settings import LOCAL_MASTER
+from faultline.orchestration.spark import spark_connections
 
 
 def connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -23,17 +23,7 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
             "conn_type": "kafka",
             "extra": json.dumps({"bootstrap.servers": settings.endpoints.kafka}),
         },
-        "spark_default": {
-            "conn_type": "spark",
-            "host": f"spark://{HOST}",
-            "port": settings.ports["spark_master"],
-            "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"}),
-        },
-        "spark_local": {
-            "conn_type": "spark",
-            "host": LOCAL_MASTER,
-            "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"}),
-        },
+        **spark_connections(settings),
         **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},
     }
 

@@ -59,7 +59,7 @@ def macro(record: Record) -> str:
 
 
 def macro_of(recovery: RecoveryPart) -> str:
-    """The same of one recovery."""
+    """Macro recovery of one fault in seconds, or the time after which it was given up on, as `> 33.9`."""
     if recovery.macro_s is None and recovery.censored_at_s is not None:
         return f"> {seconds(recovery.censored_at_s)}"
     return seconds(recovery.macro_s)

@@ -56,7 +56,7 @@ class Entry:
 
 
 def content_of(record: Record) -> dict[str, Any]:
-    """The same as JSON holds it, without the path and the configuration."""
+    """The fields of a record's `Entry`, as JSON holds them, but for its path and its configuration."""
     return {
         "attempt": record.attempt,
         "matrix": record.matrix,

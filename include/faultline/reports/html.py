@@ -56,7 +56,7 @@ def _as_json(content: Any) -> str:
 
 
 def _finite(content: Any) -> Any:
-    """The same with None for each number that is not finite."""
+    """A copy of `content`, however deep, with None in place of each number that is not finite."""
     if isinstance(content, Mapping):
         return {name: _finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

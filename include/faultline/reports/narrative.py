@@ -104,7 +104,7 @@ class Story:
     remarks: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same facts for JSON."""
+        """All facts of the story as JSON values."""
         record = self.record
         kept = ("attempt", "status", "reasons", "matrix", "sweep_id", "config_id", "repetition", "series", "build")
         facts = record.as_dict()

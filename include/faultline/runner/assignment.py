@@ -1,4 +1,4 @@
-"""What a conductor is to do, read from the attempt's own file."""
+"""What a conductor is to do, read from the attempt's own file and its plan."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from fault.identity import Tokens
 from fault.injector import Injector
 from fault.plan import PlannedFault
 from fault.remote import RemoteHost, RemoteInjector
+from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.base.journal import Instant
 from faultline.cluster.restart_hold import lay_hold
-from faultline.experiment.config import Configuration
+from faultline.experiment.plan import plan_of
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the conductor takes from attempt.json. `end_s`: seconds after T0 when its work is done."""
+    """What the conductor takes from both. `end_s`: seconds after T0 when its work is done."""
 
     attempt: str
     planned: tuple[PlannedFault, ...]
@@ -69,19 +70,18 @@ def read_assignment(directory: Path) -> Assignment:
     """Reads DIR/attempt.json. Raises ConfigError with one line that names the key."""
     try:
         data = json.loads((directory / "attempt.json").read_text(encoding="utf-8"))
-        config = Configuration.model_validate(data["config"])
-        services = data.get("services") or {}
+        plan, services = plan_of(Attempt(directory)), data.get("services") or {}
         return Assignment(
             attempt=str(data["attempt"]),
-            planned=config.planned_faults(),
-            end_s=config.warmup_s + config.duration_s,
+            planned=plan.faults,
+            end_s=plan.window_s,
             bootstrap=str(data["kafka"]["bootstrap"]),
             input_topic=str(data["topics"]["input"]),
-            seed=config.plan().seed,
+            seed=plan.seed,
             repetition=int(data["repetition"]),
-            interval_s=config.checkpoint_interval_s,
-            cycle_s={"checkpoint": config.checkpoint_interval_s, "snapshot": config.snapshot_interval_s},
-            restart_delay_s=config.restart_delay_s,
+            interval_s=plan.interval_s,
+            cycle_s=plan.cycle_s,
+            restart_delay_s=plan.restart_delay_s,
             services=services.get("instance"),
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},
             hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},

@@ -1,4 +1,4 @@
-"""The step `harvest`, without Spark: gathers what the run left on disk, and says what Spark is to read."""
+"""The step `harvest`, as far as it needs no Spark: gathers what the run left on disk, and says what is to be read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import read_journal, write_lines
 from faultline.base.settings import Settings
 from faultline.engines.batches import BATCHES
-from faultline.engines.registry import engine_of
-from faultline.engines.spark import checkpoint
-from faultline.engines.spark.collect import worker_folders
-from faultline.experiment.plan import configuration_of
+from faultline.engines.registry import engine_at
+from faultline.experiment.plan import plan_of
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
@@ -23,20 +21,19 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
 
     Repeating it gives the same: it only reads what the run left.
     """
-    description = attempt.read()
-    config = configuration_of(attempt)
-    engine_of(config).collect(attempt, settings, method=config.kind.latency_method_of(config.own))
+    plan = plan_of(attempt)
+    engine_at(attempt).collect(attempt, settings, method=plan.method)
     copy_service_starts(attempt, settings)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
         {
-            "bootstrap": description["kafka"]["bootstrap"],
-            "input_topic": description["topics"]["input"],
-            "output_topic": description["topics"]["output"],
+            "bootstrap": plan.endpoints.kafka,
+            "input_topic": plan.topics["input"].name,
+            "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
-            **config.kind.tuples(config.own),
+            **plan.tuples,
         },
     )
     return configuration
@@ -55,20 +52,11 @@ def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
 
 
 def keep_logs_only(attempt: Attempt) -> None:
-    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them."""
-    if not attempt.checkpoint.is_symlink():
-        return
-    present = attempt.checkpoint.resolve()
-    attempt.checkpoint.unlink()
-    checkpoint.give_up(present, attempt.checkpoint)
-    shutil.rmtree(attempt.throwaway, ignore_errors=True)
+    """Lets go of what an unharvested run holds in memory; what a later harvest reads stays."""
+    engine_at(attempt).keep_logs(attempt)
 
 
 def remove_working_data(attempt: Attempt, settings: Settings) -> None:
-    """Removes what the run made outside its raw files: the checkpoint and the workers' folders."""
-    if attempt.checkpoint.is_symlink():
-        attempt.checkpoint.unlink()
-    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / "warmup-checkpoint", attempt.scratch):
-        shutil.rmtree(folder, ignore_errors=True)
-    for folder in worker_folders(attempt, settings):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Removes what the run made outside its raw files."""
+    engine_at(attempt).discard(attempt, settings)
+    shutil.rmtree(attempt.scratch, ignore_errors=True)

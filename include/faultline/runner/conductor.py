@@ -36,8 +36,7 @@ from faultline.base.errors import ConfigError, FaultlineError, InfrastructureErr
 from faultline.base.journal import Instant, Journal
 from faultline.base.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
 from faultline.engines.base import Progress
-from faultline.engines.registry import engine_of
-from faultline.experiment.plan import configuration_of
+from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
 from faultline.runner.healing import as_line
 
@@ -339,7 +338,7 @@ def build(assignment: Assignment, directory: Path) -> Conductor:
         directory,
         injector=Hosts(LocalInjector(), remotes),
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
-        progress=engine_of(configuration_of(attempt)).progress(attempt),
+        progress=engine_at(attempt).progress(attempt),
         clocks=lambda: {name: remote.clock_offset() for name, remote in remotes.items()},
     )
 

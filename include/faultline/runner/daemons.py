@@ -10,12 +10,12 @@ from pathlib import Path
 from fault.action import Daemon, Site
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
+from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.base.settings import HOST, Settings, port_is_free
 from faultline.base.waiting import wait_until
-from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.workloads.base import Companion
 
 DAEMON_START_S = 10.0
@@ -66,7 +66,7 @@ ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     exits = events(read_journal(attempt.supervisor_journal), "exit")
-    if len(exits) > MAX_RESTARTS:
+    if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
         log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
         return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
     return death(attempt, entry)

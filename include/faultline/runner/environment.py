@@ -16,8 +16,7 @@ import psutil
 from faultline.base.settings import Settings
 from faultline.cluster.java import find_java
 from faultline.cluster.versions import versions
-from faultline.engines.spark.settings import configured_settings, engine_settings
-from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
 
 # Programs in spark_jobs/ that are no part of a workload.
@@ -25,7 +24,7 @@ READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehea
 
 
 def describe(settings: Settings, config: Configuration, java: str) -> dict[str, Any]:
-    """The record's `environment`. `java` is the version text of the runtime that Spark and Kafka use."""
+    """The record's `environment`. `java` is the version text of the runtime that engine and broker use."""
     cores = os.cpu_count() or 1
     return {
         "host": socket.gethostname(),
@@ -35,17 +34,22 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
         "oversubscribed": config.executors * config.executor_cores > cores,
         "versions": versions(settings, java),
         "git_commit": git_commit(settings.root),
-        "spark_conf": {**engine_settings(), **configured_settings(config)},
+        # Named after the first engine that there was.
+        "spark_conf": engine_of(config).settings(config),
         "kafka_conf": kafka_conf(settings),
     }
 
 
 def default_build(settings: Settings, java: str) -> str:
-    """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits."""
-    known = versions(settings, java)
-    engine = {name: known[name] for name in ("pyspark", "kafka", "java")}
-    conf = {**engine_settings(), **NEXMARK_SETTINGS}
-    content = json.dumps([engine, conf, kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True)
+    """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits.
+
+    It is the installation's: of the engine that runs what no other has for itself.
+    """
+    known, usual = versions(settings, java), ENGINES.usual
+    engine = {name: known[name] for name in (*usual.packages, "kafka", "java")}
+    content = json.dumps(
+        [engine, usual.fixed_settings(), kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 

@@ -5,27 +5,25 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import Cancelled, ConfigError
 from faultline.base.machine_lock import lock_holder
-from faultline.base.settings import HOST, WORKERS, Settings, check_folders, instance
+from faultline.base.settings import Settings, check_folders, free_port, instance
 from faultline.base.waiting import wait_until
-from faultline.cluster.services import kafka_ready, master_state, worker_memory_mb
+from faultline.cluster.services import kafka_ready
 from faultline.cluster.steal_time import await_quiet, longest_wait_s
-from faultline.engines.spark.settings import free_port
+from faultline.engines.base import Engine
+from faultline.engines.registry import engine_of
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import topic_partitions
+from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
 
 MACHINE_TIMEOUT_S = 900.0
 SERVICES_TIMEOUT_S = 60.0
-# Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
-# workers do not reserve it, so it is left free for them here.
-MEMORY_OVERHEAD = 1.1
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 
@@ -62,7 +60,7 @@ def prepare(
     cancelled: Callable[[], bool] = lambda: False,
     keep_topics: bool = False,
 ) -> Attempt:
-    """Makes the attempt's folder and writes `attempt.json`; starts nothing.
+    """Makes the attempt's folder, writes `attempt.json` and the attempt's plan; starts nothing.
 
     `hosts`: the machines whose processes are hit over SSH, by name; none when all is on this one. `keep_topics`:
     whoever closes the attempt leaves its topics.
@@ -77,46 +75,49 @@ def prepare(
     if wait_s:
         print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
         print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
-    attempt = Attempt(settings.attempts / new_attempt_id())
+    attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
     attempt.folder.mkdir(parents=True)
-    ui_port = free_port()
-    detour = any(planned.fault.how.detours for planned in order.config.planned_faults())
-    write_json(
-        attempt.folder / "attempt.json",
-        {
-            **describe_order(order, settings, java),
-            "attempt": attempt.id,
-            # Other installations may keep their results in the same folder, and leave it to this one to clean up.
-            "home": str(settings.home),
-            "keep_topics": keep_topics,
-            "kafka": {
-                "bootstrap": settings.endpoints.kafka,
-                # By the detour only where the plan needs it: it is one more hop.
-                "workload_bootstrap": settings.endpoints.kafka_detour if detour else settings.endpoints.kafka,
-                "config": str(settings.home / "kafka" / "server.properties"),
-            },
-            "topics": {role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
-            "companion_ports": {one.role: free_port() for one in order.config.kind.companions(order.config.own)},
-            "spark": {
-                "master": settings.endpoints.engine,
-                "ui": f"http://127.0.0.1:{ui_port}",
-                "ui_port": ui_port,
-            },
-            "services": _victim_services(settings),
-            "hosts": {name: dict(host) for name, host in (hosts or {}).items()},
-        },
+    plan = resolve(
+        order.config,
+        engine=engine.name,
+        repetition=order.repetition,
+        endpoints=replace(settings.endpoints, hosts=hosts or {}),
+        topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
     )
+    described = {
+        **describe_order(order, settings, java),
+        "attempt": attempt.id,
+        # Other installations may keep their results in the same folder, and leave it to this one to clean up.
+        "home": str(settings.home),
+        "keep_topics": keep_topics,
+        **_places(settings, engine, plan),
+    }
+    write_json(attempt.folder / "attempt.json", described)
+    # Written last: programs are told what the attempt's own file says, such as ports.
+    write_json(attempt.plan, replace(plan, program=program_of(attempt, order.config, plan)).as_mapping())
     return attempt
 
 
-def _victim_services(settings: Settings) -> dict[str, Any]:
-    """The mark of this installation's services, and where a fault holds each of them down."""
-    holds = {"kafka": settings.hold("kafka")}
-    for number in range(1, WORKERS + 1):
-        holds[f"{HOST}:{settings.ports[f'spark_worker_{number}']}"] = settings.hold(f"spark-worker-{number}")
+def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, Any]:
+    """Where the attempt's services, topics and processes are found."""
     return {
-        "instance": instance(settings).get("instance"),
-        "holds": {node: str(path) for node, path in holds.items()},
+        "kafka": {
+            "bootstrap": plan.endpoints.kafka,
+            "workload_bootstrap": plan.workload_bootstrap,
+            "config": str(settings.home / "kafka" / "server.properties"),
+        },
+        "topics": {role: topic.name for role, topic in plan.topics.items()},
+        "companion_ports": {one.role: free_port() for one in plan.companions},
+        **engine.addresses(plan.endpoints),
+        # The mark of this installation's services, and where a fault holds each of them down.
+        "services": {
+            "instance": instance(settings).get("instance"),
+            "holds": {
+                "kafka": str(settings.hold("kafka")),
+                **{node: str(path) for node, path in engine.holds(settings).items()},
+            },
+        },
+        "hosts": plan.endpoints.as_mapping()["hosts"],
     }
 
 
@@ -143,21 +144,10 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
 
 
 def check_here(config: Configuration) -> None:
-    """Refuses what this machine cannot run: too large executors, a source or a store that is not there."""
-    check_capacity(config)
+    """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
+    engine_of(config).check(config)
     check_source(config)
     config.kind.check_here(config.own, config)
-
-
-def check_capacity(config: Configuration) -> None:
-    """Refuses executors that the workers can never hold."""
-    per_worker = -(-config.executors // WORKERS)
-    wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
-    if wanted > worker_memory_mb():
-        raise ConfigError(
-            f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
-            f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
-        )
 
 
 def check_source(config: Configuration) -> None:
@@ -193,31 +183,18 @@ def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_
 
 
 def await_services(settings: Settings, config: Configuration) -> None:
-    """Waits until the broker answers, and the workers have the free slots and memory asked for."""
+    """Waits until the broker answers, and the engine has the room that is asked for."""
+    engine, endpoints = engine_of(config), settings.endpoints
+    lacking: str | None = None
 
     def ready() -> bool:
-        return kafka_ready(settings.endpoints.kafka) and slots_free(master_state(settings), config)
+        nonlocal lacking
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka) else "Kafka is away"
+        return lacking is None
 
     wait_until(
         ready,
         timeout_s=SERVICES_TIMEOUT_S,
         every_s=0.3,
-        what=lambda: (
-            "services: "
-            + ("Spark has no room for the executors" if kafka_ready(settings.endpoints.kafka) else "Kafka is away")
-            + "; look at ./faultline doctor, or run ./faultline down and up"
-        ),
+        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
     )
-
-
-def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
-    """Whether the living workers have room for all executors, as the Master sees it."""
-    if not state:
-        return False
-    room = 0
-    for worker in state.get("workers", []):
-        if worker.get("state") == "ALIVE":
-            by_cores = int(worker["coresfree"]) // config.executor_cores
-            by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
-            room += min(by_cores, by_memory)
-    return room >= config.executors

@@ -1,4 +1,4 @@
-"""The recorder: samples /proc by role, Spark's REST and Kafka's offsets, once a second.
+"""The recorder: samples /proc by role, Kafka's offsets, and what the engine tells, once a second.
 
 It holds the machine's lock for as long as it lives, so that one set of machines measures one
 experiment at a time, whoever starts it. Its death makes the record invalid.
@@ -26,14 +26,14 @@ from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.machine_lock import hold_lock
 from faultline.base.processes import read_ledger
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
-from faultline.engines.spark.rest import fetch_list
+from faultline.engines.registry import engine_at
+from faultline.engines.running import Sampler
 
 PERIOD_S = 1.0
 # Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
 SETTLED_S = 0.5
 OFFSETS_TIMEOUT_S = 1.0
-EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# Roles by the ledger's own names; drivers are found below the workload supervisor.
+# Roles by the ledger's own names; the engine knows its own, and the driver is found below the workload supervisor.
 # Whatever of the experiment is not named here counts as others'.
 LEDGER_ROLES = {
     name: name for name in ("generator", "recorder", "conductor", "supervisor", "memcached", *daemon_roles())
@@ -45,8 +45,10 @@ Key = tuple[int, float]
 class RoleTable:
     """Which processes play which role; command lines are read once per process."""
 
-    def __init__(self, attempt: Attempt, kafka_token: str | None) -> None:
+    def __init__(self, attempt: Attempt, kafka_token: str | None, sampler: Sampler) -> None:
         self._attempt = attempt
+        self._sampler = sampler
+        self._heirs = {"supervisor": "driver", **sampler.heirs}
         self._kafka_token = kafka_token
         self._own: dict[Key, str | None] = {}
 
@@ -68,8 +70,7 @@ class RoleTable:
                     own[key] = (process, role)
         found = dict(own)
         for process, role in own.values():
-            heir = {"supervisor": "driver", "executors": "python_workers"}.get(role, role)
-            self._descend(process, heir, children, found)
+            self._descend(process, self._heirs.get(role, role), children, found)
         return found
 
     def _known_role(self, process: psutil.Process, key: Key, age_s: float) -> str | None:
@@ -84,11 +85,9 @@ class RoleTable:
 
     def _role(self, process: psutil.Process) -> str | None:
         command = process.cmdline()
-        if EXECUTOR_MAIN in command and any(self._attempt.id in part for part in command):
-            return "executors"
-        if self._kafka_token and self._kafka_token in command:
-            return "kafka"
-        return None
+        if role := self._sampler.role_of(command):
+            return role
+        return "kafka" if self._kafka_token and self._kafka_token in command else None
 
     def _descend(
         self,
@@ -112,17 +111,17 @@ class Recorder:
         description = attempt.read()
         self._attempt = attempt
         self._journal = journal
-        self._roles = RoleTable(attempt, description.get("kafka", {}).get("config"))
+        self._engine = engine_at(attempt).sampler(attempt)
+        self._roles = RoleTable(attempt, description.get("kafka", {}).get("config"), self._engine)
         self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
-        self._driver_ui = description["spark"]["ui"]
         self._seen: dict[Key, dict[str, Any]] = {}
-        self._app_id: str | None = None
 
     def sample(self) -> None:
         self._machine()
         self._processes()
         self._offsets()
-        self._executors()
+        for line in self._engine.sample():
+            self._journal.append(line)
 
     def _machine(self) -> None:
         """What all processes of this machine have used, and what its host kept from it, since it started."""
@@ -155,18 +154,6 @@ class Recorder:
     def _offsets(self) -> None:
         with contextlib.suppress(InfrastructureError):
             self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
-
-    def _executors(self) -> None:
-        if self._app_id is None:
-            applications = fetch_list(f"{self._driver_ui}/api/v1/applications")
-            self._app_id = applications[0]["id"] if applications else None
-        if self._app_id is None:
-            return
-        executors = fetch_list(f"{self._driver_ui}/api/v1/applications/{self._app_id}/allexecutors")
-        if executors:
-            self._journal.append({"kind": "executors", "app_id": self._app_id, "executors": executors})
-        else:
-            self._app_id = None  # a restarted driver is another application
 
 
 def run(attempt: Attempt, stop: threading.Event) -> None:

@@ -17,13 +17,12 @@ from faultline.base.journal import events, read_journal
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
+from faultline.cluster.class_data import archive_option
 from faultline.cluster.java import find_java
 from faultline.engines.base import Progress, covers
-from faultline.engines.registry import engine_of
-from faultline.engines.spark.settings import spark_environment
-from faultline.experiment.common import MAX_RESTARTS
-from faultline.experiment.config import Configuration
-from faultline.experiment.plan import configuration_of
+from faultline.engines.registry import engine_at
+from faultline.engines.running import Runtime, Submission
+from faultline.experiment.plan import AttemptPlan, plan_of
 from faultline.experiment.workloads.base import Filling
 from faultline.runner.daemons import (
     death,
@@ -67,32 +66,11 @@ def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
     return entry
 
 
-def generator_specification(attempt: Attempt) -> dict[str, Any]:
-    """What the generator is told, derived from the configuration."""
-    description = attempt.read()
-    config = configuration_of(attempt)
-    return {
-        "bootstrap": description["kafka"]["bootstrap"],
-        "topic": description["topics"]["input"],
-        "partitions": config.partitions,
-        "rate": config.rate,
-        "rate_curve": config.rate_curve,
-        "seconds": config.warmup_s + config.duration_s,
-        **config.input_source(description["repetition"]),
-        "skew_curve": config.skew_curve,
-        "state_mb": config.state_mb,
-        "state_touch": config.state_touch,
-        "primer_lines": config.kind.primer_lines(config.own),
-        "seed": config.seed,
-        "repetition": description["repetition"],
-    }
-
-
-def scheduled_records(attempt: Attempt) -> int:
+def scheduled_records(plan: AttemptPlan) -> int:
     """Records that are due between the gate and the end of the measured window, however the rate moves."""
     from generators.spec import GeneratorSpec
 
-    return GeneratorSpec.model_validate(generator_specification(attempt)).total
+    return GeneratorSpec.model_validate(plan.generator).total
 
 
 def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
@@ -100,10 +78,11 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
 
     None when the engine makes the events itself.
     """
-    if not configuration_of(attempt).paced:
+    told = plan_of(attempt).generator
+    if told is None:
         return None
     specification = attempt.folder / "generator_config.json"
-    write_json(specification, generator_specification(attempt))
+    write_json(specification, told)
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     histogram = ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
     return spawn(
@@ -115,29 +94,30 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
     )
 
 
-def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) -> Entry:
-    """Starts the workload supervisor with `command`; returns when all that was primed is committed.
+def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[Submission], list[str]]) -> Entry:
+    """Starts what the engine submits, and all beside it; returns when all that was primed is committed.
 
-    For a query with event time, also when its watermark stands, so that late records of the schedule are left out.
+    `command_of`: the complete command, whoever the submission is handed to. For a query with event time, it returns
+    when its watermark stands, too, so that late records of the schedule are left out.
     """
-    config = configuration_of(attempt)
+    plan = plan_of(attempt)
     attempt.scratch.mkdir(exist_ok=True)
-    start_fault_daemons(attempt, settings, config.planned_faults())
-    for companion in config.kind.companions(config.own):
-        start_companion(attempt, settings, companion)
+    runtime = Runtime(find_java(settings.home / "java.json").home, archive_option(settings))
+    submission = engine_at(attempt).submit(attempt, plan, settings, runtime)
     write_json(
         attempt.folder / "workload.json",
         {
-            "command": command,
-            "env": spark_environment(settings, find_java(settings.home / "java.json").home),
-            "restart_delay_s": config.restart_delay_s,
-            "max_restarts": MAX_RESTARTS,
-            "throw_away": config.commit_mode == "none",
+            "command": command_of(submission),
+            "env": dict(submission.environment),
+            "restart_delay_s": submission.restart_delay_s,
+            "max_restarts": submission.max_restarts,
         },
     )
-    if filling := config.kind.filling(config.own, config):
-        return _fill(attempt, settings, filling)
-    batches = config.kind.primed_batches(config.own)
+    start_fault_daemons(attempt, settings, plan.faults)
+    for companion in plan.companions:
+        start_companion(attempt, settings, companion)
+    if plan.filling:
+        return _fill(attempt, settings, plan.filling)
     primed = wait_until(
         lambda: seen(attempt.generator_journal, event="primed"),
         timeout_s=PRIMER_TIMEOUT_S,
@@ -145,7 +125,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command: list[str]) ->
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
     entry, made = _start_supervisor(attempt, settings), _progress(attempt)
-    _await_commit(attempt, entry, "the primer", lambda: made.covering(primed["end_offsets"]) >= batches)
+    _await_commit(attempt, entry, "the primer", lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
     return entry
 
 
@@ -190,7 +170,7 @@ def _await_commit(
 
 def _progress(attempt: Attempt) -> Progress:
     """How far the workload of the attempt has come."""
-    return engine_of(configuration_of(attempt)).progress(attempt)
+    return engine_at(attempt).progress(attempt)
 
 
 def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
@@ -198,7 +178,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
 
     Returns the journal's last line on them (for a control: the gate's).
     """
-    planned = configuration_of(attempt).planned_faults()
+    planned = plan_of(attempt).faults
     entry = spawn(
         attempt,
         settings,
@@ -233,17 +213,15 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
     invalid. Raises Cancelled when the parent sweep was stopped.
     """
-    config = configuration_of(attempt)
+    plan = plan_of(attempt)
     problems: list[str] = []
-    window_s = config.warmup_s + config.duration_s
-    paced = config.paced
     scheduled = [("conductor", attempt.conductor_journal)]
-    scheduled += [("generator", attempt.generator_journal)] if paced else []
+    scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
     for role, journal in scheduled:
         try:
             wait_until(
                 lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
-                timeout_s=window_s + SETTLE_S,
+                timeout_s=plan.window_s + SETTLE_S,
                 every_s=0.2,
                 what=f"{role}: the end of its schedule",
                 alive=lambda role=role: death(attempt, newest(attempt, role)),  # type: ignore[misc]
@@ -253,23 +231,22 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
         except InfrastructureError as error:
             problems.append(str(error))
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
-    drained = _drain(attempt, config, problems) if paced else _await_last_batch(attempt, problems)
+    drained = _drain(attempt, plan, problems) if plan.paced else _await_last_batch(attempt, problems)
     attempt.stop_file.touch()
-    _await_exit(attempt, "supervisor", problems, config.kind.stop_s)
+    _await_exit(attempt, "supervisor", problems, plan.stop_s)
     _stop_recorder(attempt, problems)
     outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
     write_json(attempt.folder / "end.json", outcome)
     return outcome
 
 
-def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool:
+def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
     """Waits until every record sent is committed; the limit is 180 s and three intervals."""
     done = seen(attempt.generator_journal, event="done")
     if not done:
         problems.append("drain: the generator left no end offsets to drain to")
         return False
-    batches = config.kind.drained_batches(config.own)
-    made = _progress(attempt)
+    batches, made = plan.drained_batches, _progress(attempt)
     return _committed(
         attempt,
         "drain: the end offsets",
@@ -277,7 +254,7 @@ def _drain(attempt: Attempt, config: Configuration, problems: list[str]) -> bool
             covers(made.committed(), done["end_offsets"])
             and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
         ),
-        DRAIN_LIMIT_S + 3 * config.checkpoint_interval_s,
+        DRAIN_LIMIT_S + 3 * plan.interval_s,
         problems,
     )
 

@@ -1,12 +1,11 @@
-"""The workload supervisor: runs spark-submit, and restarts it from its checkpoint when it dies.
+"""The workload supervisor: runs what the engine submits, and starts it again when it dies.
 
 It stands for the cluster manager that a production driver has. Each life of the driver is an
 incarnation; all of them are journalled, and belong to the timeline.
 
     python -m faultline.runner.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts",
-"throw_away"}; with `throw_away` (commit mode `none`) no checkpoint outlives the loss of a process.
+`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts"}.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import psutil
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import Journal
-from faultline.engines.spark.lineages import LineageKeeper
+from faultline.engines.registry import engine_at
 
 TERM_GRACE_S = 10.0
 WATCH_EVERY_S = 0.25
@@ -39,9 +38,7 @@ class WorkloadSupervisor:
         self._environment = {**os.environ, **specification["env"]}
         self._restart_delay_s = float(specification["restart_delay_s"])
         self._max_restarts = int(specification["max_restarts"])
-        self._keeper: LineageKeeper | None = None
-        if specification["throw_away"]:
-            self._keeper = LineageKeeper(attempt, attempt.read()["spark"]["ui"])
+        self._guardian = engine_at(attempt).guardian(attempt)
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -58,8 +55,8 @@ class WorkloadSupervisor:
                 code = self._incarnate(journal, incarnation)
                 if code == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
                     break
-                if self._keeper is not None:
-                    self._keeper.driver_died(journal)
+                if self._guardian is not None:
+                    self._guardian.driver_died(journal)
                 if incarnation < self._max_restarts:
                     journal.write("restart", delay_s=self._restart_delay_s)
                     if self._stop.wait(self._restart_delay_s):
@@ -87,15 +84,15 @@ class WorkloadSupervisor:
 
     def _wait(self, journal: Journal) -> int:
         assert self._child is not None
-        every_s = 1.0 if self._keeper is None else WATCH_EVERY_S
+        every_s = 1.0 if self._guardian is None else WATCH_EVERY_S
         while True:
             try:
                 return self._child.wait(timeout=TERM_GRACE_S if self._stop.is_set() else every_s)
             except subprocess.TimeoutExpired:
                 if self._stop.is_set():
                     self._child.kill()
-                elif self._keeper is not None:
-                    self._keeper.watch(journal)
+                elif self._guardian is not None:
+                    self._guardian.watch(journal)
 
 
 def main() -> int:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from faultline.analysis.bins import bins_of_batches, throughput_rps
 from faultline.analysis.latency import fold, fold_tuples
-from faultline.analysis.unpaced import MS, Numbering, harvest, tuples
+from faultline.analysis.unpaced import Numbering
 from faultline.base.errors import InfrastructureError
 from faultline.base.window import NS, Window
 from faultline.engines.base import Commit
+from faultline.engines.numbered import MS, harvest, tuples
 from faultline.engines.spark.checkpoint import committed_batches
 
 T0 = 1_000 * NS

@@ -13,6 +13,7 @@ import pytest
 from faultline.base.attempt import Attempt
 from faultline.base.processes import spawn_detached
 from faultline.base.waiting import wait_until
+from faultline.engines.running import NoSampler
 from faultline.runner.recorder import SETTLED_S, RoleTable
 
 # Waits, then becomes another program under the same pid, as a held service does.
@@ -26,7 +27,7 @@ os.execvp("sh", ["sh", "-c", "read x", "kafka", sys.argv[1] + ".properties"])
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path) -> None:
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()
-    roles = RoleTable(Attempt(folder), f"{tmp_path}/server.properties")
+    roles = RoleTable(Attempt(folder), f"{tmp_path}/server.properties", NoSampler())
     process = subprocess.Popen([sys.executable, "-c", HELD, f"{tmp_path}/server"], stdin=subprocess.PIPE, text=True)
 
     def role() -> str | None:
@@ -60,7 +61,7 @@ def test_proxy_and_memcached_are_the_experiments_own(tmp_path: Path, role: str) 
         stderr=tmp_path / "err",
         cwd=tmp_path,
     )
-    roles = RoleTable(attempt, None)
+    roles = RoleTable(attempt, None, NoSampler())
 
     def found() -> str | None:
         return next((name for process, name in roles.assign().values() if process.pid == entry.pid), None)

@@ -84,8 +84,11 @@ def orders(sizes: Sequence[int]) -> Floats:
 
 @cache
 def _of_two(first: int, second: int) -> Floats:
-    """The same of two groups: the greatest of all values is one of the second group, and then exceeds all of the first,
-    or one of the first, and then exceeds nothing that counts."""
+    """Chances of rising votes among two groups, by the greatest of all values.
+
+    It is one of the second group, and then exceeds all of the first, or one of the first, and then exceeds nothing that
+    counts.
+    """
     rows = [np.ones(1)] * (second + 1)  # of an empty first group
     for n in range(1, first + 1):
         grown = [np.ones(1)]

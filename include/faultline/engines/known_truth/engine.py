@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
+from faultline.base.endpoints import Endpoints
 from faultline.base.journal import JournalReader, Line, read_journal
+from faultline.base.processes import run_token
 from faultline.base.settings import Settings
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own
+from faultline.engines.programs import write_program_configuration
+from faultline.engines.running import Guardian, NoSampler, Runtime, Sampler, Submission
 from faultline.engines.spark.traces import read_traces as read_from_spark
 from faultline.engines.supervised import driver_exited
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+    from faultline.experiment.plan import AttemptPlan
+
+
+# By this name in its command line a fault knows the process as its victim (`fault.identity`).
+PROGRAM = "faultline.engines.known_truth"
 
 
 class TraceProgress:
@@ -42,7 +57,7 @@ class TraceProgress:
 
 
 class KnownTruth:
-    """See `faultline.engines.base.Engine`.
+    """See `faultline.engines.base.Engine`. It is one process, needs no room on a cluster, and keeps no state on disk.
 
     Attempts of before it had traces of its own hold forged files of Spark, and are read as Spark's.
     """
@@ -53,6 +68,38 @@ class KnownTruth:
     capabilities = Capabilities(
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch", "record"})
     )
+    packages: tuple[str, ...] = ()
+
+    def fixed_settings(self) -> dict[str, str]:
+        return {}
+
+    def settings(self, config: Configuration) -> dict[str, str]:
+        return {}
+
+    def check(self, config: Configuration) -> None:
+        """Nothing: what contradicts its script was refused with the configuration."""
+
+    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        return None
+
+    def holds(self, settings: Settings) -> dict[str, Path]:
+        return {}
+
+    def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
+        return {}
+
+    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+        from faultline.experiment.common import MAX_RESTARTS
+
+        told = write_program_configuration(attempt, plan, {})
+        program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
+        return Submission(program, {}, plan.restart_delay_s, MAX_RESTARTS)
+
+    def sampler(self, attempt: Attempt) -> Sampler:
+        return NoSampler()
+
+    def guardian(self, attempt: Attempt) -> Guardian | None:
+        return None
 
     def progress(self, attempt: Attempt) -> Progress:
         return TraceProgress(attempt.folder / own.FILE)
@@ -60,6 +107,17 @@ class KnownTruth:
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         commits = own.commits_of(read_journal(attempt.folder / own.FILE))
         write_batches(attempt.folder, commits, method=method, reached=commits[-1].ends if commits else {})
+
+    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
+        from faultline.engines.known_truth.harvest import harvest
+
+        return harvest
+
+    def keep_logs(self, attempt: Attempt) -> None:
+        """Nothing: it holds no memory once its process has ended."""
+
+    def discard(self, attempt: Attempt, settings: Settings) -> None:
+        """Nothing: all it leaves are raw files."""
 
     def traces(self, folder: Path) -> Traces:
         return own.read_traces(folder) if (folder / own.FILE).exists() else read_from_spark(folder)

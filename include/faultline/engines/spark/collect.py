@@ -12,6 +12,9 @@ from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 
+# Of the batches that a program makes itself warm with.
+WARM_UP_CHECKPOINT = "warmup-checkpoint"
+
 
 def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
     """Writes batches.json and checkpoint.json, and copies the executors' logs."""
@@ -28,6 +31,26 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
             target = attempt.spark_logs / folder.name / log.parent.name / "stderr"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(log, target)
+
+
+def keep_logs(attempt: Attempt) -> None:
+    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them."""
+    if not attempt.checkpoint.is_symlink():
+        return
+    present = attempt.checkpoint.resolve()
+    attempt.checkpoint.unlink()
+    checkpoint.give_up(present, attempt.checkpoint)
+    shutil.rmtree(attempt.throwaway, ignore_errors=True)
+
+
+def discard(attempt: Attempt, settings: Settings) -> None:
+    """Removes the checkpoints and the workers' folders."""
+    if attempt.checkpoint.is_symlink():
+        attempt.checkpoint.unlink()
+    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / WARM_UP_CHECKPOINT):
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in worker_folders(attempt, settings):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.settings import Settings
+from faultline.base.endpoints import HOST, Endpoints
+from faultline.base.settings import WORKERS, Settings, free_port
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
-from faultline.engines.spark import detection
-from faultline.engines.spark.collect import gather
+from faultline.engines.running import Guardian, Runtime, Sampler, Submission
+from faultline.engines.spark import collect, detection, standalone
+from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
+from faultline.engines.spark.sampling import DriverSampler
 from faultline.engines.spark.traces import read_traces
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+    from faultline.experiment.plan import AttemptPlan
 
 
 class Spark:
-    """See `faultline.engines.base.Engine`."""
+    """See `faultline.engines.base.Engine`. What reads a configuration is imported where it is asked for: the recorder
+    and the workload supervisor ask for an engine, too, and shall stay light."""
 
     name = "spark"
     only_for: frozenset[str] = frozenset()
@@ -24,12 +34,64 @@ class Spark:
         cycles=frozenset({"checkpoint", "snapshot"}),
         granularity=frozenset({"batch", "record"}),
     )
+    packages: tuple[str, ...] = ("pyspark",)
+
+    def fixed_settings(self) -> dict[str, str]:
+        from faultline.engines.spark.settings import settings_of_build
+
+        return settings_of_build()
+
+    def settings(self, config: Configuration) -> dict[str, str]:
+        from faultline.engines.spark.settings import configured_settings, engine_settings
+
+        return {**engine_settings(), **configured_settings(config)}
+
+    def check(self, config: Configuration) -> None:
+        standalone.check_capacity(config)
+
+    def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        room = standalone.slots_free(standalone.master_state(endpoints), config)
+        return None if room else "Spark has no room for the executors"
+
+    def holds(self, settings: Settings) -> dict[str, Path]:
+        ports = {number: settings.ports[f"spark_worker_{number}"] for number in range(1, WORKERS + 1)}
+        return {f"{HOST}:{port}": settings.hold(f"spark-worker-{number}") for number, port in ports.items()}
+
+    def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
+        port = free_port()
+        return {"spark": {"master": endpoints.engine, "ui": f"http://{HOST}:{port}", "ui_port": port}}
+
+    def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
+        from faultline.engines.spark.submission import submit
+
+        return submit(attempt, plan, settings, runtime)
+
+    def sampler(self, attempt: Attempt) -> Sampler:
+        return DriverSampler(attempt.id, _driver_ui(attempt))
+
+    def guardian(self, attempt: Attempt) -> Guardian | None:
+        if attempt.read()["config"]["commit_mode"] != "none":
+            return None
+        return LineageKeeper(attempt, _driver_ui(attempt))
 
     def progress(self, attempt: Attempt) -> Progress:
         return CheckpointProgress(attempt.checkpoint)
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
-        gather(attempt, settings, method=method)
+        collect.gather(attempt, settings, method=method)
+
+    def harvester(self, plan: AttemptPlan) -> Callable[[Path], None] | None:
+        if plan.paced:
+            return None
+        from faultline.engines.numbered import harvest
+
+        return harvest
+
+    def keep_logs(self, attempt: Attempt) -> None:
+        collect.keep_logs(attempt)
+
+    def discard(self, attempt: Attempt, settings: Settings) -> None:
+        collect.discard(attempt, settings)
 
     def traces(self, folder: Path) -> Traces:
         return read_traces(folder)
@@ -39,6 +101,10 @@ class Spark:
 
     def without_effect(self, hit: Hit, traces: Traces) -> str | None:
         return detection.without_effect(hit, traces)
+
+
+def _driver_ui(attempt: Attempt) -> str:
+    return str(attempt.read()["spark"]["ui"])
 
 
 ENGINE: Engine = Spark()

@@ -1,20 +1,15 @@
-"""Spark's programs and settings for the workloads and for the harvest.
-
-`engine_settings` are part of the build's identity: records measured under other engine settings
-are never averaged with these.
-"""
+"""Spark's programs and settings for the workloads and for the harvest."""
 
 from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.settings import HOST, Settings
-from faultline.engines.spark.tuning import workload_tuning
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -39,6 +34,11 @@ def engine_settings() -> dict[str, str]:
         # The driver plans while the executors start; the program itself waits for all of them.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
     }
+
+
+def settings_of_build() -> dict[str, str]:
+    """What the label of a build hangs on: records under other settings than these are never averaged with others."""
+    return {**engine_settings(), **NEXMARK_SETTINGS}
 
 
 def configured_settings(config: Configuration) -> dict[str, str]:
@@ -155,10 +155,3 @@ def workload_program(settings: Settings, config: Configuration) -> Path:
 def program(settings: Settings, name: str) -> Path:
     """The Spark program `name` of this project."""
     return settings.root / "spark_jobs" / f"{name}.py"
-
-
-def free_port() -> int:
-    """A loopback port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

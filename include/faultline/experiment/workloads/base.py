@@ -109,7 +109,7 @@ class Workload(Generic[P]):
         """Raises ValueError for a planned fault that it cannot have."""
 
     def check_whole(self, own: P, common: Common) -> None:
-        """The same for what is looked at last, when all the rest is known to be sound."""
+        """Raises ValueError for what can only be asked of a configuration that is sound in all else."""
 
     def check_here(self, own: P, common: Common) -> None:
         """Raises ConfigError when this machine lacks what it needs; before anything is started."""

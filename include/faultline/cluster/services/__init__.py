@@ -1,0 +1,41 @@
+"""The embedded services: what each one runs, and when it is ready.
+
+Every service is the real program: a Kafka broker in KRaft mode, a Spark standalone master with
+two workers, and Airflow's API server, scheduler, DAG processor and triggerer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faultline.base.settings import Settings
+from faultline.cluster.services.airflow import airflow_health, airflow_services
+from faultline.cluster.services.kafka import kafka_ready, kafka_service, prepare_kafka
+from faultline.cluster.services.service import Service
+from faultline.cluster.services.spark import (
+    master_state,
+    prepare_spark,
+    spark_home,
+    spark_services,
+    worker_registered,
+)
+from faultline.engines.spark.standalone import WORKER_MEMORY
+
+__all__ = [
+    "WORKER_MEMORY",
+    "Service",
+    "airflow_health",
+    "airflow_services",
+    "data_services",
+    "kafka_ready",
+    "master_state",
+    "prepare_kafka",
+    "prepare_spark",
+    "spark_home",
+    "worker_registered",
+]
+
+
+def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
+    """Kafka, the Spark master and the workers, of the `up` that is known as `instance`."""
+    return [kafka_service(settings, java, instance), *spark_services(settings, instance)]

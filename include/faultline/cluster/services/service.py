@@ -1,0 +1,24 @@
+"""What a supervised program is, whichever service it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Service:
+    """One supervised program. `ready` says whether it answers; `environment` is added to the common one."""
+
+    name: str
+    command: list[str]
+    ready: Callable[[], bool]
+    environment: dict[str, str] = field(default_factory=dict)
+    stop_signal: str = "TERM"
+    # A fault may hold its restart back; see `faultline.cluster.restart_hold`.
+    victim: bool = False
+
+
+def instance_mark(instance: str) -> str:
+    """The argument that marks a service's JVM as this installation's, for the guard rails of faults."""
+    return f"-Dfaultline.instance={instance}"

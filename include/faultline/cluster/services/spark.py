@@ -1,0 +1,115 @@
+"""Spark's standalone cluster: a master and two workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.settings import HOST, WORKERS, Settings
+from faultline.cluster.services.service import Service, instance_mark
+from faultline.engines.spark import standalone
+from faultline.engines.spark.standalone import worker_memory_mb
+
+# A worker offers more slots than the machine has cores, so that the papers' executor counts run
+# anywhere; whether cores were oversubscribed stands in the record.
+WORKER_SLOTS = 64
+
+# Millisecond instants, the thread (it carries the task's TID) and RocksDB's own lines: the
+# timeline of a recovery is read from these logs.
+LOG4J_SPARK = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.err.ref = err
+appender.err.type = Console
+appender.err.name = err
+appender.err.target = SYSTEM_ERR
+appender.err.layout.type = PatternLayout
+appender.err.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p [%t] %c{1}: %m%n%ex
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = WARN
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = INFO
+logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen
+logger.codegen.level = WARN
+logger.jetty.name = org.sparkproject.jetty
+logger.jetty.level = WARN
+"""
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark, without importing it."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise InfrastructureError("pyspark: not installed; run ./faultline again, which sets the environment up")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def spark_services(settings: Settings, instance: str) -> list[Service]:
+    """The master and the workers, of the `up` that is known as `instance`."""
+    ports = settings.ports
+    spark_class = str(spark_home() / "bin" / "spark-class")
+    spark_environment = {
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_CONF_DIR": str(settings.spark_conf),
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_DAEMON_MEMORY": "512m",
+        # The REST submission port is not used, and it cannot be moved out of another service's way.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    master = Service(
+        "spark-master",
+        [
+            spark_class,
+            "org.apache.spark.deploy.master.Master",
+            *("--host", HOST, "--port", str(ports["spark_master"]), "--webui-port", str(ports["spark_master_ui"])),
+        ],
+        ready=lambda: master_state(settings) is not None,
+        environment=spark_environment,
+    )
+    workers = [
+        Service(
+            f"spark-worker-{number}",
+            [
+                spark_class,
+                "org.apache.spark.deploy.worker.Worker",
+                *("--host", HOST, "--port", str(ports[f"spark_worker_{number}"])),
+                *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
+                *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
+                *("--work-dir", str(settings.spark_work / f"worker-{number}")),
+                settings.endpoints.engine,
+            ],
+            ready=lambda number=number: worker_registered(settings, number),  # type: ignore[misc]
+            environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
+            victim=True,
+        )
+        for number in range(1, WORKERS + 1)
+    ]
+    return [master, *workers]
+
+
+def prepare_spark(settings: Settings) -> None:
+    """Writes the logging settings that every Spark process reads."""
+    settings.spark_conf.mkdir(parents=True, exist_ok=True)
+    settings.spark_work.mkdir(parents=True, exist_ok=True)
+    settings.spark_logging.write_text(LOG4J_SPARK)
+
+
+def master_state(settings: Settings) -> dict[str, object] | None:
+    """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
+    return standalone.master_state(settings.endpoints)
+
+
+def worker_registered(settings: Settings, number: int) -> bool:
+    """True when the Master knows worker `number` as alive."""
+    state = master_state(settings)
+    if not state:
+        return False
+    port = settings.ports[f"spark_worker_{number}"]
+    workers = state.get("workers")
+    return isinstance(workers, list) and any(
+        worker.get("port") == port and worker.get("state") == "ALIVE" for worker in workers
+    )

@@ -1,0 +1,74 @@
+"""What an engine gives the runner for a run: what is started, what is sampled, and who guards its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from faultline.base.journal import Journal, Line
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What this machine has for programs on a JVM; the room `cluster` knows where.
+
+    `class_data`: the JVM option that names the archive of loaded classes, empty where there is none.
+    """
+
+    java_home: Path
+    class_data: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What the workload supervisor keeps running.
+
+    `command`: the program and its arguments; complete, unless a kind of its own says to whom it is handed.
+    `environment`: beside the supervisor's own. `max_restarts`: how often the supervisor starts it again when it dies,
+    `restart_delay_s` later; 0 where the engine does that itself.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    restart_delay_s: float
+    max_restarts: int
+
+
+class Sampler(Protocol):
+    """What the recorder takes down of an engine each second.
+
+    `heirs`: the role of what a process starts, by the role of that process, where the two differ.
+    """
+
+    heirs: Mapping[str, str]
+
+    def role_of(self, command: Sequence[str]) -> str | None:
+        """The role of a process of the run by its command line; None for one that is not the engine's."""
+
+    def sample(self) -> Iterable[Line]:
+        """Lines for the recorder's journal, each with its `kind`; none while the engine does not answer."""
+
+
+class Guardian(Protocol):
+    """Sees to it that no state outlives what was lost, where the engine itself would keep it (commit mode `none`)."""
+
+    def watch(self, journal: Journal) -> None:
+        """One look, several times a second while the workload runs; journals what it did."""
+
+    def driver_died(self, journal: Journal) -> None:
+        """The supervised program has died, and is not started again yet."""
+
+
+class NoSampler:
+    """For an engine that is one process below the supervisor, and writes down itself what it does."""
+
+    heirs: Mapping[str, str] = MappingProxyType({})
+
+    def role_of(self, command: Sequence[str]) -> str | None:
+        return None
+
+    def sample(self) -> Iterable[Line]:
+        return ()

@@ -1,0 +1,38 @@
+"""What the recorder takes down of Spark: its executors, as the driver's REST lists them, and whose a process is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from faultline.base.journal import Line
+from faultline.engines.spark.rest import fetch_list
+
+EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+class DriverSampler:
+    """Asks one attempt's driver; a restarted one is another application under the same address."""
+
+    heirs: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
+
+    def __init__(self, attempt: str, driver_ui: str) -> None:
+        self._attempt = attempt
+        self._applications = f"{driver_ui}/api/v1/applications"
+        self._app_id: str | None = None
+
+    def role_of(self, command: Sequence[str]) -> str | None:
+        ours = EXECUTOR_MAIN in command and any(self._attempt in part for part in command)
+        return "executors" if ours else None
+
+    def sample(self) -> Iterable[Line]:
+        if self._app_id is None:
+            applications = fetch_list(self._applications)
+            self._app_id = applications[0]["id"] if applications else None
+        if self._app_id is None:
+            return
+        executors = fetch_list(f"{self._applications}/{self._app_id}/allexecutors")
+        if executors:
+            yield {"kind": "executors", "app_id": self._app_id, "executors": executors}
+        else:
+            self._app_id = None  # a restarted driver is another application

@@ -1,0 +1,65 @@
+"""Spark's standalone cluster: what its Master says, and what its workers can hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError
+from faultline.base.http import fetch_json
+from faultline.base.settings import WORKERS
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+
+WORKER_MEMORY = "FAULTLINE_WORKER_MEMORY_MB"
+WORKER_MEMORY_SHARE = 0.35
+# Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
+# workers do not reserve it, so it is left free for them here.
+MEMORY_OVERHEAD = 1.1
+
+
+def worker_memory_mb() -> int:
+    """Memory that each of the two workers offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
+
+    Raises ConfigError when the variable is no such number.
+    """
+    import psutil
+
+    given = os.environ.get(WORKER_MEMORY)
+    if given is None:
+        return int(psutil.virtual_memory().total / 2**20 * WORKER_MEMORY_SHARE)
+    if not given.isdecimal() or not int(given):
+        raise ConfigError(f"{WORKER_MEMORY}: {given!r} is refused; give whole MiB, such as 2048")
+    return int(given)
+
+
+def master_state(endpoints: Endpoints) -> dict[str, Any] | None:
+    """The Master's own view of workers and applications (its `/json/`), or None when it does not answer."""
+    return fetch_json(f"{endpoints.engine_ui}/json/")
+
+
+def check_capacity(config: Configuration) -> None:
+    """Refuses executors that the workers can never hold."""
+    per_worker = -(-config.executors // WORKERS)
+    wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
+    if wanted > worker_memory_mb():
+        raise ConfigError(
+            f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
+            f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
+        )
+
+
+def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
+    """Whether the living workers have room for all executors, as the Master sees it."""
+    if not state:
+        return False
+    room = 0
+    for worker in state.get("workers", []):
+        if worker.get("state") == "ALIVE":
+            by_cores = int(worker["coresfree"]) // config.executor_cores
+            by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
+            room += min(by_cores, by_memory)
+    return room >= config.executors

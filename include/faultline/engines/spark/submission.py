@@ -1,0 +1,72 @@
+"""What is submitted to Spark for an attempt: the program, what it is told, and the settings that it runs under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.base.processes import run_token
+from faultline.base.settings import Settings
+from faultline.engines.programs import write_program_configuration
+from faultline.engines.running import Runtime, Submission
+from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
+from faultline.engines.spark.lineages import lineage_files
+from faultline.engines.spark.settings import kafka_jars, spark_environment, workload_program, workload_settings
+from faultline.experiment.common import MAX_RESTARTS
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import AttemptPlan, configuration_of
+
+
+@dataclass(frozen=True)
+class SparkSubmission(Submission):
+    """`command` is handed to spark-submit, with these options; the Spark provider's hook writes them out."""
+
+    name: str
+    settings: Mapping[str, str]
+    jars: str
+
+
+def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
+    """Writes what the program reads. See `faultline.engines.base.Engine`."""
+    config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
+    told = write_program_configuration(attempt, plan, told_by_spark(attempt, plan, config))
+    return SparkSubmission(
+        command=(str(workload_program(settings, config)), "--config", str(told), run_token(attempt.id)),
+        environment=spark_environment(settings, runtime.java_home),
+        restart_delay_s=plan.restart_delay_s,
+        max_restarts=MAX_RESTARTS,
+        name=f"{plan.workload} {attempt.id}",
+        settings=workload_settings(settings, attempt, config, ui_port, archive=runtime.class_data),
+        jars=kafka_jars(settings),
+    )
+
+
+def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
+    """What every program on Spark is told beside what the plan says."""
+    throw_away = config.commit_mode == "none"
+    return {
+        "checkpoint": str(attempt.throwaway if throw_away else attempt.checkpoint),
+        "listener_log": str(attempt.listener_journal),
+        **_usual(attempt, plan, config),
+    }
+
+
+def _usual(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
+    """For a program that reads what a generator sends, and makes itself warm by the primer before the gate."""
+    if config.kind.warms_itself or not plan.paced:
+        return {}
+    lineages = {name: str(file) for name, file in lineage_files(attempt).items()}
+    return {
+        "real_time_s": plan.interval_s if config.commit_mode == "unaligned" else None,
+        "executors": config.executors,
+        "lineages": lineages if config.commit_mode == "none" else None,
+        # Made by the first incarnation: a restarted driver is measured as cold as it is.
+        "first": str(attempt.folder / "warmed"),
+        "warm_up": {
+            "topic": plan.topics["warmup"].name,
+            "checkpoint": str(attempt.folder / WARM_UP_CHECKPOINT),
+            "records_per_batch": -(-config.primer_records // config.kind.warm_up_batches),
+        },
+    }

@@ -1,0 +1,177 @@
+"""The third walk: an engine is added by one folder in `engines`, and by nothing else.
+
+A copy of the sources gets it; what asks the registry, from `prepare` to `judge`, is then asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from faultline.analysis.judge import judge
+from faultline.base.attempt import Attempt
+from faultline.base.settings import ROOT
+from faultline.engines.registry import engine_at
+from tests.unit.scenario import Scenario
+from tests.unit.synthetic import Synthetic
+
+SOURCES = ("include", "generators", "fault", "spark_jobs")
+FOLDER = "include/faultline/engines/slate"
+# What Spark alone leaves, and the slate stands for.
+SPARKS = ("batches.json", "listener.jsonl", "checkpoint.json", "spark-logs")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("walk")
+    for folder in SOURCES:
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / FOLDER).mkdir()
+    (root / FOLDER / "__init__.py").touch()
+    shutil.copy(ROOT / "tests" / "unit" / "toys" / "slate.py", root / FOLDER / "engine.py")
+    return root
+
+
+def ask(tree: Path, question: str, *arguments: object) -> list[str]:
+    """What a program that knows this tree says."""
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'include'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-c", question, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()
+
+
+def test_nothing_else_is_touched(tree: Path) -> None:
+    def files(root: Path) -> dict[str, bytes]:
+        found = (path for folder in SOURCES for path in (root / folder).rglob("*") if path.is_file())
+        return {str(path.relative_to(root)): path.read_bytes() for path in found if "__pycache__" not in path.parts}
+
+    before, after = files(ROOT), files(tree)
+    added = {name for name in after if before.get(name) != after[name]}
+    assert added == {f"{FOLDER}/__init__.py", f"{FOLDER}/engine.py"}
+
+
+def test_what_it_left_is_judged_as_what_spark_left_of_the_same_course(tree: Path, tmp_path: Path) -> None:
+    folder = Synthetic(Scenario()).write(tmp_path)
+    wanted = judge(folder).as_dict()
+    assert wanted["status"] == "valid" and wanted["metrics"]["recovery"]["detection_s"] == 0.35
+    found = asdict(engine_at(Attempt(folder)).traces(folder))
+    for name in SPARKS:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    lines = (folder / "recorder.jsonl").read_text().splitlines(keepends=True)
+    (folder / "recorder.jsonl").write_text("".join(line for line in lines if '"executors", "app_id"' not in line))
+    (folder / "slate.json").write_text(json.dumps(found))
+    question = """
+import json, sys
+from pathlib import Path
+from faultline.analysis.judge import judge
+print(json.dumps(judge(Path(sys.argv[1])).as_dict()))
+"""
+    (said,) = ask(tree, question, folder)
+    judged = json.loads(said)
+    assert judged.pop("artifacts") != wanted.pop("artifacts")  # Spark's files are not there
+    assert judged == json.loads(json.dumps(wanted))
+
+
+def test_it_is_prepared_submitted_supervised_and_cleaned_up(tree: Path, tmp_path: Path) -> None:
+    question = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from faultline.base.attempt import write_json
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.journal import read_journal
+from faultline.base.settings import DEFAULT_PORTS, Settings, ROOT
+from faultline.engines.registry import engine_at, engine_of
+from faultline.engines.running import Runtime
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import plan_of
+from faultline.runner import collect, prepare, workload_supervisor
+from faultline.runner.daemons import workload_trouble
+from faultline.runner.environment import describe
+
+folder = Path(sys.argv[1])
+settings = Settings(ROOT, folder / "home", folder / "results")
+config = parse_configuration({"fault": "none"})
+print(engine_of(config).name, engine_of(parse_configuration({"workload": "pi"})).name)
+print(describe(settings, config, "17")["spark_conf"])
+try:
+    prepare.check_here(parse_configuration({"fault": "none", "executors": 3}))
+except ConfigError as error:
+    print(error)
+
+prepare.SERVICES_TIMEOUT_S = 0.1
+prepare.kafka_ready = lambda bootstrap: True
+try:
+    prepare.prepare(prepare.Order(config), settings, "17")
+except InfrastructureError as error:
+    print(error)
+Endpoints.loopback = classmethod(lambda cls, ports: cls("kafka", "", "", str(folder), "", ""))
+attempt = prepare.prepare(prepare.Order(config), settings, "17")
+said = attempt.read()
+print(said["slate"] == {"wall": str(folder)}, "spark" in said, sorted(said["services"]["holds"]))
+
+plan = plan_of(attempt)
+engine = engine_at(attempt)
+print(plan.engine, plan.workload_bootstrap, engine.name)
+submission = engine.submit(attempt, plan, settings, Runtime(folder))
+specification = {"command": list(submission.command), "env": dict(submission.environment)}
+specification |= {"restart_delay_s": submission.restart_delay_s, "max_restarts": submission.max_restarts}
+print(workload_supervisor.WorkloadSupervisor(attempt, specification).run())
+print([line["event"] for line in read_journal(attempt.supervisor_journal)])
+write_json(attempt.folder / "workload.json", specification)
+print(workload_trouble(attempt, None))
+began = attempt.folder / "slate.json.began"
+print(began.exists())
+collect.remove_working_data(attempt, settings)
+print(began.exists())
+"""
+    assert ask(tree, question, tmp_path) == [
+        "slate spark",
+        "{'slate.chalk': 'white', 'slate.hands': '2'}",
+        "executors: a slate has room for two hands; lower it",
+        "services: the slate is not on the wall; look at ./faultline doctor, or run ./faultline down and up: "
+        "not within 0.1 s",
+        "True False ['kafka', 'wall']",
+        "slate kafka slate",
+        "3",
+        "['start', 'exit', 'restart', 'start', 'exit', 'stop']",
+        "workload: ended 2 times; the last words of driver-1.log: (empty)",
+        "True",
+        "False",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('name = "slate"', 'name = "spark"'), "the name spark is taken by"),
+        (('frozenset({"word_count"})', 'frozenset({"known_truth"})'), "the workload known_truth is taken by"),
+        (('frozenset({"aligned"})', 'frozenset({"exactly"})'), "nobody knows the capability exactly"),
+    ],
+)
+def test_nonsense_fails_at_import_with_its_file_named(
+    tree: Path, tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    other = tmp_path / "tree"
+    shutil.copytree(tree, other)
+    file = other / FOLDER / "engine.py"
+    assert change[0] in file.read_text()
+    file.write_text(file.read_text().replace(*change))
+    question = """
+try:
+    import faultline.engines.registry
+except ValueError as error:
+    print(error)
+"""
+    (answer,) = ask(other, question)
+    assert said in answer and answer.count("/engine.py") >= 1 and "slate/engine.py" in answer

@@ -1,0 +1,78 @@
+"""Attempts are closed by what their engine left, whether or not they have a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.journal import write_lines
+from faultline.base.settings import Settings
+from faultline.experiment.config import parse_configuration
+from faultline.records.store import Store
+from faultline.runner.teardown import close
+
+APPLICATION = "app-1"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+def left(settings: Settings, values: dict[str, Any], *, engine: str | None) -> tuple[Attempt, Path]:
+    """An attempt that came to its end, with a checkpoint and the folder that a Spark worker keeps of it."""
+    attempt, config = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), parse_configuration(values)
+    (attempt.checkpoint / "commits").mkdir(parents=True)
+    attempt.scratch.mkdir()
+    said = {
+        "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
+        "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": 1, "topics": {"input": "t"},
+    }  # fmt: skip
+    write_json(attempt.folder / "attempt.json", said)
+    write_json(attempt.folder / "end.json", {})
+    if engine is not None:
+        write_json(attempt.plan, {"engine": engine})
+    write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": APPLICATION, "wall_ns": 1}])
+    worker = settings.spark_work / "worker-1" / APPLICATION
+    worker.mkdir(parents=True)
+    return attempt, worker
+
+
+@pytest.mark.parametrize("engine", [None, "spark"])
+def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, engine: str | None) -> None:
+    attempt, worker = left(settings, {}, engine=engine)
+    attempt.harvest.mkdir()
+    (attempt.harvest / "counts.parquet").touch()
+    deleted: list[str] = []
+    assert close(attempt, settings, deleted.extend) == {"ended": [], "topics": ["t"]}
+    assert deleted == ["t"]
+    assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
+    (record,) = Store(settings.results).query()
+    assert (record.attempt, record.status) == (attempt.id, "failed")
+
+
+def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attempt, "throwaway", property(lambda self: tmp_path / "ram"))
+    attempt, worker = left(settings, {"commit_mode": "none"}, engine=None)
+    lineage = attempt.throwaway / "lineage-0"
+    lineage.parent.mkdir()
+    attempt.checkpoint.rename(lineage)
+    attempt.checkpoint.symlink_to(lineage)
+    assert close(attempt, settings, lambda topics: None)["topics"] == []
+    assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
+    assert worker.exists() and not attempt.throwaway.exists()
+
+
+def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:
+    attempt, worker = left(settings, {"workload": "known_truth"}, engine="known_truth")
+    (attempt.folder / "end.json").unlink()
+    attempt.traces.touch()
+    close(attempt, settings, lambda topics: None)
+    assert worker.exists() and attempt.traces.exists() and not attempt.scratch.exists()
+    assert json.loads(attempt.closed.read_text())["topics"] == ["t"]

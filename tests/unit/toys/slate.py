@@ -1,0 +1,118 @@
+"""An engine as the third walk adds it: one process that writes all that it does on a slate, as `Traces` in JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from faultline.base.journal import read_ended
+from faultline.engines.base import Batch, Capabilities, Commit, Epoch, Life, Seen, Totals, Traces
+from faultline.engines.batches import write_batches
+from faultline.engines.running import NoSampler, Submission
+from faultline.engines.supervised import FILE, driver_exited, lives_of
+
+SLATE = "slate.json"
+OF = {"commits": Commit, "seen": Seen, "lives": Life, "epochs": Epoch, "work": Batch, "totals": Totals}
+
+
+def read_slate(folder: Path) -> Traces:
+    values = json.loads((folder / SLATE).read_text())
+    return Traces(**{**values, **{name: tuple(kind(**one) for one in values[name]) for name, kind in OF.items()}})
+
+
+class SlateProgress:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _commits(self) -> tuple[Commit, ...]:
+        return read_slate(self._folder).commits if (self._folder / SLATE).exists() else ()
+
+    def committed(self) -> Any:
+        commits = self._commits()
+        return commits[-1].ends if commits else {}
+
+    def covering(self, offsets: Any) -> int:
+        return sum(commit.covers(offsets) for commit in self._commits())
+
+    def last_commit_ns(self) -> int:
+        return max((commit.committed_ns for commit in self._commits()), default=0)
+
+    def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
+        return None
+
+
+class Slate:
+    name = "slate"
+    only_for = frozenset({"word_count"})
+    roles = frozenset({"driver", "executor"})
+    capabilities = Capabilities(
+        commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch"})
+    )
+    packages: tuple[str, ...] = ()
+
+    def fixed_settings(self) -> dict[str, str]:
+        return {"slate.chalk": "white"}
+
+    def settings(self, config: Any) -> dict[str, str]:
+        return {**self.fixed_settings(), "slate.hands": str(config.executors)}
+
+    def check(self, config: Any) -> None:
+        from faultline.base.errors import ConfigError
+
+        if config.executors > 2:
+            raise ConfigError("executors: a slate has room for two hands; lower it")
+
+    def ready(self, endpoints: Any, config: Any) -> str | None:
+        return None if Path(endpoints.engine).is_dir() else "the slate is not on the wall"
+
+    def holds(self, settings: Any) -> dict[str, Path]:
+        return {"wall": settings.hold("wall")}
+
+    def addresses(self, endpoints: Any) -> dict[str, Any]:
+        return {"slate": {"wall": endpoints.engine}}
+
+    def submit(self, attempt: Any, plan: Any, settings: Any, runtime: Any) -> Submission:
+        from faultline.engines.programs import write_program_configuration
+
+        told = write_program_configuration(attempt, plan, {"slate": str(attempt.folder / SLATE)})
+        program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
+        return Submission((sys.executable, "-c", program, str(told)), {"CHALK": "white"}, 0.0, max_restarts=1)
+
+    def sampler(self, attempt: Any) -> NoSampler:
+        return NoSampler()
+
+    def guardian(self, attempt: Any) -> None:
+        return None
+
+    def progress(self, attempt: Any) -> SlateProgress:
+        return SlateProgress(attempt.folder)
+
+    def collect(self, attempt: Any, settings: Any, *, method: str) -> None:
+        found = read_slate(attempt.folder)
+        write_batches(attempt.folder, found.commits, method=method, reached=found.reached)
+
+    def harvester(self, plan: Any) -> None:
+        return None  # what it sends goes through Kafka, as everybody's
+
+    def keep_logs(self, attempt: Any) -> None:
+        return None
+
+    def discard(self, attempt: Any, settings: Any) -> None:
+        (attempt.folder / f"{SLATE}.began").unlink(missing_ok=True)
+
+    def traces(self, folder: Path) -> Traces:
+        found = read_slate(folder)
+        assert found.lives == lives_of(read_ended(folder / FILE))
+        return found
+
+    def detect(self, hit: Any, traces: Traces) -> Seen | None:
+        lost = (one for one in traces.of("lost") if hit.span.holds(one.wall_ns))
+        return driver_exited(hit, traces) if hit.role == "driver" else next(lost, None)
+
+    def without_effect(self, hit: Any, traces: Traces) -> str | None:
+        return None
+
+
+ENGINE = Slate()
