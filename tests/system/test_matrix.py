@@ -91,19 +91,19 @@ def measured(ui: Ui) -> Measured:
 
 
 def test_the_record_is_complete_and_its_counts_are_exact(measured: Measured) -> None:
-    word_count.check_record(measured.record.model_dump(mode="json"))
+    word_count.check_record(measured.record.as_dict())
 
 
 def test_the_kills_were_real_and_the_timeline_has_their_evidence(measured: Measured) -> None:
-    word_count.check_kills(measured.record.model_dump(mode="json"), measured.folder)
+    word_count.check_kills(measured.record.as_dict(), measured.folder)
 
 
 def test_an_independent_consumer_counts_the_same_words(measured: Measured) -> None:
-    word_count.check_count(measured.record.model_dump(mode="json"), measured.folder, measured.lines)
+    word_count.check_count(measured.record.as_dict(), measured.folder, measured.lines)
 
 
 def test_the_teardown_left_no_process_of_the_attempt(measured: Measured) -> None:
-    word_count.check_teardown(measured.record.model_dump(mode="json"), measured.folder)
+    word_count.check_teardown(measured.record.as_dict(), measured.folder)
 
 
 def number(text: str) -> float:
