@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,11 +84,13 @@ class Worker:
         """Ends it and all that runs in it."""
         assert self._process.stdin
         self._process.stdin.close()
+        self._process.kill()
         self._process.wait()
 
 
 def main() -> int:
     asked = parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     kept = Path(tempfile.mkdtemp(prefix="mutate-"))
     workers = [Worker(kept / str(number)) for number in range(asked.processes)]
     try:
@@ -132,7 +135,7 @@ def examine(name: str, workers: list[Worker], asked: argparse.Namespace) -> str:
     drawn = random.Random(asked.seed).sample(found, len(found))
     made = (place.mutant(texts[place.path]) for place in drawn)
     sample = list(itertools.islice(filter(None, made), asked.sample))
-    known, preload = watch(name, workers[0], room)
+    known, preload = watch(name, workers, room)
     free, lock = list(workers), threading.Lock()
     began, done = time.monotonic(), 0
 
@@ -165,9 +168,13 @@ def examine(name: str, workers: list[Worker], asked: argparse.Namespace) -> str:
     )
 
 
-def watch(name: str, worker: Worker, room: Room) -> tuple[dict[str, Any], list[str]]:
+def watch(name: str, workers: list[Worker], room: Room) -> tuple[dict[str, Any], list[str]]:
     """Runs the room's tests once: which lines each reaches; and again over a file changed in nothing but a comment."""
+    worker = workers[0]
     first = worker.do({"watched": room.files(), "targets": list(room.tests)})
+    # What it compiled serves all of them: the sources are as old there.
+    for other in workers[1:]:
+        shutil.copytree(worker.folder / "tree", other.folder / "tree", dirs_exist_ok=True)
     known = {test: seen for test, seen in first["tests"].items() if test not in first["failed"]}
     if left_out := sorted(set(first["failed"])):
         say(f"{name}: failed or skipped unchanged, not asked: {', '.join(left_out)}")
