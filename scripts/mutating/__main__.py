@@ -6,6 +6,7 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -47,7 +48,7 @@ ROOMS = {
     "analysis": Room(("include/faultline/analysis", "include/faultline/base/window.py"), ("tests/unit/analysis",)),
     "comparison": Room(("include/faultline/comparison",), ("tests/unit/comparison",)),
     "fault": Room(("fault",), ("tests/unit/fault",)),
-    "pacing": Room(("generators/pacing.py",), ("tests/unit/generators",)),
+    "pacing": Room(("generators/pacing.py",), ("tests/unit/generators/test_pacing.py",)),
 }
 
 
@@ -116,6 +117,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="mutants a room, drawn at random; all of them by default")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default: 1)")
     parser.add_argument("--files", default="", help="only of files whose path contains this text")
+    parser.add_argument("--slowest", type=float, default=math.inf, help="seconds beyond which a test is not asked")
     parser.add_argument("--processes", type=int, default=2, help="mutants tried at a time (default: 2)")
     parser.add_argument("--output", type=Path, help="where ROOM.diff goes (default: mutation/ in the state directory)")
     parser.add_argument("--keep", action="store_true", help="leave the copies of the tree in the temporary folder")
@@ -136,6 +138,7 @@ def examine(name: str, workers: list[Worker], asked: argparse.Namespace) -> str:
     made = (place.mutant(texts[place.path]) for place in drawn)
     sample = list(itertools.islice(filter(None, made), asked.sample))
     known, preload = watch(name, workers, room)
+    known = {test: seen for test, seen in known.items() if seen["s"] <= asked.slowest}
     free, lock = list(workers), threading.Lock()
     began, done = time.monotonic(), 0
 

@@ -28,8 +28,15 @@ from hypothesis import Phase, settings
 MEMORY = 8 << 30
 # Exit codes of a job. All tests passed; one failed, or could not even be collected; one took too long.
 SURVIVED, NOTICED, TIMEOUT = 0, 1, 3
-# A mutant that does not end is told from a busy machine: seconds, and times as long as the test took.
-GRACE_S, FACTOR = 6.0, 6.0
+# A mutant that does not end is told by its processor time, which a busy machine does not stretch: seconds, and times as
+# much as the test took. One that sleeps is left to the limits of time.
+GRACE_S, FACTOR = 2.0, 5.0
+PATIENCE = 20
+
+
+def used_s() -> float:
+    """Processor time of this process and of those it waited for."""
+    return sum(os.times()[:4])
 
 
 class Reach:
@@ -43,7 +50,7 @@ class Reach:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._now, began = set(), time.monotonic()
+        self._now, began = set(), used_s()
         threading.settrace(self._enter)
         sys.settrace(self._enter)
         try:
@@ -51,7 +58,7 @@ class Reach:
         finally:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]
-            self.tests[item.nodeid] = {"s": time.monotonic() - began, "lines": sorted(self._now)}
+            self.tests[item.nodeid] = {"s": used_s() - began, "lines": sorted(self._now)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed or report.skipped:
@@ -82,13 +89,24 @@ class Only:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         known = {item.nodeid: item for item in items}
         items[:] = [known[name] for name in self._seconds if name in known]
-        for item in items:
-            item.add_marker(pytest.mark.timeout(GRACE_S + FACTOR * self._seconds[item.nodeid]), append=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        def end(number: int, frame: object) -> None:
+            self.late = True
+            pytest.fail("takes too long")
+
+        signal.signal(signal.SIGPROF, end)
+        signal.setitimer(signal.ITIMER_PROF, GRACE_S + FACTOR * self._seconds[item.nodeid])
+        try:
+            return (yield)  # type: ignore[return-value]
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.by = report.nodeid
-            self.late = "Timeout (>" in report.longreprtext
+            self.late = self.late or "Timeout (>" in report.longreprtext
 
 
 def run(job: dict[str, Any], answer: Path) -> int:
@@ -98,8 +116,10 @@ def run(job: dict[str, Any], answer: Path) -> int:
     log = os.open("job.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(null, 0), os.dup2(log, 1), os.dup2(log, 2)
     sys.dont_write_bytecode = not job.get("watched")
-    # Examples are the same in each run, and a failing one is not made smaller: it is enough that there is one.
-    settings.register_profile("mutating", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
+    # Examples are the same in each run, and a failing one is not made smaller: it is enough that there is one. Tests
+    # that do not say how many they need are asked with fewer than usual: what these notice, the usual ones do, too.
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutating", max_examples=30, derandomize=True, database=None, phases=phases)
     settings.load_profile("mutating")
     # Hypothesis was imported before pytest could rewrite it, which changes nothing here.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -144,7 +164,7 @@ def perform(job: dict[str, Any]) -> dict[str, Any]:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
-        status = _wait(child, GRACE_S * 3 + FACTOR * sum(job.get("seconds", {}).values() or [600]))
+        status = _wait(child, PATIENCE * (10 + sum(job.get("seconds", {}).values() or [600])))
     finally:
         if before is not None:
             path.write_text(before)
