@@ -45,6 +45,12 @@ NO_OPERATOR_IN = {"parameters", "typedargslist", "lambdef", "param", "arglist", 
 class HandlerReplacer(ExceptionReplacer):  # type: ignore[misc]
     """An exception that is not handled any more; cosmic-ray's own stumbles over a dotted name."""
 
+    @staticmethod
+    def _name_nodes(node: Any) -> Any:
+        named = node.children[1]
+        inner = named.children[1] if named.type == "atom" else named
+        return inner.children[::2] if inner.type == "testlist_comp" else (inner,)
+
     def mutate(self, node: Any, index: int) -> Any:
         name = self._name_nodes(node)[index]
         other = Name(CosmicRayTestingException.__name__, name.start_pos, prefix=name.get_first_leaf().prefix)
