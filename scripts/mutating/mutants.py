@@ -194,26 +194,8 @@ def _negated_elsewhere(node: Any) -> bool:
 
 
 def _left_out(tree: ast.Module, source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """What no test can or should notice a change of.
-
-    Annotations and what stands under TYPE_CHECKING (never evaluated), arguments of decorators (`frozen=True`: nobody
-    writes), `strict=` of zip (an assertion), formatted text of an exception.
-    """
-    found: list[ast.AST] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
-            found.append(node.annotation)
-        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            found.append(node)
-        elif isinstance(node, ast.keyword) and node.arg == "strict":
-            found.append(node.value)
-        elif isinstance(node, ast.Raise):
-            found += [inner for inner in ast.walk(node) if isinstance(inner, ast.JoinedStr)]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-            found.append(node.returns)
-        for decorator in getattr(node, "decorator_list", []):
-            if isinstance(decorator, ast.Call):
-                found += [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
+    """The places of which no test can or should notice a change."""
+    found = [part for node in ast.walk(tree) for part in _left_out_of(node)]
     lines = source.splitlines()
 
     def place(line: int, offset: int) -> tuple[int, int]:
@@ -223,6 +205,28 @@ def _left_out(tree: ast.Module, source: str) -> list[tuple[tuple[int, int], tupl
         (place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
         for node in found
     ]
+
+
+def _left_out_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Annotations, protocols and what stands under TYPE_CHECKING, which only the type checker reads; arguments of
+    decorators (`frozen=True`: nobody writes); `strict=` of zip (an assertion); formatted text of an exception."""
+    match node:
+        case ast.arg(annotation=ast.AST() as annotation) | ast.AnnAssign(annotation=annotation):
+            yield annotation
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            yield node
+        case ast.keyword(arg="strict"):
+            yield node.value
+        case ast.Raise():
+            yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.JoinedStr))
+        case ast.ClassDef() if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
+            yield node
+        case ast.FunctionDef(returns=ast.AST() as returns) | ast.AsyncFunctionDef(returns=ast.AST() as returns):
+            yield returns
+    for decorator in getattr(node, "decorator_list", []):
+        if isinstance(decorator, ast.Call):
+            yield from decorator.args
+            yield from (keyword.value for keyword in decorator.keywords)
 
 
 def _statement(tree: ast.Module, line: int) -> tuple[int, ...]:

@@ -160,6 +160,7 @@ def injector(host: Host) -> RemoteInjector:
 
 
 Spawn = Callable[..., psutil.Process]
+KEY = paramiko.RSAKey.generate(1024)
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_a_dead_connection_is_made_anew(injector: RemoteInjector, host: Host) ->
 @pytest.mark.parametrize(
     ("refused", "kind"),
     [
-        (paramiko.BadHostKeyException("there", paramiko.RSAKey.generate(1024), paramiko.RSAKey.generate(1024)), HostKeyRefused),
+        (paramiko.BadHostKeyException("there", KEY, KEY), HostKeyRefused),
         (paramiko.AuthenticationException("no"), AuthenticationRefused),
         (paramiko.PasswordRequiredException("no"), AuthenticationRefused),
         (paramiko.SSHException("no"), HostUnreachable),
