@@ -48,6 +48,13 @@ def test_between_the_kernels_ticks_a_running_process_stays_busy_and_a_sleeping_o
     assert looks((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, last + 2)))[-2:] == [True, False]
 
 
+def test_work_is_0_3_ms_within_the_last_12() -> None:
+    assert looks((0, 0, True), (1, 300_000, False)) == [False, True]
+    assert looks((0, 0, True), (1, 299_999, False)) == [False, False]
+    assert looks((0, 0, True), (12, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (13, MS, True))[-1] is True
+    assert looks((0, 0, True), (13, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (14, MS, True))[-1] is False
+
+
 def test_growth_over_a_long_gap_says_nothing_about_now() -> None:
     assert looks((0, 0, True), (1000, 500 * MS, True)) == [False, False]
 
