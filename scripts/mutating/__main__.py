@@ -35,6 +35,8 @@ class Room:
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
+    # Files that the tests also run in processes of their own, where nobody sees which lines they reach.
+    apart: tuple[str, ...] = ()
 
     def files(self) -> list[str]:
         """Without entries (`__main__`), which only programs run, and packages' `__init__`, which hold a text."""
@@ -55,7 +57,7 @@ ROOMS = {
         ("include/faultline/analysis", "include/faultline/base/window.py"), ("tests/unit/analysis", WINDOW)
     ),
     "comparison": Room(("include/faultline/comparison",), ("tests/unit/comparison", *SHOWN)),
-    "fault": Room(("fault",), ("tests/unit/fault",)),
+    "fault": Room(("fault",), ("tests/unit/fault",), ("fault/proxy.py", "fault/relay.py")),
     "pacing": Room(("generators/pacing.py",), PACED),
 }
 
@@ -151,7 +153,7 @@ def examine(name: str, workers: list[Worker], asked: argparse.Namespace) -> str:
 
     def attempt(mutant: Mutant) -> str:
         nonlocal done
-        seconds = reaching(known, mutant)
+        seconds = reaching(known, mutant, room.apart)
         with lock:
             worker = free.pop()
         result = worker.do({"path": mutant.path, "code": mutant.after, "seconds": seconds, "packages": preload})
@@ -203,14 +205,14 @@ def watch(name: str, workers: list[Worker], room: Room, slowest: float) -> tuple
     return known, first["packages"]
 
 
-def reaching(known: dict[str, Any], mutant: Mutant) -> dict[str, float]:
+def reaching(known: dict[str, Any], mutant: Mutant, apart: tuple[str, ...]) -> dict[str, float]:
     """The tests that reach the mutant's statement, the fastest first, with the seconds they take.
 
     All of the room for what is run by importing, or in a process of its own, where nobody watched.
     """
     wanted = {(mutant.path, line) for line in mutant.lines}
     reached = {test: {tuple(place) for place in seen["lines"]} for test, seen in known.items()}
-    names = [test for test in known if reached[test] & wanted] or list(known)
+    names = [test for test in known if reached[test] & wanted and mutant.path not in apart] or list(known)
     return {test: known[test]["s"] for test in sorted(names, key=lambda test: known[test]["s"])}
 
 
