@@ -128,7 +128,7 @@ class Stripe:
 
     def share(self, count: int) -> int:
         """How many of the first `count` records of the schedule belong to this stripe."""
-        return max(0, -(-(count - self.index) // self.of))
+        return -(-(count - self.index) // self.of)
 
     def records(self, first: int, n: int) -> NDArray[np.uint64]:
         """Numbers in the whole schedule of the local records first … first + n − 1; shape (n,)."""

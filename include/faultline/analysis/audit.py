@@ -45,7 +45,8 @@ def audit(counts_path: Path, generator: Sequence[Line]) -> tuple[Audit, list[Lin
         known = frame["expected"].fillna(0) > 0
         difference = frame["final"].fillna(0) - frame["expected"].fillna(0)
         kinds = {
-            "lost": (-difference).clip(lower=0).where(known, 0),
+            # Of what nobody expected none can be lost.
+            "lost": (-difference).clip(lower=0),
             "overcounted": difference.clip(lower=0).where(known, 0),
             "wrong": frame["unreadable"] + (~known).astype("int64"),
         }

@@ -9,7 +9,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.analysis.audit import OFFENDERS_PER_KIND, audit
+from faultline.analysis.audit import OFFENDERS_PER_KIND, audit, logical_state_bytes, mean_row_bytes
 
 counts = st.none() | st.integers(1, 50)
 rows = st.lists(
@@ -40,6 +40,39 @@ def test_totals_are_those_of_a_count_by_hand(rows: list[tuple[int | None, int | 
         named = [line["key"] for line in offenders if line["kind"] == kind]
         assert named == sorted(named) and len(named) <= OFFENDERS_PER_KIND
         assert bool(named) == bool(getattr(totals, kind))
+
+
+def test_a_key_that_nobody_expected_is_wrong_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    rows = [("a", 5, 3, 1, 0), ("b", None, 7, 0, 0), ("c", 2, None, 0, 0), ("d", 1, 4, 0, 2), ("e", 3, 3, 0, 0)]
+    frame = pd.DataFrame(rows, columns=["key", "expected", "final", "reemitted", "unreadable"])
+    frame.astype({"expected": "Int64", "final": "Int64"}).to_parquet(path)
+    totals, offenders = audit(path, [{"event": "done", "unknown": 9}, {"event": "done", "unknown": 2}])
+    assert (totals.expected, totals.lost, totals.overcounted, totals.wrong) == (11, 4, 3, 3)
+    assert (totals.reemitted, totals.unknown) == (1, 2)
+    assert [tuple(line.values()) for line in offenders] == [
+        ("lost", "a", 5, 3), ("lost", "c", 2, None), ("overcounted", "d", 1, 4),
+        ("wrong", "b", None, 7), ("wrong", "d", 1, 4),
+    ]  # fmt: skip
+
+
+def test_of_each_kind_the_first_ten_keys_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    keys = [f"k{number:02}" for number in range(12, 0, -1)]
+    pd.DataFrame({"key": keys, "expected": 2, "final": 1, "reemitted": 0, "unreadable": 0}).to_parquet(path)
+    totals, offenders = audit(path, [])
+    assert totals.lost == 12
+    assert [line["key"] for line in offenders] == [f"k{number:02}" for number in range(1, 11)]
+
+
+def test_a_row_of_the_state_is_its_key_in_utf_8_and_a_counter_of_eight_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    pd.DataFrame({"key": ["a", "öö", None, "abcdef"]}).to_parquet(path)
+    assert mean_row_bytes(path) == (1 + 4 + 6) / 3 + 8
+    assert logical_state_bytes(30, path) == 350
+    assert logical_state_bytes(None, path) is None
+    pd.DataFrame({"key": pd.Series([], dtype="str")}).to_parquet(path)
+    assert mean_row_bytes(path) is logical_state_bytes(30, path) is None
 
 
 def test_a_send_without_acknowledgement_is_never_lost(tmp_path: Path) -> None:

@@ -156,3 +156,41 @@ def test_bins_belong_to_the_span_in_which_they_end() -> None:
     assert between(bins, 10, 30)["end_ns"].tolist() == [20, 30]
     assert median_span_s(bins) == 2.0
     assert median_span_s(bins[:0]) is None
+
+
+def test_without_any_output_there_is_one_empty_second() -> None:
+    (row,) = bins_of_seconds(NO_TUPLES, WINDOW).itertuples()
+    assert (row.batch, row.start_ns, row.end_ns) == (0, 1_000 * NS, 1_001 * NS)
+    assert (row.records, row.throughput_rps, row.lag, row.span_s) == (0, 0, 0, 1)
+
+
+def test_bins_of_a_second_stand_at_their_place_in_time() -> None:
+    rows = [(0, None, 1_000_100, 1_002_000, False, 3), (0, None, 1_000_200, 1_000_999, False, 1)]
+    bins = bins_of_seconds(fold([pd.DataFrame(rows, columns=TUPLE_COLUMNS)], WINDOW), WINDOW)
+    assert bins["start_ns"].tolist() == [1_000 * NS, 1_001 * NS, 1_002 * NS]
+    assert bins["end_ns"].tolist() == [1_001 * NS, 1_002 * NS, 1_003 * NS]
+    assert bins["records"].tolist() == [1, 0, 3]
+    assert bins["lag"].tolist() == [3, 3, 0]
+
+
+def test_bins_of_batches_stand_at_their_place_in_time() -> None:
+    commits = [Commit(1, 4, None, 1_003 * NS, {"0": 4}), Commit(0, 7, None, 1_001 * NS, {"0": 3})]
+    bins = bins_of_batches(commits, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    assert [tuple(row)[1:7] for row in bins.itertuples()] == [
+        (0, 7, 1_000 * NS, 1_001 * NS, 1.0, 1), (1, 4, 1_001 * NS, 1_003 * NS, 2.0, 1)
+    ]  # fmt: skip
+    at_once = [Commit(0, 1, None, 1_001 * NS, {"0": 3}), Commit(1, 0, None, 1_001 * NS, {"0": 4})]
+    bins = bins_of_batches(at_once, Schedule(_records([1_000_000, 1_000_500])), NO_TUPLES, WINDOW)
+    assert bins["throughput_rps"].tolist() == [1.0, 1000.0], "a span is a millisecond at least"
+
+
+def test_each_record_is_due_from_its_instant_on() -> None:
+    schedule = Schedule(_records([1_000_000, 1_000_500, 1_002_000]))
+    due = [schedule.due(ns) for ns in (1_000 * NS - 1, 1_000 * NS, 1_000 * NS + 500_000_000, 1_002 * NS)]
+    assert due == [0, 1, 2, 3]
+    assert schedule.due_seconds(1_000 * NS, 1_001 * NS) == pytest.approx(1.5)
+    assert schedule.due_seconds(1_001 * NS, 1_003 * NS) == pytest.approx(2 + 2 + 1)
+    assert schedule.position(None) == 0
+    assert [schedule.below({"0": offset}) for offset in (0, 2, 3, 99)] == [0, 0, 1, 3]
+    assert schedule.below({"1": 99}) == 0
+    assert schedule.end_offsets == {"0": 5}

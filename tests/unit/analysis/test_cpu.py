@@ -61,6 +61,13 @@ def test_memory_is_the_peak_of_the_sum_and_the_dead_do_not_count() -> None:
     assert rss_mb(frame[:0], START, END)["kafka"] is None
 
 
+@pytest.mark.parametrize(("age_ns", "alive"), [(0, True), (1_500_000_000, True), (1_500_000_001, False), (-1, False)])
+def test_a_process_holds_its_memory_for_a_second_and_a_half_after_a_sample(age_ns: int, alive: bool) -> None:
+    sample = [START - age_ns, "kafka", 7, 900.0, 1.0, 30_000_000, False]
+    frame = pd.DataFrame([sample], columns=PROCESS_COLUMNS).astype({"final": bool})
+    assert rss_mb(frame, START, START)["kafka"] == (30 if alive else 0)
+
+
 def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
     frame = pd.DataFrame(_samples(7, 990, 1_011, 0.7), columns=PROCESS_COLUMNS)
     series = cores_by_second(frame, START, END)
@@ -106,3 +113,10 @@ def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
     whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
     found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
     assert found == {"others": pytest.approx(1.0), "stolen": None}
+
+
+def test_others_never_used_less_than_nothing() -> None:
+    """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
+    processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS)
+    machine = pd.DataFrame([[990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]], columns=MACHINE_COLUMNS)
+    assert besides(machine, processes, START, END) == {"others": 0.0, "stolen": 0.0}

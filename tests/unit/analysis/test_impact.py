@@ -91,3 +91,5 @@ def test_the_area_of_bins_is_that_of_trapezoids() -> None:
     assert lag_area_of_bins(bins, 1 * NS, 4 * NS) == pytest.approx(20 + 40)
     assert lag_area_of_bins(bins, round(1.5 * NS), 2 * NS) == pytest.approx(12.5)
     assert lag_area_of_bins(bins[:0], 0, NS) is None
+    # What lies before and behind is no part of it; within, the lag is 20 at 1.5 s, 30 at 2 s and 20 at 3 s.
+    assert lag_area_of_bins(bins, round(1.5 * NS), 3 * NS) == pytest.approx(12.5 + 25)

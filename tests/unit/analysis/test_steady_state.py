@@ -100,3 +100,21 @@ def test_the_slope_interval_holds_the_planted_slope_as_often_as_it_says() -> Non
     intervals = [slope_interval(times, 2 * times + random.normal(0, 4, 15)) for _ in range(400)]
     inside = [low <= 2 <= high for low, high in (i for i in intervals if i is not None)]
     assert 0.92 <= sum(inside) / 400 <= 0.98
+
+
+def test_what_rises_as_often_as_it_falls_has_no_trend() -> None:
+    assert mann_kendall([1, 2, 2, 1]) == 1.0
+    assert mann_kendall([1, 2, 3]) == pytest.approx(1 / 3)
+    assert mann_kendall([3, 2, 1]) == pytest.approx(1 / 3)
+
+
+def test_a_slope_takes_three_points_at_more_than_one_instant() -> None:
+    line = np.array([0.0, 1.0, 2.0])
+    assert slope_interval(line[:2], line[:2]) is None
+    assert slope_interval(np.array([1.0, 1.0, 1.0]), line) is None
+    assert slope_interval(line, 3 * line + 7) == pytest.approx((3, 3))
+    # One of three points half off: the slope is 1, its deviation is 1/sqrt(12), and t is 12.706.
+    found = slope_interval(line, np.array([0.0, 1.5, 2.0]))
+    assert found == pytest.approx((1 - 12.7062 * 12**-0.5, 1 + 12.7062 * 12**-0.5), rel=1e-4)
+    flat = np.array([5.0, 5.0, 5.0])
+    assert sustained(line, flat) is True, "an interval that begins at 0 is no growth"

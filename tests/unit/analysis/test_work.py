@@ -101,3 +101,24 @@ def test_bursts_at_the_ends_of_batches_are_not_real_time() -> None:
 
 def test_without_outputs_nobody_can_tell() -> None:
     assert is_real_time(np.array([], dtype=np.int64), WINDOW) is None
+
+
+def test_real_time_is_asked_of_the_window_only() -> None:
+    start, end = (T0 + 10 * NS) // 1_000_000, (T0 + 20 * NS) // 1_000_000
+    outside = [*range(start - 5_000, start, 10), *range(end, end + 5_000, 10)]
+    assert is_real_time(np.array(outside, dtype=np.int64), WINDOW) is None
+    slow = sorted([*outside, start, start + 4_000, end - 1])
+    assert is_real_time(np.array(slow, dtype=np.int64), WINDOW) is False
+    assert is_real_time(np.array([start, start + 900], dtype=np.int64), WINDOW) is True, "two of them say it"
+    assert is_real_time(np.array([start - 10, start], dtype=np.int64), WINDOW) is None
+
+
+def test_waiting_is_asked_of_one_lineage_and_of_batches_that_told_their_time() -> None:
+    tuples = tuples_of((1, 11, 12, 3), (2, 18, 20, 2))
+    commits = (Commit(0, 1, None, T0 + 10 * NS, {}), Commit(0, 2, None, T0 + 20 * NS, {}))
+    traces = Traces("batch", commits, work=(progress(1, 12, 300, 200), progress(2, 20, 500, 400)))
+    assert non_compute_ms(tuples, traces, WINDOW) == 1600, "a batch that ended when the window began is not in it"
+    assert non_compute_ms(tuples, dataclasses.replace(traces, work=(progress(2, 20, 500, 0),)), WINDOW) is None
+    several = dataclasses.replace(tuples, by_batch=tuples.by_batch.assign(lineage=[0, 1]))
+    assert non_compute_ms(several, traces, WINDOW) is None
+    assert non_compute_ms(fold([], WINDOW), traces, WINDOW) is None

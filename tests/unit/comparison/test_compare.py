@@ -19,9 +19,11 @@ from faultline.comparison.compare import (
     metrics_named,
     print_comparison,
     sample_of,
+    side_text,
 )
 from faultline.comparison.selection import side_of
 from faultline.comparison.statistics.comparison import Verdict
+from faultline.comparison.statistics.sample import Sample
 from faultline.records.index import Index
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -148,3 +150,45 @@ def test_how_much_controls_differ_is_the_noise_floor(settings: Settings) -> None
     assert fault.verdict is Verdict.CANNOT_TELL
     assert fault.detectable is None or fault.detectable >= fault.floor
     assert control.floor == 0
+
+
+def test_the_table_says_what_was_left_out_and_what_would_have_shown(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(settings.results, *(measured("before", 1000 + 100 * n) for n in range(5)))
+    put(settings.results, *(measured("after", 1040 + 100 * n) for n in range(5)))
+    put(settings.results, measured("before", 1.0, state_mb=8.0), measured("before", 1.0, state_mb=16.0))
+    put(settings.results, measured("after", 1.0, state_mb=32.0))
+    compared = compare_named("before", "after", ["latency_ms.p99"])
+    assert compared.only == (2, 1)
+    (row,) = as_json(compared)
+    assert row["verdict"] == "cannot tell"
+    assert row["remark"] == f"{row['detectable']:.0%} or more would have shown"
+    print_comparison(compared, "before", "after")
+    assert "Configurations left out: 2 only in before, 1 only in after." in " ".join(capsys.readouterr().out.split())
+
+
+def test_with_too_many_cells_no_difference_would_show(settings: Settings) -> None:
+    for state in range(1, 9):
+        put(settings.results, *(measured("before", 1000 + 100 * n, state_mb=float(state)) for n in range(5)))
+        put(settings.results, *(measured("after", 1040 + 100 * n, state_mb=float(state)) for n in range(5)))
+    rows = as_json(compare_named("before", "after", ["latency_ms.p99"]))
+    assert len(rows) == 8
+    assert {row["remark"] for row in rows} == {"no difference would show with so few repetitions"}
+
+
+def test_nights_of_one_side_that_differ_make_a_floor(settings: Settings) -> None:
+    for night, level in enumerate((900, 1000, 1100)):
+        records = (measured("before", level, series=f"night-{night}") for _ in range(2))
+        put(settings.results, *records)
+    put(settings.results, *(measured("after", 1300 + n) for n in range(5)))
+    (row,) = as_json(compare_named("before", "after", ["latency_ms.p99"]))
+    assert row["noise_floor"] == pytest.approx(4.3027 * 100 * (4 / 3) ** 0.5 / 1000, rel=1e-3)
+    assert row["verdict"] == "cannot tell"
+
+
+def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
+    (metric,) = metrics_named(["latency_ms.p99"])
+    assert side_text(metric, Sample.of([1.0, 2.0, 6.0])) == "2.0 (n=3)"
+    assert side_text(metric, Sample((1.0, 2.0, 6.0), (False, False, True))) == "2.0 (n=3, 1 censored)"
+    assert side_text(metric, Sample((4.0, 5.0, 3.0), (True, True, True))) == "> 5.0 (n=3, 3 censored)"

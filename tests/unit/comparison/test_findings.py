@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -399,3 +400,45 @@ def test_one_miscount_is_enough() -> None:
     without = counted(lost=5)
     without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
     assert verdict(RECOVERY, ONCE, [without]) is CANNOT_TELL, "without checkpoints a loss is expected"
+
+
+def sayings() -> dict[str, tuple[str, list[Record]]]:
+    """By case: a matrix and records of it."""
+    latencies = ((1, 1, 3000, 0.9), (1, 5, 1500, 0.5), (5, 1, 3500, 1.0), (5, 5, 1600, 0.6), (8, 1, 4000, 1.2))
+    rows = zip((100, 500, 2500, 12_500), (500, 520, 560, 4000), strict=True)
+    overload = [run(number, rate=9000, workload="stock_group_by", sustained=number == 5) for number in range(6)]
+    recoveries = [
+        kill(),
+        kill("worker", reload_s=2.0, detection_s=0.5, replacement_up_s=4.0),
+        kill("any", reload_s=0.5, replay_s=0.0, detection_s=None, macro_s=3.0),
+        kill(macro_s=None, recovered=False, censored_at_s=34.0),
+        kill(macro_s=12.5, replay_s=3.0, replacement_up_s=6.0),
+        kill("driver", macro_s=70.0),
+        kill(reload_s=None, replay_s=None, replacement_up_s=8.5),
+    ]
+    return {
+        "state": (STATE, states(*latencies, (8, 5, 2000, 0.7))),
+        "skew": (SKEW, modes(aligned=(1100, 3000), unaligned=(1000, 1000), none=(900, 1000))),
+        "rate": (RATE, rates(*((rate, {
+            "non_compute_ms": ms, "task_s": ms / 100, "gc_s": ms / 1000, "tasks": int(ms), "cpu": ms / 4000
+        }) for rate, ms in rows))),
+        "overload": (RATE, [*overload, *(run(number, rate=10, workload="stock_group_by") for number in range(2))]),
+        "cores": (CORES, cores(
+            (2, {"non_compute_ms": 900.0, "throughput_rps": 500.0, "gc_s": 1.0, "cpu": 0.5}),
+            (16, {"non_compute_ms": 300.0, "throughput_rps": 495.0, "gc_s": 2.0, "cpu": 0.7}),
+            oversubscribed=True,
+        )),
+        "recovery": (RECOVERY, recoveries),
+        "fewer recoveries": (RECOVERY, [
+            kill(reload_s=45.0, detection_s=24.0, macro_s=60.5), kill(reload_s=44.0, detection_s=23.0, macro_s=60.0)
+        ]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["state", "skew", "rate", "overload", "cores", "recovery", "fewer recoveries"])
+def test_what_a_verdict_rests_on_is_said_in_figures(case: str) -> None:
+    """They stand in evidence.txt, claim by claim."""
+    matrix, records = sayings()[case]
+    kept = (Path(__file__).parent / "evidence.txt").read_text().split("\n\n")
+    (expected,) = [part.splitlines()[1:] for part in kept if part.startswith(f"{case}:\n")]
+    assert [f"{one.verdict}: {one.evidence}" for one in findings(matrix, records)] == expected

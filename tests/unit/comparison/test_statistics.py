@@ -245,3 +245,65 @@ def test_equal_sides_are_rarely_told_apart(deviation: float) -> None:
     sides = [(Sample.of(rng.lognormal(3, deviation, 5)), Sample.of(rng.lognormal(3, deviation, 5))) for _ in range(200)]
     wrong = sum(verdict_of(a, b) in (Verdict.BETTER, Verdict.WORSE) for a, b in sides)
     assert wrong <= 16  # a binomial with 0.05 exceeds it once in 40
+
+
+def test_a_change_takes_two_values_on_each_side() -> None:
+    one, two = Sample.of([2.0]), Sample.of([2.0, 2.0])
+    assert change_interval(one, two) is change_interval(two, one) is median_interval(one) is None
+    assert change_interval(two, two) is not None and median_interval(two) is not None
+    assert change_interval(Sample.of([0.0, 0.0]), two) is None
+
+
+def test_a_change_of_censored_values_is_a_share_less_one() -> None:
+    before = Sample.of([10.0] * 5)
+    after = Sample((20.0,) * 4 + (30.0,), (False,) * 4 + (True,))
+    found = change_interval(before, after)
+    assert found is not None and (found.value, found.low) == (1.0, 1.0)
+    found = change_interval(Sample((10.0,) * 4 + (10.0,), (False,) * 4 + (True,)), Sample.of([15.0] * 5))
+    assert found is not None and (found.value, found.high) == (0.5, 0.5)
+
+
+def test_what_cannot_be_told_says_why() -> None:
+    five = Sample.of([1.0, 1.1, 1.2, 1.3, 1.4])
+    few = compare({0: (Sample.of([1.0] * 4), five)}, lower_is_better=True, floors={0: 0.2})[0]
+    assert (few.p, few.detectable, few.floor) == (1.0, None, 0.2)
+    none = compare({0: (Sample.of([0.0, 0.0, 0.0, 1.0, 1.0]), five)}, lower_is_better=True, floors={0: 0.0})[0]
+    assert none.change is None
+    endless = Sample((30.0,) * 5, (True,) * 5)
+    again = compare({0: (endless, Sample((40.0,) * 5, (True,) * 5))}, lower_is_better=True)[0]
+    assert again.why == "half of them never ended before"
+    zero = compare({0: (Sample.of([0.0] * 4 + [1.0]), Sample.of([0.0] * 3 + [1.0, 2.0]))}, lower_is_better=True)[0]
+    assert (zero.verdict, zero.why) == (Verdict.CANNOT_TELL, "a change has no share of what was 0 before")
+    plain = compare({0: (five, Sample.of([1.05, 1.15, 1.2, 1.35, 1.5]))}, lower_is_better=True)[0]
+    assert (plain.verdict, plain.why) == (Verdict.CANNOT_TELL, "")
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.049, Verdict.SAME), (-0.049, Verdict.SAME), (0.051, Verdict.WORSE)])
+def test_what_lies_within_five_per_cent_is_the_same(share: float, verdict: Verdict) -> None:
+    assert verdict_of(Sample.of([100.0] * 6), Sample.of([100.0 * (1 + share)] * 6)) is verdict
+
+
+def test_the_shift_of_large_samples_is_that_of_the_normal_test_over_its_efficiency() -> None:
+    # 1.95996 and 0.84162 are the normal quantiles of 97.5 % and 80 %.
+    expected = (1.95996 + 0.84162) * math.sqrt((1 / 1000 + 1 / 500) * math.pi / 3)
+    assert needed_shift(1000, 500, 0.05) == pytest.approx(expected, rel=1e-3)
+    assert needed_shift(1000, 500, 0.01) == pytest.approx(expected * (2.57583 + 0.84162) / 2.80158, rel=1e-3)
+
+
+def test_holms_factors_count_down() -> None:
+    assert holm({"a": 0.03, "b": 0.01, "c": 0.02, "d": 0.9}) == pytest.approx(
+        {"a": 0.06, "b": 0.04, "c": 0.06, "d": 0.9}
+    )
+
+
+def test_the_spread_is_the_coefficient_of_variation_of_what_is_known() -> None:
+    assert Sample((9.0, 10.0, 11.0, 50.0), (False, False, False, True)).spread == pytest.approx(0.1)
+    assert Sample.of([-9.0, -11.0]).spread == pytest.approx(math.sqrt(2) / 10)
+    assert Sample.of([3.0]).spread is Sample.of([-1.0, 1.0]).spread is None
+
+
+def test_three_series_make_a_floor_and_two_do_not() -> None:
+    three = [Sample.of([level]) for level in (90.0, 100.0, 110.0)]
+    assert between(three) == pytest.approx(4.3027 * 10 * math.sqrt(4 / 3) / 100, rel=1e-3)
+    assert between([Sample.of([-1.0]), Sample.of([0.0]), Sample.of([1.0])]) == 0.0
+    assert between([*three[:2], Sample(())]) == 0.0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fault import busy as busy_module
 from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
 from fault.identity import PYTHON_WORKER, ProcessIdentity
 from fault.victims import read_process
@@ -43,6 +46,13 @@ def test_between_the_kernels_ticks_a_running_process_stays_busy_and_a_sleeping_o
     assert looks((0, 0, True), (1, 4 * MS, True), (2, 4 * MS, False)) == [False, True, False]
     last = 1 + RECENT_NS // MS
     assert looks((0, 0, True), (1, MS, True), *((at, MS, True) for at in range(2, last + 2)))[-2:] == [True, False]
+
+
+def test_work_is_0_3_ms_within_the_last_12() -> None:
+    assert looks((0, 0, True), (1, 300_000, False)) == [False, True]
+    assert looks((0, 0, True), (1, 299_999, False)) == [False, False]
+    assert looks((0, 0, True), (12, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (13, MS, True))[-1] is True
+    assert looks((0, 0, True), (13, MS, False))[-1] is looks((0, 0, True), (1, MS, True), (14, MS, True))[-1] is False
 
 
 def test_growth_over_a_long_gap_says_nothing_about_now() -> None:
@@ -116,7 +126,9 @@ def test_waiting_ends_as_soon_as_enough_are_busy() -> None:
 
 def test_at_the_deadline_it_gives_what_was_busy() -> None:
     assert wait(Script(p4001=10), 2, 50) == (ONE,)
-    assert wait(Script(p4001=1000), 1, 50) == ()
+    script = Script(p4001=1000)
+    assert wait(script, 1, 50) == ()
+    assert script.looked == 51, "the last look lies at the deadline"
     assert wait(Script(), 1, 5, candidates=()) == ()
 
 
@@ -183,3 +195,22 @@ def test_what_is_gone_or_another_process_or_elsewhere_has_no_reading(processes: 
     busy = processes["busy"]
     assert set(read_local([busy])) == {busy}
     assert read_local([replace(busy, start_ticks=1), replace(busy, host="node1"), candidate(2**22 + 1)]) == {}
+
+
+@pytest.mark.parametrize("schedstat", ["0 0 0\n", "\n", None])
+def test_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
+    schedstat: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy_module, "_PROC", tmp_path)
+    folder = tmp_path / "4001"
+    folder.mkdir()
+    (folder / "stat").write_text("4001 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14 15 16 17 18 900 20\n")
+    if schedstat is not None:
+        (folder / "schedstat").write_text(schedstat)
+    ns = (30 + 12) * 10**9 // os.sysconf("SC_CLK_TCK")
+    assert read_local([ONE]) == {ONE: Reading(ns, False)}
+    known = replace(ONE, start_ticks=900)
+    assert read_local([known]) == {known: Reading(ns, False)}
+    assert read_local([replace(ONE, start_ticks=901)]) == {}
+    (folder / "schedstat").write_text("7 1 2\n")
+    assert read_local([ONE]) == {ONE: Reading(7, False)}

@@ -17,7 +17,7 @@ import pytest
 from fault import injector as injector_module
 from fault import local
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused
-from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Tokens
+from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, LiveProcess, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
 from fault.registry import ACTIONS
@@ -369,6 +369,26 @@ def test_an_unacknowledged_signal_is_settled_by_probes(
     victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
     settlement = settle(Scripted(*answers), victim, wanted, Delivery.UNKNOWN, within_s=0.1)
     assert settlement.outcome is outcome
+
+
+def test_the_last_probe_lies_at_the_end_of_the_time() -> None:
+    victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1")
+    asked = Scripted(Presence.ALIVE, Presence.GONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(injector_module.time, "monotonic", lambda: 100.0)
+        assert settle(asked, victim, Presence.GONE, Delivery.SENT, within_s=0.0).outcome is Outcome.NO_EFFECT
+
+
+@pytest.mark.parametrize(
+    ("ticks", "command", "presence"),
+    [(55, (), Presence.ALIVE), (56, (), Presence.OTHER), (55, ("stranger",), Presence.OTHER)],
+)
+def test_a_process_that_is_being_torn_down_is_no_stranger(
+    ticks: int, command: tuple[str, ...], presence: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = ProcessIdentity(4000, 1000.0, EXECUTOR, "20261121T061500Z-3fa9c1", (), 55)
+    monkeypatch.setattr(local, "read_process", lambda pid: LiveProcess(pid, 1, 1000.0, ticks, command))
+    assert LocalInjector().probe(victim) is presence
 
 
 @pytest.mark.parametrize(("action", "within_s"), [("kill", 5.0), ("pause", 5.0), ("term", 15.0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
@@ -288,3 +289,30 @@ def test_a_malformed_plan_is_refused_with_its_key(text: str, key: str) -> None:
     with pytest.raises(PlanError) as caught:
         FaultPlan.from_json(text)
     assert str(caught.value).startswith(f"{key}: ")
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "accepted", "refused"),
+    [
+        (lambda value: FaultPlan(seed=value), "seed", (0, 2**63 - 1), (-1, 2**63)),
+        (lambda value: kill(count=value), "count", (1, 64), (0, 65)),
+        (lambda value: kill(times=value, every_s=1.0), "times", (2, 1000), (0, 1001)),
+        (lambda value: kill(times=2, every_s=value), "every_s", (0.1, 1e7), (0, 1e7 + 1)),
+        (lambda value: kill(at_s=value), "at_s", (0, 1e7), (-0.1, 1e7 + 1)),
+        (lambda value: kill(None, at_record=value), "at_record", (1, 10**15), (0, 10**15 + 1)),
+        (lambda value: kill(cycle="snapshot", phase=value), "phase", (0, 0.999), (-0.01, 1)),
+        (lambda value: Fault("executor", "pause", 1.0, duration_s=value), "duration_s", (0.1, 1e7), (0, 1e7 + 1)),
+        (
+            lambda value: Fault("kafka", "delay", 1.0, duration_s=1.0, delay_ms=value), "delay_ms",
+            (0.1, 600_000), (0, 600_001),
+        ),
+    ],
+)  # fmt: skip
+def test_limits_are_where_they_are_said_to_be(
+    make: Callable[[Any], object], key: str, accepted: tuple[Any, Any], refused: tuple[Any, Any]
+) -> None:
+    for value in accepted:
+        make(value)
+    for value in refused:
+        with pytest.raises(PlanError, match=f"^{key}: "):
+            make(value)

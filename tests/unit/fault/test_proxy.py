@@ -391,7 +391,7 @@ def test_it_ends_when_told_also_in_a_cut(tmp_path: Path, number: signal.Signals)
         ("localhost:0", "127.0.0.1:1", "localhost:0"),
         ("127.0.0.1", "127.0.0.1:1", "HOST:PORT"),
         ("127.0.0.1:0", "127.0.0.1:0", "HOST:PORT"),
-        ("127.0.0.1:70000", "127.0.0.1:1", "HOST:PORT"),
+        ("127.0.0.1:65536", "127.0.0.1:1", "HOST:PORT"),
     ],
 )
 def test_anything_but_loopback_is_refused(
@@ -404,6 +404,11 @@ def test_anything_but_loopback_is_refused(
     assert said.count("\n") == 1
     assert named in said
     assert not path.exists()
+
+
+def test_the_ports_of_loopback_are_those_from_1_to_65535() -> None:
+    assert [loopback_address(f"127.0.0.1:{port}") for port in (1, 65535)] == [("127.0.0.1", 1), ("127.0.0.1", 65535)]
+    assert loopback_address("[::1]:0", any_port=True) == ("::1", 0)
 
 
 def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

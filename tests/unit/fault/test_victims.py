@@ -413,6 +413,15 @@ def test_pids_of_another_host_are_other_processes() -> None:
     guard.check(replace(KILL, count=2), [victim(host="a"), victim(host="b")])
 
 
+@pytest.mark.parametrize("pid", [1, 0, -1])
+def test_the_guard_refuses_pid_one_even_of_an_identity_that_passed_its_own_check(pid: int) -> None:
+    forged = victim()
+    object.__setattr__(forged, "pid", pid)
+    with pytest.raises(VictimRefused, match=f"^pid: process {pid} is .* init"):
+        Guard(TOKENS, protected=frozenset()).check(KILL, [forged])
+    Guard(TOKENS, protected=frozenset()).check(KILL, [victim(pid=2)])
+
+
 def test_this_process_and_its_ancestors_are_protected() -> None:
     assert {os.getpid(), os.getppid()} <= own_line()
     for pid in own_line() - {0, 1}:

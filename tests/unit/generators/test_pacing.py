@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from generators.curve import parse_curve
 from generators.pacing import BURST, SHORTEST_SLEEP_NS, Schedule, Stripe, pace
 from generators.piecewise import NANOSECONDS
 
@@ -61,10 +62,43 @@ def test_decimal_fractions_mean_what_they_say() -> None:
     assert Schedule.over(0.3, 9.0).count == 3  # due at 0, 3.3 and 6.7 s
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
-def test_impossible_rates_are_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        Schedule.over(rate, 1.0)
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_rates_and_lengths_are_refused(value: float) -> None:
+    for rate, seconds in ((value, 1.0), (1.0, value)):
+        with pytest.raises(ValueError, match="rate .* and seconds .* must be"):
+            Schedule.over(rate, seconds)
+
+
+def test_along_a_curve_the_count_is_its_area_and_records_are_due_along_it() -> None:
+    step = parse_curve({"kind": "step", "at_s": 2.0, "to": 30.0}, base=10.0, low=0, high=100)
+    schedule = Schedule.over(10.0, 4.05, step)
+    assert schedule.count == 2 * 10 + 62  # 61.5 of them, rounded up: what is due before the end
+    due = schedule.due_array(0, 1, schedule.count).tolist()
+    assert due == [schedule.due_ns(k) for k in range(82)]
+    assert due[:3] == [0, 100_000_000, 200_000_000] and due[23] == 2_100_000_000
+    for k in (0, 1, 20, 23, 81):
+        assert schedule.due_count(due[k] - 1) == k
+        assert schedule.due_count(due[k]) == k + 1
+    assert schedule.due_count(10**12) == 82
+    assert schedule.due_count(-1) == 0
+
+
+@given(RATES, st.lists(st.integers(0, 10**6), max_size=12))
+def test_any_records_are_due_when_each_alone_is(rate: float, records: list[int]) -> None:
+    schedule = Schedule(Fraction(str(rate)), 10**15)
+    found = schedule.due_of(np.array(records, dtype=np.uint64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [schedule.due_ns(k) for k in records]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 20))
+def test_evenly_spaced_records_are_looked_up_together(first: int, step: int, n: int) -> None:
+    schedule = Schedule(Fraction(7), 10**9)
+    records = np.arange(first, first + n * step, step, dtype=np.uint64)
+    expected = schedule.due_array(first, step, n).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Schedule, "due_ns", lambda self, k: pytest.fail("one by one"))
+        assert schedule.due_of(records).tolist() == expected
 
 
 @given(RATES, st.integers(0, 10**12), st.integers(1, 8), st.integers(1, 50))
@@ -83,9 +117,10 @@ def test_stripes_partition_the_schedule(of: int, count: int) -> None:
     assert all(stripe.record(j) == k for stripe, part in zip(stripes, parts, strict=True) for j, k in enumerate(part))
 
 
-def test_a_stripe_outside_the_crew_is_refused() -> None:
-    with pytest.raises(ValueError, match="stripe 2 of 2"):
-        Stripe(2, 2)
+@pytest.mark.parametrize("index", [2, -1])
+def test_a_stripe_outside_the_crew_is_refused(index: int) -> None:
+    with pytest.raises(ValueError, match=f"stripe {index} of 2"):
+        Stripe(index, 2)
 
 
 @given(
@@ -116,6 +151,49 @@ def test_lateness_without_stalls_is_below_the_shortest_sleep() -> None:
     late: list[int] = []
     pace(schedule, Stripe(), 0, clock, lambda a, b: late.extend(clock.now - schedule.due_ns(k) for k in range(a, b)))
     assert len(late) == 10_000 and 0 <= min(late) and max(late) <= SHORTEST_SLEEP_NS
+
+
+def _sleeps(rate: float, seconds: float, ahead_ns: int = 0) -> tuple[list[int], list[int]]:
+    """What was slept, and what was left when idle was called, of which it takes all but `ahead_ns` (0: takes none)."""
+    clock, slept, spare = FakeClock(1_000), [], []
+
+    def idle(spare_ns: int) -> None:
+        spare.append(spare_ns)
+        clock.now += spare_ns - ahead_ns if ahead_ns else 0
+
+    clock.sleep_ns = lambda duration_ns: (slept.append(duration_ns), FakeClock.sleep_ns(clock, duration_ns))  # type: ignore[method-assign,func-returns-value,assignment]
+    pace(Schedule.over(rate, seconds), Stripe(), 1_000, clock, lambda a, b: None, idle)
+    return slept, spare
+
+
+def test_a_sleep_takes_what_is_left_but_neither_too_little_nor_too_much() -> None:
+    assert _sleeps(50.0, 0.06) == ([20_000_000] * 2, [20_000_000] * 2)
+    assert _sleeps(1_000.0, 0.009)[0] == [4_000_000] * 2  # what comes due meanwhile goes together
+    assert _sleeps(8.0, 0.25) == ([50_000_000, 50_000_000, 25_000_000], [125_000_000, 75_000_000, 25_000_000])
+
+
+def test_what_idle_took_is_taken_off_the_sleep() -> None:
+    assert _sleeps(50.0, 0.04, ahead_ns=7_000_000) == ([7_000_000], [20_000_000])
+    assert _sleeps(50.0, 0.04, ahead_ns=1) == ([4_000_000], [20_000_000])
+    assert _sleeps(50.0, 0.04, ahead_ns=-1) == ([], [20_000_000])
+
+
+def test_no_sleep_when_idle_took_all_of_it() -> None:
+    clock, left = FakeClock(), []
+
+    def idle(spare_ns: int) -> None:
+        left.append(spare_ns)
+        clock.now += spare_ns
+
+    clock.sleep_ns = lambda duration_ns: pytest.fail("sleeps")  # type: ignore[method-assign]
+    assert pace(Schedule.over(10.0, 0.2), Stripe(), 0, clock, lambda a, b: None, idle) == 2
+    assert left == [100_000_000]
+
+
+def test_what_is_late_goes_in_bursts_of_64() -> None:
+    bursts: list[tuple[int, int]] = []
+    pace(Schedule.over(150.0, 1.0), Stripe(), 0, FakeClock(10**9), lambda a, b: bursts.append((a, b)))
+    assert bursts == [(0, 64), (64, 128), (128, 150)]
 
 
 def test_pace_stops_when_asked() -> None:

@@ -1,0 +1,190 @@
+"""An act on processes, step by step, on an injector that only notes what it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault import injector as injector_module
+from fault.action import Context, HalfDone
+from fault.errors import IdentityMismatch, RemoteError, SignalRefused
+from fault.guard import Guard
+from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Role, Tokens
+from fault.injector import Delivery, Outcome, Presence, resume, settle
+from fault.plan import Fault, FaultPlan
+from fault.signals import SignalAct
+
+RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
+LOST = RemoteError("node1", "probe 4000", stderr="gone away")
+
+
+@dataclass(frozen=True)
+class Moment:
+    wall_ns: int = 7
+    mono_ns: int = 5_000
+
+
+class Noting:
+    """Gives the processes and answers that the test wrote down; the last answer stays."""
+
+    def __init__(self, *living: ProcessIdentity, answers: tuple[Any, ...] = (Presence.ALIVE,)) -> None:
+        self.living = list(living)
+        self.answers = list(answers)
+        self.armed: list[int] = []
+        self.sent: list[tuple[int, int]] = []
+        self.refuses: dict[int, Exception] = {}
+
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        role = {"worker": WORKER, "executor": EXECUTOR}[victim]
+        return tuple(one for one in self.living if one.role is role)
+
+    def probe(self, victim: ProcessIdentity) -> Presence:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def arm(self, victim: ProcessIdentity) -> None:
+        self.armed.append(victim.pid)
+        if victim.pid in self.refuses:
+            raise self.refuses[victim.pid]
+
+    def signal(self, victim: ProcessIdentity, signum: int) -> Delivery:
+        if victim.pid in self.refuses:
+            raise self.refuses[victim.pid]
+        self.sent.append((victim.pid, signum))
+        return Delivery.SENT
+
+
+def process(pid: int, role: Role = EXECUTOR, node: str = "127.0.0.1:7001") -> ProcessIdentity:
+    if role is WORKER:
+        host, port = node.split(":")
+        command = (f"-Dfaultline.instance={INSTANCE}", WORKER.main, "--host", host, "--port", port)
+        return ProcessIdentity(pid, 1.0, role, INSTANCE, command, pid, "", node)
+    options = ("--executor-id", str(pid - 4000), "--worker-url", f"spark://Worker@{node}")
+    return ProcessIdentity(pid, 1.0, role, RUN, (f"-Dfaultline.run={RUN}", EXECUTOR.main, *options), pid, "", node)
+
+
+def act_on(injector: Noting, victim: str = "executor", action: str = "kill", **changes: Any) -> SignalAct:
+    tokens, held = Tokens(RUN, INSTANCE), changes.pop("held", [])
+    fault = Fault(victim, action, at_s=1.0, **changes)
+    (planned,) = FaultPlan((fault,)).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
+    guard = Guard(tokens, protected=frozenset())
+    hold = lambda service, until: held.append((service, until))  # noqa: E731
+    context = Context(Path(), injector, tokens, guard, Moment, seed=1, hold=hold, restart_delay_s=2.5)  # type: ignore[arg-type]
+    made = fault.how.hands.act(planned, context)
+    assert isinstance(made, SignalAct)
+    return made
+
+
+def test_those_chosen_stay_while_all_of_them_live() -> None:
+    injector = Noting(*(process(4000 + number) for number in range(8)))
+    act = act_on(injector, count=2)
+    assert act.find() is True
+    chosen = [one["pid"] for one in act.victims()]
+    assert len(chosen) == 2 and all(one["fault"] == 0 and one["executors"] is None for one in act.victims())
+    # Others come first in the order of the candidates now; who was chosen is still there.
+    injector.living = [replace(process(3000 + number), create_time=0.5) for number in range(8)] + injector.living
+    assert act.find() is False
+    assert [one["pid"] for one in act.victims()] == chosen
+    injector.living = [one for one in injector.living if one.pid != chosen[0]]
+    assert act.find() is True
+    assert chosen[0] not in [one["pid"] for one in act.victims()]
+
+
+def test_what_a_worker_hosts_is_looked_at_anew() -> None:
+    here, there = process(4001), process(4002, node="127.0.0.1:7002")
+    injector = Noting(process(5000, WORKER), here, there)
+    held: list[tuple[str, int]] = []
+    act = act_on(injector, "worker", held=held)
+    assert act.find()
+    assert [one["executors"] for one in act.victims()] == [["1"]]
+    injector.living.append(process(4007))
+    assert act.find()
+    assert [one["executors"] for one in act.victims()] == [["1", "7"]]
+    act.arm(Moment())
+    assert held == [("127.0.0.1:7001", 5_000 + 2_500_000_000)]
+
+
+def test_each_victim_is_armed_and_an_executor_holds_nothing_down() -> None:
+    held: list[tuple[str, int]] = []
+    injector = Noting(process(4001), process(4002))
+    injector.refuses[4001] = SignalRefused("pid: not yours")
+    act = act_on(injector, count=2, held=held)
+    act.find()
+    act.arm(Moment())
+    assert sorted(injector.armed) == [4001, 4002]
+    assert held == []
+    pausing = act_on(Noting(process(5000, WORKER)), "worker", "pause", duration_s=1.0, held=held)
+    pausing.find()
+    pausing.arm(Moment())
+    assert held == [], "who is stopped is not started again"
+    assert act.undo() == []
+    assert [(one.action, one.fields["pid"]) for one in pausing.undo()] == [("pause", 5000)]
+
+
+def test_what_fails_at_one_victim_is_raised_after_all_were_tried() -> None:
+    injector = Noting(process(4001), process(4002), process(4003))
+    act = act_on(injector, count=3)
+    act.find()
+    injector.refuses = {4001: SignalRefused("pid: not yours"), 4002: IdentityMismatch(4002, "token", "another")}
+    with pytest.raises(HalfDone, match="not yours") as caught:
+        act.perform()
+    sent = {one.victim: one for one in caught.value.sent}
+    assert sorted(sent) == [4002, 4003]
+    assert (sent[4002].delivery, sent[4003].delivery) == (Delivery.GONE, Delivery.SENT)
+    assert sent[4002].settlement is not None and sent[4002].settlement.outcome is Outcome.NO_EFFECT
+    assert sent[4003].settlement is None and sent[4003].at == Moment()
+
+
+def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
+    injector = Noting(process(4001), process(4002), answers=(Presence.GONE, Presence.ALIVE))
+    act = act_on(injector, count=2)
+    act.hands = replace(act.hands, within_s=0.0)
+    act.find()
+    settled = act.settle(act.perform())
+    assert settled.outcome is Outcome.NO_EFFECT
+    assert "gone within" in settled.detail and "still" in settled.detail
+
+
+# --- settling and resuming
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [100.0]
+    monkeypatch.setattr(injector_module.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def test_only_an_unacknowledged_signal_is_said_to_be_one(now: list[float]) -> None:
+    for wanted, answer in ((Presence.GONE, Presence.GONE), (Presence.STOPPED, Presence.STOPPED),
+                           (Presence.STOPPED, Presence.GONE), (Presence.GONE, Presence.ALIVE)):  # fmt: skip
+        for delivery in (Delivery.SENT, Delivery.UNKNOWN):
+            found = settle(Noting(answers=(answer,)), process(4001), wanted, delivery, within_s=0.0)
+            assert ("not acknowledged" in found.detail) is (delivery is Delivery.UNKNOWN)
+
+
+def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    stopped = Presence.STOPPED
+    for answers, continued in (
+        ((Presence.ALIVE,), 0), ((Presence.GONE,), 0), ((stopped, Presence.ALIVE), 1),
+        ((LOST, stopped, stopped, stopped, Presence.ALIVE), 2), ((LOST, LOST, Presence.ALIVE), 0),
+    ):  # fmt: skip
+        injector = Noting(answers=answers)
+        resume(injector, process(4001), sleep=sleep)
+        assert len(injector.sent) == continued
+    began = now[0]
+    with pytest.raises(SignalRefused, match="still stopped 5 s after SIGCONT"):
+        resume(Noting(answers=(stopped,)), process(4001), sleep=sleep)
+    assert 5 <= now[0] - began < 5.2
+    began = now[0]
+    with pytest.raises(RemoteError, match="gone away"):
+        resume(Noting(answers=(LOST,)), process(4001), sleep=sleep)
+    assert 5 <= now[0] - began < 5.2
