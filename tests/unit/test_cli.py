@@ -16,7 +16,8 @@ from faultline.base.settings import ROOT
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
 from typer.testing import CliRunner
 
 from faultline import cli

@@ -17,6 +17,8 @@ from generators.zipf import estimate_exponent, words_of
 
 # Beyond this many words their ranks are not looked up: the table would take longer than the harvest.
 LARGEST_VOCABULARY = 1_000_000
+# Processors differ in the last digits of a logarithm, and a record must not; no run tells an exponent more exactly.
+DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ def _by_rank(counts: dict[str, int], config: Configuration) -> npt.NDArray[np.in
 def _estimate(ranked: npt.NDArray[np.int64]) -> tuple[float | None, float | None, float | None]:
     """Estimate and interval; nothing when all draws are of one word."""
     try:
-        return estimate_exponent(ranked)
+        estimate, low, high = estimate_exponent(ranked)
     except ValueError:
         return None, None, None
+    return round(estimate, DECIMALS), round(low, DECIMALS), round(high, DECIMALS)
 
 
 def _counts(path: Path) -> Iterator[tuple[str, int]]:
