@@ -211,7 +211,7 @@ def test_every_parameter_is_documented(name: str) -> None:
 
 
 def test_the_tables_of_parameters_are_those_that_the_code_generates() -> None:
-    from faultline.experiment.reference import replace_tables
+    from scripts.reference import replace_tables
 
     text = (ROOT / "docs" / "matrices.md").read_text()
-    assert text == replace_tables(text), "run python -m faultline.experiment.reference docs/matrices.md"
+    assert text == replace_tables(text), "run .faultline/venv/bin/python scripts/reference.py"

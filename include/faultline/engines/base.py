@@ -5,6 +5,7 @@ Instants are wall-clock nanoseconds since the epoch. Offsets are ends (the first
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -247,13 +248,15 @@ class Engine(Witness, Protocol):
     """What runs a workload: asked before a run, while it lasts, and at its end.
 
     `only_for`: the workloads that nothing else runs; empty for the engine that runs all the rest. `packages`: the
-    installed distributions that it is made of, whose versions an environment names.
+    installed distributions that it is made of, whose versions an environment names. `error_line`: matches lines of a
+    log that say why a workload ended, better than others with an error in them.
     """
 
     name: str
     only_for: frozenset[str]
     capabilities: Capabilities
     packages: tuple[str, ...]
+    error_line: re.Pattern[str]
 
     def fixed_settings(self) -> dict[str, str]:
         """Its settings that are alike in every experiment; the label of a build hangs on them."""

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from faultline.experiment.config import Configuration
-from faultline.experiment.reference import limits
+from faultline.experiment.limits import limits
 from faultline.experiment.workloads.base import Workload
 from faultline.experiment.workloads.registry import WORKLOADS
 
@@ -58,7 +58,7 @@ def field_schema(name: str) -> dict[str, Any]:
 
 
 def _in_brackets(name: str) -> str:
-    text = limits(name)
+    text = limits(name, Configuration)
     return f" ({text})" if text else ""
 
 

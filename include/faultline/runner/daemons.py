@@ -16,6 +16,7 @@ from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.base.settings import HOST, Settings, port_is_free
 from faultline.base.waiting import wait_until
+from faultline.engines.registry import engine_at
 from faultline.experiment.workloads.base import Companion
 
 DAEMON_START_S = 10.0
@@ -59,28 +60,25 @@ def start_companion(attempt: Attempt, settings: Settings, companion: Companion) 
     return entry
 
 
-# As in `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
-ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
-
-
 def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
         log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
-        return f"workload: ended {len(exits)} times; the last words of {log.name}: {_tail(log)}"
+        words = last_words(log, engine_at(attempt).error_line)
+        return f"workload: ended {len(exits)} times; the last words of {log.name}: {words}"
     return death(attempt, entry)
 
 
-def _tail(log: Path) -> str:
-    """The line of a driver's log that says most: the last with an error class of Spark, else the last error or line."""
+def last_words(log: Path, telling: re.Pattern[str]) -> str:
+    """The line of a log that says most: the last that the pattern matches, else the last error or line."""
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return "(no log)"
-    classes = [line for line in lines if ERROR_CLASS.search(line)]
+    told = [line for line in lines if telling.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (classes or errors or lines or ["(empty)"])[-1][:300]
+    return (told or errors or lines or ["(empty)"])[-1][:300]
 
 
 def spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:

@@ -61,7 +61,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", 3.0)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "Spark reads both topics" if config.paced else "reads the batches", 20.0)
+        return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", 20.0)
     gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None:
         filling = config.kind.filling(config.own, config)
@@ -121,7 +121,7 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     if "supervisor" in roles and filling is not None and filling.events:
         return f"fills its state, {_committed(attempt, 0)} of {filling.events:,}"
     if "supervisor" in roles:
-        return "waits until Spark has committed its first batches"
+        return "waits until the engine has committed its first batches"
     if "generator" in roles:
         return "waits until the generator has sent its primer"
     return "starts its processes" if roles else "makes its topics"

@@ -140,7 +140,7 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
         ([], "makes its topics"),
         (["recorder"], "starts its processes"),
         (["recorder", "generator"], "waits until the generator has sent its primer"),
-        (["generator", "supervisor"], "waits until Spark has committed its first batches"),
+        (["generator", "supervisor"], "waits until the engine has committed its first batches"),
         (["generator", "supervisor", "conductor"], "the conductor opens the gate"),
     ],
 )

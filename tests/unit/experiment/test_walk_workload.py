@@ -18,7 +18,7 @@ from faultline.base.settings import ROOT
 
 TOYS = ROOT / "tests" / "unit" / "toys"
 ADDED = {"include/faultline/experiment/workloads/echo.py": "echo_workload.py", "spark_jobs/echo.py": "echo.py"}
-SOURCES = ("include", "generators", "fault", "spark_jobs")
+SOURCES = ("include", "generators", "fault", "spark_jobs", "scripts")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_form_documentation_matrix_and_page_know_it(tree: Path) -> None:
     question = """
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.reference import table
+from scripts.reference import table
 from faultline.orchestration.forms import SECTIONS, field_schema
 print(SECTIONS["Echo"], "echo" in field_schema("workload")["enum"], field_schema("echoes")["maximum"])
 print([line for line in table(Configuration).splitlines() if "echoes" in line])

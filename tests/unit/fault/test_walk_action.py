@@ -13,7 +13,7 @@ import pytest
 
 from faultline.base.settings import ROOT
 
-PACKAGES = ("fault", "generators", "include")
+PACKAGES = ("fault", "generators", "include", "scripts")
 TOY = ROOT / "tests" / "unit" / "toys" / "fill.py"
 
 # Each part is run in the copy; what it prints is what the test looks at.
@@ -42,7 +42,7 @@ except ConfigError as error:
 """
 FORM = """
 from faultline.experiment.config import Configuration
-from faultline.experiment.reference import action_table
+from scripts.reference import action_table
 
 schema = Configuration.model_json_schema()["properties"]["fault_action"]
 print(schema["enum"])

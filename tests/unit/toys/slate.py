@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class Slate:
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch"})
     )
     packages: tuple[str, ...] = ()
+    error_line = re.compile("the chalk broke")
 
     def fixed_settings(self) -> dict[str, str]:
         return {"slate.chalk": "white"}

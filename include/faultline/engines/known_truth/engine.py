@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,7 @@ class KnownTruth:
         commit_modes=frozenset({"aligned"}), cycles=frozenset(), granularity=frozenset({"batch", "record"})
     )
     packages: tuple[str, ...] = ()
+    error_line = re.compile(r"^\w+Error: ")
 
     def fixed_settings(self) -> dict[str, str]:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ class Spark:
         granularity=frozenset({"batch", "record"}),
     )
     packages: tuple[str, ...] = ("pyspark",)
+    # An error class, as `[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS]`.
+    error_line = re.compile(r"\[[A-Z][A-Z0-9]+(_[A-Z0-9]+)+(\.[A-Z0-9_]+)*\]")
 
     def fixed_settings(self) -> dict[str, str]:
         from faultline.engines.spark.settings import settings_of_build
