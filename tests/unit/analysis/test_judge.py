@@ -310,3 +310,15 @@ def test_a_kill_whose_latency_was_never_seen_before_is_not_called_censored(tmp_p
     late = made.tuples[made.tuples["batch"] > made.hit]
     late.to_parquet(directory / "harvest" / "tuples.parquet")
     assert "timeline-broken: missing: a band, no tuple was emitted before the fault" in _judged(directory).reasons
+
+
+def test_the_last_word_of_a_generator_counts(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    lines = list(read_ended(directory / "generator.jsonl"))
+    (done,) = (line for line in lines if line.get("event") == "done")
+    early = {**done, "schedule_lag_ms": {"p50": 1, "p99": 900, "max": 900}, "end_offsets": {"0": 10**6, "1": 10**6}}
+    write_lines(directory / "generator.jsonl", [*lines[: lines.index(done)], early, *lines[lines.index(done) :]])
+    assert judge(directory).reasons == []
+    write_lines(directory / "generator.jsonl", [*lines, early])
+    codes = [reason.split(":")[0] for reason in _judged(directory).reasons]
+    assert codes == ["schedule-lag", "drain-incomplete"]

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from faultline.analysis.key_skew import keys_of
+from faultline.analysis.key_skew import LARGEST_VOCABULARY, keys_of
+from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import parse_configuration
 from generators.state import Fillers
 from generators.zipf import ZipfLines
@@ -57,3 +58,28 @@ def test_one_word_has_no_exponent(tmp_path: Path) -> None:
 
 def test_workloads_without_words_have_no_keys(tmp_path: Path) -> None:
     assert keys_of(tmp_path / "none.parquet", parse_configuration({"workload": "pi"})) is None
+
+
+def test_the_words_of_a_text_are_ranked_by_their_counts(tmp_path: Path) -> None:
+    """Ten words as often as Zipf's law of exponent 1 says, named so that no other order agrees."""
+    counts = {f"w{(7 * rank) % 10}": round(25_200 / (rank + 1)) for rank in range(10)}
+    keys = keys_of(counts_file(tmp_path, counts), parse_configuration({}))
+    assert keys is not None and keys.measured == pytest.approx(1.0, abs=1e-4)
+    assert (keys.measured, keys.low, keys.high) == tuple(round(x, 6) for x in (keys.measured, keys.low, keys.high))  # type: ignore[type-var]
+
+
+def test_a_vocabulary_of_more_than_a_million_words_is_not_ranked(tmp_path: Path) -> None:
+    path = counts_file(tmp_path, {"a": 3, "b": 1})
+    for vocabulary, ranked in ((1_000_001, False), (1000, True)):
+        keys = keys_of(path, parse_configuration({"skew": 1.0, "vocabulary": vocabulary}))
+        assert keys is not None and (keys.requested, keys.hottest_share) == (1.0, 0.75)
+        # No word of the vocabulary came, so there is nothing to estimate from; but it was looked for.
+        assert keys.measured is None
+    assert LARGEST_VOCABULARY == 1_000_000
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    with pytest.raises(InfrastructureError, match=r"counts\.parquet: cannot be read .*; clear the task harvest"):
+        keys_of(path, parse_configuration({}))
+    assert keys_of(counts_file(tmp_path, {}), parse_configuration({})) is None

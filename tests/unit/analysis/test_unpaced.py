@@ -86,3 +86,13 @@ def test_the_engines_own_numbers_are_read_from_its_log(tmp_path: Path) -> None:
         (tmp_path / folder / "0").write_text(text)
     (batch,) = committed_batches(tmp_path)
     assert batch.ends == {"0": 5_000_000} and batch.committed_ns > (batch.planned_ns or 0) - MS
+
+
+def test_the_place_of_events_in_time() -> None:
+    """Batches that nobody planned count from their commit; commits of several epochs may come in any order."""
+    unplanned = Commit(0, 1, None, T0 + 9, {"0": 30})
+    numbering = Numbering([unplanned, Commit(0, 0, T0 + 5, T0 + 8, {"0": 10})])
+    instants = (0, 4, 5, 8, 9, 10**9)
+    assert [numbering.due(T0 + instant) for instant in instants] == [0, 0, 10, 10, 30, 30]
+    assert (numbering.below({"0": 12, "1": 99}), numbering.below({})) == (12, 0)
+    assert Numbering([]).due(T0) == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from faultline.analysis.validity import RULES, Findings, Settled, reasons
+from faultline.experiment.config import parse_configuration
 from tests.unit.synthetic import Scenario
 
 GOOD = Findings(
@@ -50,6 +51,7 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
     [
         ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
         ("clock-jumped", {"clock_jump_ms": -101.0}),
+        ("clock-jumped", {"clock_jump_ms": 100.1}),
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("conductor-died", {"conductor_died": "killed"}),
@@ -102,3 +104,25 @@ def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
 
 def test_every_rule_says_what_it_means() -> None:
     assert all(rule.__doc__ for rule in RULES.values())
+
+
+def test_what_lies_on_a_limit_is_within_it() -> None:
+    assert reasons(dataclasses.replace(GOOD, clock_jump_ms=100.0, schedule_lag_p99_ms=50.0)) == []
+    assert reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"fault": "none"}, True),
+        ({"fault": "none", "accept_overload": True}, False),
+        ({"fault": "executor", "accept_overload": True}, True),
+        ({"workload": "nexmark", "query": "q0", "fault": "none"}, False),
+    ],
+)
+def test_being_too_slow_is_a_result_only_where_it_was_asked_for(config: dict[str, Any], refused: bool) -> None:
+    good = GOOD if config["fault"] != "none" else CONTROL
+    slow = dataclasses.replace(good, configuration=parse_configuration(config), effective_interval_s=600.0)
+    assert [reason.split(":")[0] for reason in reasons(slow)] == (["interval-not-held"] if refused else [])
+    silent = dataclasses.replace(slow, effective_interval_s=None)
+    assert reasons(silent) == ["interval-not-held: no commit in the measured window"]

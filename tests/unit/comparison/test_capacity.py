@@ -122,3 +122,70 @@ def test_a_rate_that_never_answers(reason: str) -> None:
     else:
         with pytest.raises(InfrastructureError, match="rate 1000: no answer"):
             search_capacity(config, lambda holds: highest_sustained(holds, 100, 1000), lambda there: None, measure)
+
+
+def test_a_search_by_guess_ends_at_a_thousandth_and_at_the_most() -> None:
+    lowest = highest_near(lambda rate: False, 1000.0, 1.25)
+    rates = [rate for rate, _ in lowest.tried]
+    assert lowest.sustained is None and lowest.exceeded == rates[-1] <= 1.0 < rates[-2]
+    assert rates[:3] == [1000.0, 500.0, 250.0]
+    all_of_it = highest_near(lambda rate: True, 300.0, most=1000.0)
+    assert [rate for rate, _ in all_of_it.tried] == [300.0, 600.0, 1000.0]
+    assert (all_of_it.sustained, all_of_it.exceeded) == (1000.0, None)
+    assert [rate for rate, _ in highest_near(lambda rate: True, 1000.0, most=1000.0).tried] == [1000.0]
+
+
+def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
+    found = highest_sustained(lambda rate: rate <= 733.3, 100, 12_500)
+    assert found.sustained is not None and found.exceeded is not None
+    assert 1.0 < found.exceeded / found.sustained <= 1.1
+    between = [rate for rate, _ in found.tried][2:]
+    assert between == [float(f"{rate:.3g}") for rate in between] and any(rate % 10 for rate in between)
+    # Ends that are as near already are not divided any more.
+    assert len(highest_sustained(lambda rate: rate <= 100, 100, 110).tried) == 2
+    assert len(highest_sustained(lambda rate: rate <= 100, 100, 111).tried) == 3
+
+
+def test_others_may_have_had_a_third_of_a_core_and_a_commit_may_be_a_fifth_late() -> None:
+    late = ("invalid", "schedule-lag: p99 1 s")
+    assert holds(measured(*late, interval_s=19.5, others=0.3)) is False
+    assert holds(measured(*late, interval_s=19.5, others=0.31)) is None
+    assert holds(measured(*late, interval_s=2.4, others=0.1)) is None
+    assert holds(measured("valid", interval_s=2.4)) is True
+    stolen = measured(*late, interval_s=19.5, others=0.2)
+    besides = {"cpu_besides": CpuBesides(others=0.2, stolen=0.2)}
+    assert holds(stolen.model_copy(update={"metrics": stolen.metrics.model_copy(update=besides)})) is None
+    assert holds(measured("valid", interval_s=None)) is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_record_that_answers_is_not_measured_again(known: bool) -> None:
+    measurements: list[float] = []
+
+    def measure(there: Configuration) -> Record:
+        measurements.append(there.rate)
+        return measured("valid", sustained=there.rate <= 200)
+
+    def find(there: Configuration) -> Record | None:
+        return measured("valid", sustained=there.rate <= 200) if known else measured("failed", "generator: dead")
+
+    found, _ = search_capacity(parse_configuration({}), lambda ask: highest_sustained(ask, 100, 1000), find, measure)
+    assert measurements == ([] if known else [rate for rate, _ in found.tried])
+    with pytest.raises(InfrastructureError, match="rate 100: no answer in 3 measurements; the last: generator: dead"):
+        search_capacity(
+            parse_configuration({}),
+            lambda ask: highest_sustained(ask, 100, 1000),
+            lambda there: None,
+            lambda there: measured("failed", "generator: dead"),
+        )
+
+
+def test_the_last_of_three_measurements_may_answer() -> None:
+    answers = [measured("valid", sustained=None), measured("valid", sustained=None), measured("valid", sustained=True)]
+    found, _ = search_capacity(
+        parse_configuration({}),
+        lambda ask: highest_near(ask, 100, most=100),
+        lambda there: None,
+        lambda there: answers.pop(0),
+    )
+    assert found.sustained == 100 and answers == []
