@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import difflib
 import hmac
 import json
 import math
@@ -29,13 +28,14 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fault.parameters import MAX_DELAY_MS
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
 from fault.relay import Mode, Relay
+from fault.values import nearest
 
 COMMANDS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"ms"}),
@@ -109,7 +109,7 @@ class _Server:
             return _refusal("secret: wrong or missing; it stands in the control file")
         command = asked.pop("command", None)
         if not isinstance(command, str) or command not in COMMANDS:
-            return _refusal(f"command: {command!r} is not known{_nearest(str(command), COMMANDS)}")
+            return _refusal(f"command: {command!r} is not known{nearest(str(command), COMMANDS)}")
         unknown, missing = asked.keys() - COMMANDS[command], COMMANDS[command] - asked.keys()
         if unknown or missing:
             name = min(unknown or missing)
@@ -154,11 +154,6 @@ def _address(pair: Sequence[Any]) -> str:
 
 def _refusal(message: str) -> dict[str, Any]:
     return {"ok": False, "error": message}
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 
 from fault import actions
-from fault.action import Action, Site
+from fault.action import Action
 from fault.errors import DeclarationError, PlanError
 from fault.identity import VICTIMS
 from fault.parameters import DURATION, RULES
@@ -68,13 +67,6 @@ ACTIONS: Mapping[str, Action] = discover(actions)
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     victim: tuple(name for name, action in ACTIONS.items() if victim in action.targets) for victim in VICTIMS
 }
-
-
-def daemon_roles() -> tuple[str, ...]:
-    """The ledger's names of all processes that actions may need, each once."""
-    nowhere = Site(Path(), kafka="", detour="")
-    roles = (daemon.role for action in ACTIONS.values() for daemon in action.hands.prepare(nowhere))
-    return tuple(dict.fromkeys(roles))
 
 
 def in_words() -> str:

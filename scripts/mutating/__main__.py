@@ -50,7 +50,7 @@ class Room:
 SHOWN = ("tests/unit/reports/test_pages_compare.py", "tests/unit/reports/test_pages_nights.py")
 SHOWN += ("tests/unit/reports/test_document.py", "tests/unit/records/test_manifest.py")
 SHOWN += ("tests/unit/client/test_nexmark_sweep.py",)
-WINDOW = "include/faultline/base/window.py"
+WINDOW = "tests/unit/base/test_window.py"
 PACED = ("tests/unit/generators/test_pacing.py", "tests/unit/generators/test_curve.py")
 ROOMS = {
     "analysis": Room(

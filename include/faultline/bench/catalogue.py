@@ -92,7 +92,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
     "overhead": _module("overhead"),
     "fault_timing": _fault_timing,
-    "known_truth": _module("known_truth"),
+    "known_truth": _module("truth.known_truth"),
     "workloads": _module("workloads"),
     "nexmark": _module("nexmark"),
     "page": _module("page"),

@@ -69,9 +69,15 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     while named < len(arguments) and arguments[named] in LAYERS:
         named += 1
     layers, rest = list(arguments[:named]), list(arguments[named:])
-    if not layers and not any(Path(one.partition("::")[0]).exists() for one in rest):
+    if not layers and not any(map(_names_tests, rest)):
         layers = list(LAYERS)
     return layers, rest
+
+
+def _names_tests(argument: str) -> bool:
+    """Whether an argument is a file or folder of tests, or a test in one; `fault` behind a `-k` is a word."""
+    path = argument.partition("::")[0]
+    return (path == "tests" or "/" in path or path.endswith(".py")) and Path(path).exists()
 
 
 def run_layers(layers: Sequence[str], arguments: Sequence[str], say: Say) -> int:

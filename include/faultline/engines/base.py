@@ -219,6 +219,9 @@ class Progress(Protocol):
     def covering(self, offsets: Offsets) -> int:
         """How many commits there are at whose end all records below `offsets` were taken."""
 
+    def runs(self) -> int:
+        """How often the query was begun; the last time counts once it has committed."""
+
     def last_commit_ns(self) -> int:
         """When the newest commit was made; 0 before the first."""
 

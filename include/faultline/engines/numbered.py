@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from faultline.base.errors import InfrastructureError
 from faultline.engines.base import ROW
-from faultline.engines.tables import COUNTS, RECORDS, TUPLES
+from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
 
 MS = 1_000_000
 
@@ -35,13 +34,8 @@ def harvest(config: Path) -> None:
         raise InfrastructureError(
             f"{config.parent.name}: batches before {first['batch']} are gone, some of them measured; raise batch_events"
         )
-    target = Path(wanted["target"])
-    target.mkdir(parents=True, exist_ok=True)
-    tables = {"records": RECORDS.empty_table(), "tuples": tuples(batches), "counts": COUNTS.empty_table()}
-    for name, table in tables.items():
-        part = target / f".{name}.part"
-        pq.write_table(table, part)
-        part.rename(target / f"{name}.parquet")
+    made = {"records": RECORDS.empty_table(), "tuples": tuples(batches), "counts": COUNTS.empty_table()}
+    write_tables(Path(wanted["target"]), made)
 
 
 def tuples(batches: Iterable[Mapping[str, Any]]) -> pa.Table:

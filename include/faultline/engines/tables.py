@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 RECORDS = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
@@ -16,3 +20,12 @@ COUNTS = pa.schema(
     [("key", pa.string()), ("expected", pa.int64()), ("drawn", pa.int64()), ("final", pa.int64()),
      ("outputs", pa.int64()), ("reemitted", pa.int64()), ("unreadable", pa.int64())]
 )  # fmt: skip
+
+
+def write_tables(target: Path, tables: Mapping[str, pa.Table]) -> None:
+    """Writes `NAME.parquet` of each into the folder, in this order; none is seen before it is whole."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        part = target / f".{name}.part"
+        pq.write_table(table, part)
+        part.rename(target / f"{name}.parquet")

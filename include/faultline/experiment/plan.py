@@ -15,9 +15,12 @@ from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
-from faultline.base.errors import InfrastructureError
-from faultline.experiment.config import Configuration
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.base import Companion, Filling
+
+# Of plan.json.
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class AttemptPlan:
         """JSON values; `from_mapping` gives the same plan again."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return values | {
+            "schema": SCHEMA,
             "endpoints": self.endpoints.as_mapping(),
             "topics": {role: asdict(topic) for role, topic in self.topics.items()},
             "faults": [asdict(one) for one in self.faults],
@@ -95,10 +99,16 @@ class AttemptPlan:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else."""
+        """The plan that `as_mapping` gave. Raises KeyError, TypeError or PlanError for anything else.
+
+        What is added to a plan later has a default, and what is not known here any more is left aside, so that attempts
+        outlive an update; `schema` rises when neither is possible.
+        """
+        if values.get("schema", SCHEMA) != SCHEMA:
+            raise PlanError(f"schema {values['schema']}, and {SCHEMA} is known here")
         return cls(
             **{
-                **values,
+                **{name: values[name] for name in cls.__dataclass_fields__ if name in values},
                 "endpoints": Endpoints.from_mapping(values["endpoints"]),
                 "topics": {role: Topic(**topic) for role, topic in values["topics"].items()},
                 "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
@@ -180,8 +190,14 @@ def topic_partitions(config: Configuration) -> dict[str, int]:
 
 
 def configuration_of(attempt: Attempt) -> Configuration:
-    """The configuration in `attempt.json`. Raises InfrastructureError when that file is missing or damaged."""
-    return Configuration.model_validate(attempt.read()["config"])
+    """The configuration in `attempt.json`.
+
+    Raises InfrastructureError when that file is missing or damaged, or this version refuses what it holds.
+    """
+    try:
+        return parse_configuration(attempt.read()["config"])
+    except ConfigError as error:
+        raise InfrastructureError(f"{attempt.folder / 'attempt.json'}: {error}; clear the whole run") from None
 
 
 def plan_of(attempt: Attempt) -> AttemptPlan:

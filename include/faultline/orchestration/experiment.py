@@ -151,6 +151,9 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
         except FaultlineError as error:
             note_failure(attempt.folder, function.__name__, error)
             raise AirflowFailException(str(error)) from None
+        except Exception as error:
+            note_failure(attempt.folder, function.__name__, error)
+            raise
 
     # The wrapper takes an id, not an attempt, so it must not show the wrapped signature.
     del body.__wrapped__
@@ -347,7 +350,7 @@ def judge(attempt_id: str) -> str:
         require_valid(record)
     except InvalidMeasurement as error:
         raise AirflowFailException(str(error)) from None
-    except FaultlineError as error:
+    except Exception as error:
         note_failure(attempt.folder, "judge", error)
         raise
     return str(Path("records") / record.config_id / f"{record.attempt}.json")

@@ -17,7 +17,7 @@ from fault.injector import Injector
 from fault.plan import PlannedFault
 from fault.remote import RemoteHost, RemoteInjector
 from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError
+from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Instant
 from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.plan import plan_of
@@ -88,7 +88,7 @@ def read_assignment(directory: Path) -> Assignment:
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
-    except FaultError as error:
+    except (FaultError, InfrastructureError) as error:
         raise ConfigError(str(error)) from None
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None

@@ -35,6 +35,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.journal import Instant, Journal
 from faultline.base.kafka_offsets import OFFSETS_TIMEOUT_S, EndOffsets, KafkaEndOffsets, OffsetsWatch, following
+from faultline.base.text import one_line
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
@@ -117,8 +118,8 @@ class Conductor:
             if not message:
                 return 0
             self._heal(journal)  # again: the end may have been told before `hold`, and what failed may work now
-            journal.write("failed", message=_one_line(message), sync=True)
-        print(_one_line(message), file=sys.stderr)
+            journal.write("failed", message=one_line(message), sync=True)
+        print(one_line(message), file=sys.stderr)
         return 1
 
     def _turns(self) -> list[Turn]:
@@ -156,12 +157,20 @@ class Conductor:
         return t0
 
     def _break(self, journal: Journal, turn: Turn, t0: Instant) -> None:
-        """One fault: looks at the victims again, reads the offsets, acts at the instant, settles, undoes."""
+        """One fault from the second look at its victims to its undoing; what was registered is undone in any case."""
+        acted = self._strike(journal, turn, t0)
+        if acted is not None:
+            _sleep_until(acted.plus(turn.planned.fault.duration_s or 0.0).mono_ns)
+        if problem := self._heal(journal):
+            raise InfrastructureError(problem)
+
+    def _strike(self, journal: Journal, turn: Turn, t0: Instant) -> Instant | None:
+        """Looks at the victims again, reads the offsets, acts at the instant, settles; None when nothing was done."""
         self._fault = index = turn.planned.index
         _sleep_until(t0.plus(turn.planned.earliest_s).mono_ns - round(RECHECK_LEAD_S * 1e9))
         planned = self._instant(journal, turn, t0) if self._recheck(journal, turn) else None
         if planned is None:
-            return
+            return None
         watch = OffsetsWatch(self._offsets, planned.mono_ns)
         self._register_undo(journal, turn)
         turn.act.arm(planned)
@@ -173,17 +182,14 @@ class Conductor:
         with following(self._offsets, turn.planned.fault.waits) as newest:
             ready = self._once_ready(journal, turn, planned)
             if ready is None:
-                return
+                return None
             settlement = self._act(journal, turn, ready)
         reading = newest(ready) or in_time or watch.result(OFFSETS_TIMEOUT_S)
         if reading is None:
             raise InfrastructureError("kafka: no end offsets of the input topic at the fault; see the broker's log")
         self._note_offsets(journal, index, reading, before_signal=reading[1].mono_ns <= ready.mono_ns)
         self._settled(journal, index, settlement)
-        _sleep_until(ready.plus(turn.planned.fault.duration_s or 0.0).mono_ns)
-        problem = self._heal(journal)
-        if problem:
-            raise InfrastructureError(problem)
+        return ready
 
     def _recheck(self, journal: Journal, turn: Turn) -> bool:
         """Whether there are victims now; other ones than before are journalled."""
@@ -274,7 +280,7 @@ class Conductor:
         """Undoes whatever is registered; gives the first problem in one line, empty when all went well."""
         first = ""
         for name, problem in self._undo.run():
-            error = None if problem is None else _one_line(f"healing by {name} failed: {problem}")
+            error = None if problem is None else one_line(f"healing by {name} failed: {problem}")
             journal.write("undone", fault=self._fault, undo=name, error=error)
             first = first or error or ""
         return first
@@ -326,20 +332,16 @@ class _Terminations:
             raise Terminated
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def build(assignment: Assignment, directory: Path) -> Conductor:
     """A conductor for the attempt's hosts and broker."""
-    remotes, attempt = remote_injectors(assignment), Attempt(directory)
+    hosts, attempt = Hosts(LocalInjector(), remote_injectors(assignment)), Attempt(directory)
     return Conductor(
         assignment,
         directory,
-        injector=Hosts(LocalInjector(), remotes),
+        injector=hosts,
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
         progress=engine_at(attempt).progress(attempt),
-        clocks=lambda: {name: remote.clock_offset() for name, remote in remotes.items()},
+        clocks=hosts.clock_offsets,
     )
 
 
@@ -362,10 +364,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Journal(directory / "conductor.jsonl") as journal:
             return conductor.run(journal)
     except (FaultlineError, FaultError) as error:
-        print(_one_line(str(error)), file=sys.stderr)
+        print(one_line(str(error)), file=sys.stderr)
         if not options.dry_run and os.access(directory, os.W_OK):
             with contextlib.suppress(InfrastructureError), Journal(directory / "conductor.jsonl") as journal:
-                journal.write("failed", message=_one_line(str(error)), sync=True)
+                journal.write("failed", message=one_line(str(error)), sync=True)
         return 1
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 from fault.action import Daemon, Site
 from fault.plan import PlannedFault
@@ -14,7 +17,7 @@ from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
-from faultline.base.settings import HOST, Settings, port_is_free
+from faultline.base.settings import HOST, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.registry import engine_at
 from faultline.experiment.workloads.base import Companion
@@ -52,7 +55,7 @@ def start_companion(attempt: Attempt, settings: Settings, companion: Companion) 
     command = [part.format(host=HOST, port=port) for part in companion.command]
     entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
     wait_until(
-        lambda: not port_is_free(port),
+        lambda: _listens(entry, port),
         timeout_s=DAEMON_START_S,
         what=f"{companion.role}: listening",
         alive=lambda: death(attempt, entry),
@@ -60,14 +63,31 @@ def start_companion(attempt: Attempt, settings: Settings, companion: Companion) 
     return entry
 
 
+def _listens(entry: Entry, port: int) -> bool:
+    """Whether it is this process that listens there: the port was free when it was drawn, and may not be any more."""
+    process = process_of(entry)
+    if process is None:
+        return False
+    with contextlib.suppress(psutil.Error):
+        sockets = process.net_connections(kind="tcp")
+        return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in sockets)
+    return False
+
+
 def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     """Why the workload will not go on, in one line with its last words; None while it may."""
     exits = events(read_journal(attempt.supervisor_journal), "exit")
     if exits and len(exits) > read_document(attempt.folder / "workload.json")["max_restarts"]:
-        log = attempt.spark_logs / f"driver-{exits[-1]['incarnation']}.log"
-        words = last_words(log, engine_at(attempt).error_line)
-        return f"workload: ended {len(exits)} times; the last words of {log.name}: {words}"
-    return death(attempt, entry)
+        return f"workload: ended {len(exits)} times; {_last_words_of(attempt, exits[-1])}"
+    trouble = death(attempt, entry)
+    if trouble and exits and exits[-1]["returncode"] == 0:
+        return f"workload: ended by itself, with status 0; {_last_words_of(attempt, exits[-1])}"
+    return trouble
+
+
+def _last_words_of(attempt: Attempt, end: Line) -> str:
+    log = attempt.spark_logs / f"driver-{end['incarnation']}.log"
+    return f"the last words of {log.name}: {last_words(log, engine_at(attempt).error_line)}"
 
 
 def last_words(log: Path, telling: re.Pattern[str]) -> str:

@@ -15,6 +15,7 @@ from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
+from faultline.base.text import one_line
 from faultline.runner.assignment import read_assignment, remote_injectors
 
 
@@ -68,9 +69,9 @@ def heal(attempt: Attempt) -> list[str]:
                 if action.hands.holds(undo, context):
                     action.hands.undo(undo, context)
                     replayed.append(undo.name)
-            except FaultError as error:
-                remedy = f"; {action.by_hand}" if action.by_hand else ""
-                problems.append(f"{' '.join(str(error).split())}{remedy}")
+            except Exception as error:  # whatever it is, the other undos are still to be tried
+                said = error if isinstance(error, FaultError) else f"{undo.name}: {type(error).__name__}: {error}"
+                problems.append(one_line(said) + (f"; {action.by_hand}" if action.by_hand else ""))
     if problems:
         raise InfrastructureError(f"healing: {'; '.join(problems)}")
     return replayed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import Cancelled, ConfigError
 from faultline.base.machine_lock import lock_holder
@@ -145,9 +146,26 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
 
 def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
-    engine_of(config).check(config)
+    check_engine(config)
     check_source(config)
     config.kind.check_here(config.own, config)
+
+
+def check_engine(config: Configuration) -> None:
+    """Refuses what the configuration's engine cannot do, by what it says of itself, and then by what it looks for."""
+    engine = engine_of(config)
+    able = engine.capabilities
+    if config.commit_mode not in able.commit_modes:
+        known = ", ".join(sorted(able.commit_modes))
+        raise ConfigError(f"commit_mode: the engine {engine.name} has no {config.commit_mode}; use {known}")
+    for one in config.planned_faults():
+        cycle, victim = one.fault.cycle, one.fault.victim
+        if cycle is not None and cycle not in able.cycles:
+            raise ConfigError(f"cycle: the engine {engine.name} has no {cycle} cycle; leave it out")
+        if not {role.name for role in ROLES_OF[victim]} <= engine.roles:
+            known = ", ".join(sorted(engine.roles))
+            raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
+    engine.check(config)
 
 
 def check_source(config: Configuration) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 
-from fault.registry import daemon_roles
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
@@ -33,11 +32,6 @@ PERIOD_S = 1.0
 # Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
 SETTLED_S = 0.5
 OFFSETS_TIMEOUT_S = 1.0
-# Roles by the ledger's own names; the engine knows its own, and the driver is found below the workload supervisor.
-# Whatever of the experiment is not named here counts as others'.
-LEDGER_ROLES = {
-    name: name for name in ("generator", "recorder", "conductor", "supervisor", "memcached", *daemon_roles())
-}
 
 Key = tuple[int, float]
 
@@ -65,7 +59,8 @@ class RoleTable:
                     continue
                 children.setdefault(process.ppid(), []).append(process)
                 role = self._known_role(process, key, age_s=now - key[1])
-                role = role or LEDGER_ROLES.get(ledger.get((key[0], round(key[1], 2)), ""))
+                # Whatever the ledger names belongs to the experiment, and does not count as others'.
+                role = role or ledger.get((key[0], round(key[1], 2)))
                 if role:
                     own[key] = (process, role)
         found = dict(own)

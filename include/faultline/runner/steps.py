@@ -13,7 +13,6 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
-from faultline.base.journal import events, read_journal
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
@@ -134,17 +133,10 @@ def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
     entry, made = _start_supervisor(attempt, settings), _progress(attempt)
 
     def filled_and_begun() -> bool:
-        return made.covering(filling.offsets) >= 1 and _in_run(attempt, filling.runs)
+        return made.covering(filling.offsets) >= 1 and made.runs() >= filling.runs
 
     _await_commit(attempt, entry, filling.what, filled_and_begun, PRIMER_TIMEOUT_S + filling.longest_s)
     return entry
-
-
-def _in_run(attempt: Attempt, number: int) -> bool:
-    """Whether the query has been started so often, and the last start has ended a batch."""
-    lines = read_journal(attempt.listener_journal)
-    runs = [line["run_id"] for line in events(lines, "started")]
-    return len(runs) >= number and any(line["run_id"] == runs[-1] for line in events(lines, "progress"))
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
@@ -303,7 +295,9 @@ def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
     entry = newest(attempt, "recorder")
     process = process_of(entry) if entry else None
     if process is None:
-        problems.append("recorder: died before the end")
+        # This step may be begun twice: then the recorder was told to stop before.
+        if not seen(attempt.recorder_journal, kind="stop"):
+            problems.append("recorder: died before the end")
         return
     process.send_signal(signal.SIGTERM)
     _await_exit(attempt, "recorder", problems)

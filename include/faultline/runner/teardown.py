@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import psutil
+
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError
-from faultline.base.journal import Journal, read_journal
-from faultline.base.processes import end_ledger, end_processes, processes_with_token
+from faultline.base.journal import Journal, events, read_journal
+from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_token
 from faultline.base.settings import Settings
 from faultline.runner.collect import keep_logs_only, remove_working_data
 
@@ -40,9 +42,11 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
     nothing measured is lost.
     """
-    ended = end_ledger(attempt.ledger)
-    heal_leftovers(attempt)
-    ended += end_processes(processes_with_token(attempt.id))
+    try:
+        ended = end_ledger(attempt.ledger)
+    finally:
+        heal_leftovers(attempt)  # also when a process would not end: a paused service would stay so for everybody
+    ended += end_processes([*processes_with_token(attempt.id), *_left_by_supervisor(attempt)])
     if not has_record(attempt, settings):
         from faultline.records.store import Store
 
@@ -59,6 +63,15 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
         keep_logs_only(attempt)
     write_json(attempt.closed, {"ended": ended, "topics": topics})
     return {"ended": ended, "topics": topics}
+
+
+def _left_by_supervisor(attempt: Attempt) -> list[psutil.Process]:
+    """What a killed workload supervisor had started, and nobody saw end; it may not bear the attempt's token."""
+    lines = read_journal(attempt.supervisor_journal)
+    gone = {line["incarnation"] for line in events(lines, "exit")}
+    begun = (line for line in events(lines, "start") if line["incarnation"] not in gone)
+    found = (live_process(int(line["pid"]), float(line["create_time"])) for line in begun)
+    return [process for process in found if process is not None]
 
 
 def heal_leftovers(attempt: Attempt) -> None:

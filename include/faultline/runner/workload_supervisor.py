@@ -85,14 +85,17 @@ class WorkloadSupervisor:
     def _wait(self, journal: Journal) -> int:
         assert self._child is not None
         every_s = 1.0 if self._guardian is None else WATCH_EVERY_S
-        while True:
+        while not self._stop.is_set():
             try:
-                return self._child.wait(timeout=TERM_GRACE_S if self._stop.is_set() else every_s)
+                return self._child.wait(timeout=every_s)
             except subprocess.TimeoutExpired:
-                if self._stop.is_set():
-                    self._child.kill()
-                elif self._guardian is not None:
+                if self._guardian is not None and not self._stop.is_set():
                     self._guardian.watch(journal)
+        try:
+            return self._child.wait(timeout=TERM_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
 
 
 def main() -> int:

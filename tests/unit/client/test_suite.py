@@ -20,6 +20,8 @@ from faultline.client.suite import LAYERS, Layer, Tally, closing_lines, run_laye
         (["system", "static", "-k", "unit"], ["system", "static"], ["-k", "unit"]),
         (["--thorough"], list(LAYERS), ["--thorough"]),
         (["-k", "store"], list(LAYERS), ["-k", "store"]),
+        (["-k", "fault"], list(LAYERS), ["-k", "fault"]),  # a folder of the project, too
+        (["tests"], [], ["tests"]),
         (["tests/unit/records", "-x"], [], ["tests/unit/records", "-x"]),
         (["-q", "tests/unit/test_cli.py::test_x"], [], ["-q", "tests/unit/test_cli.py::test_x"]),
     ],

@@ -106,6 +106,20 @@ def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
         assert (ROOT / build["context"] / build["dockerfile"]).is_file()
 
 
+def test_the_installer_runs_on_what_was_copied_before_it(tmp_path: Path) -> None:
+    before, _, _ = DOCKERFILE.replace("\\\n", "").partition("python include/faultline/bootstrap.py")
+    for arguments in re.findall(r"^COPY (?:--\S+ )*(.+)$", before, re.MULTILINE):
+        *copied, target = arguments.split()
+        assert target.endswith("/")
+        for source in copied:
+            (tmp_path / target).mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / source, tmp_path / target)
+    # Alone with the standard library, as in the image at that moment.
+    program = "import sys; sys.path.insert(0, 'include'); from faultline import bootstrap; print(bootstrap.ROOT)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(tmp_path), "")
+
+
 # ---- Network, processes, mounts ----
 
 

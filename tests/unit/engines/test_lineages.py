@@ -118,7 +118,7 @@ def test_a_lineage_that_found_nothing_new_has_reached_its_start(attempt: Attempt
         keeper.driver_died(journal)
     write_start(attempt.checkpoint.resolve(), 25)
     assert checkpoint.latest_offsets(attempt.checkpoint) == {"0": 25}
-    assert CheckpointProgress(attempt.checkpoint).committed() == {"0": 25}
+    assert CheckpointProgress(attempt.checkpoint, attempt.listener_journal).committed() == {"0": 25}
 
 
 def test_a_dead_driver_ends_the_lineage_at_once(attempt: Attempt, driver: Driver) -> None:

@@ -118,3 +118,24 @@ def test_a_damaged_plan_is_refused_by_its_file(tmp_path: Path, damage: str) -> N
 
 def test_endpoints_are_whole_after_json() -> None:
     assert Endpoints.from_mapping(json.loads(json.dumps(ENDPOINTS.as_mapping()))) == ENDPOINTS
+
+
+def test_plans_outlive_an_update(tmp_path: Path) -> None:
+    attempt, made = written(tmp_path, parse_configuration({}))
+    values = json.loads(attempt.plan.read_text())
+    assert values["schema"] == 1
+    write_json(attempt.plan, {**values, "of_a_later_version": 3})
+    assert values_of(plan_of(attempt)) == values_of(made)
+    del values["schema"]  # as the first plans were
+    write_json(attempt.plan, values)
+    assert values_of(plan_of(attempt)) == values_of(made)
+    write_json(attempt.plan, {**values, "schema": 2})
+    with pytest.raises(InfrastructureError, match=r"plan\.json: not a plan \(schema 2, and 1 is known here\)"):
+        plan_of(attempt)
+
+
+@pytest.mark.parametrize(("config", "key"), [({"rate": "fast"}, "rate: 'fast' is"), ({"rpm": 78}, "rpm: unknown")])
+def test_a_configuration_that_is_refused_today_is_named(tmp_path: Path, config: dict[str, Any], key: str) -> None:
+    write_json(tmp_path / "attempt.json", {"config": config})
+    with pytest.raises(InfrastructureError, match=f"attempt.json: {key} .*; clear the whole run$"):
+        configuration_of(Attempt(tmp_path))

@@ -19,11 +19,10 @@ from fault.action import UndoSpec
 from fault.errors import DeclarationError
 from fault.identity import VICTIMS
 from fault.plan import Fault
-from fault.registry import ACTIONS, ALLOWED, daemon_roles, discover, in_words
+from fault.registry import ACTIONS, ALLOWED, discover, in_words
 from faultline.base.settings import ROOT
 from faultline.experiment.config import Configuration
 from faultline.runner.healing import as_line, undo_of
-from faultline.runner.recorder import LEDGER_ROLES
 
 NAMES = ["kill", "term", "pause", "delay", "reset", "cut"]
 TOY = (ROOT / "tests" / "unit" / "toys" / "fill.py").read_text()
@@ -47,12 +46,6 @@ def test_what_derives_from_the_actions_follows_them() -> None:
     words = in_words()
     assert all(f"`{name}` {ACTIONS[name].does}" in words for name in NAMES)
     assert words.endswith("`duration_s` is 10 (pause, delay, cut) and `delay_ms` is 200 (delay).")
-
-
-def test_what_a_daemon_of_an_action_uses_is_not_others() -> None:
-    assert daemon_roles() == ("proxy",)
-    assert {"proxy", "memcached"} <= set(LEDGER_ROLES)
-    assert all(LEDGER_ROLES[role] == role for role in LEDGER_ROLES), "none of them is one of the record's own roles"
 
 
 Packages = Callable[..., ModuleType]

@@ -111,7 +111,7 @@ class Stage:
         self.attempt = attempt
         self.offsets = FakeOffsets()
         self.injector = Finding()
-        self.progress = CheckpointProgress(directory / "checkpoint")
+        self.progress = CheckpointProgress(directory / "checkpoint", directory / "listener.jsonl")
         self.tokens = Tokens(attempt)
 
     def found(self) -> Sequence[ProcessIdentity]:
@@ -330,6 +330,18 @@ def test_an_act_far_behind_its_instant_missed_its_window(
     assert stage.line("settled")["outcome"] == "missed-window"
     assert stage.lines("delivered") == []
     assert process.poll() is None
+
+
+def test_what_a_missed_fault_had_registered_is_undone_under_its_own_number(
+    stage: Stage, executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faultline.runner.conductor.MISSED_WINDOW_S", 0.0)
+    executors.start(0)
+    pauses = [Fault("executor", "pause", at_s=at_s, duration_s=0.05) for at_s in (0.1, 0.3)]
+    assert stage.run(*pauses) == 0
+    assert [line["fault"] for line in stage.lines("undo_registered")] == [0, 1]
+    assert [(line["fault"], line["error"]) for line in stage.lines("undone")] == [(0, None), (1, None)]
+    assert stage.lines("delivered") == []
 
 
 def test_a_pause_ends_after_its_duration_and_its_undo_was_registered_before(stage: Stage, executors: Executors) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
-from faultline.base.attempt import Attempt
-from faultline.base.processes import end_ledger, read_ledger
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import write_lines
+from faultline.base.processes import Entry, end_ledger, read_ledger, spawn_detached
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
-from faultline.runner.daemons import start_fault_daemons
+from faultline.experiment.workloads.base import Companion
+from faultline.runner.daemons import last_words, start_companion, start_fault_daemons, workload_trouble
 
 
 def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
@@ -52,3 +58,66 @@ def test_faults_on_processes_need_none(tmp_path: Path) -> None:
     faults = planned(Fault("executor", "kill", 1), Fault("kafka", "pause", 3, duration_s=1))
     assert start_fault_daemons(attempt, settings(tmp_path, 1), faults) == []
     assert read_ledger(attempt.ledger) == []
+
+
+def sleeper(attempt: Attempt, program: str = "import time; time.sleep(60)") -> Entry:
+    return spawn_detached(
+        [sys.executable, "-c", program],
+        role="supervisor",
+        attempt=attempt.id,
+        ledger=attempt.ledger,
+        stdout=attempt.logs / "out",
+        stderr=attempt.logs / "supervisor.err",
+        cwd=attempt.folder,
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        ([], "supervisor: ended early: it left no message"),
+        ([0], "workload: ended by itself, with status 0; the last words of driver-0.log: [AN_ERROR.OF_A_CLASS] why"),
+        ([1], "supervisor: ended early: it left no message"),
+        ([1, 1], "workload: ended 2 times; the last words of driver-1.log: (no log)"),
+    ],
+)
+def test_a_workload_that_ended_is_told_by_its_own_last_words(tmp_path: Path, codes: list[int], said: str) -> None:
+    attempt = attempt_in(tmp_path)
+    write_json(attempt.folder / "attempt.json", {"config": {"workload": "word_count"}})
+    write_json(attempt.folder / "workload.json", {"max_restarts": 1})
+    attempt.spark_logs.mkdir()
+    (attempt.spark_logs / "driver-0.log").write_text("an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n")
+    lines = [{"event": "exit", "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
+    write_lines(attempt.supervisor_journal, lines)
+    entry = sleeper(attempt)
+    if len(codes) < 2:
+        assert workload_trouble(attempt, entry) is None, "it may be started again"
+    end_ledger(attempt.ledger)
+    assert workload_trouble(attempt, entry) == said
+
+
+def test_who_has_no_line_of_an_error_class_says_the_last_error_or_line(tmp_path: Path) -> None:
+    log, telling = tmp_path / "log", re.compile("TOLD")
+    for text, words in (
+        ("TOLD you\nbut an Error\n", "TOLD you"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
+        ("", "(empty)"), ("x" * 400, "x" * 300),
+    ):  # fmt: skip
+        log.write_text(text)
+        assert last_words(log, telling) == words
+
+
+def test_a_stranger_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:
+    attempt = attempt_in(tmp_path)
+    program = "import socket, sys; socket.create_server(('127.0.0.1', int(sys.argv[1]))).accept()"
+    companion = Companion("memcached", (sys.executable, "-c", program, "{port}"))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            port = stranger.getsockname()[1]
+            write_json(attempt.folder / "attempt.json", {"companion_ports": {"memcached": port}})
+            with pytest.raises(InfrastructureError, match="memcached: ended early: .*Address already in use"):
+                start_companion(attempt, settings(tmp_path, 1), companion)
+        attempt.ledger.unlink()
+        entry = start_companion(attempt, settings(tmp_path, 1), companion)
+        assert psutil.Process(entry.pid).is_running()
+    finally:
+        end_ledger(attempt.ledger)

@@ -140,3 +140,14 @@ def test_a_stranger_under_the_victims_pid_is_left_alone(
         journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", other), 0))
     assert heal(attempt) == []
     assert is_stopped(stopped.pid)
+
+
+def test_an_undo_that_breaks_stops_no_other(attempt: Attempt, run: str, proxy: ProxyControl) -> None:
+    """What it needs is not in its line, as after an update; that is no error of the kinds that undos have."""
+    write_attempt(attempt, run, [CUT, {**PAUSE, "at_s": 70}])
+    with Journal(attempt.conductor_journal) as journal:
+        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
+        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", {}), 1))
+    with pytest.raises(InfrastructureError, match="^healing: SIGCONT to it: KeyError: .*; continue it by hand"):
+        heal(attempt)
+    assert proxy.status()["mode"] == "plain"

@@ -46,8 +46,8 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path)
         process.communicate()
 
 
-@pytest.mark.parametrize("role", ["proxy", "memcached"])
-def test_proxy_and_memcached_are_the_experiments_own(tmp_path: Path, role: str) -> None:
+@pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])
+def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str) -> None:
     """Without a role their CPU would count as used by others."""
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()

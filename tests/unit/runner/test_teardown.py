@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
 from faultline.base.settings import Settings
+from faultline.engines.spark.collect import keep_logs
 from faultline.experiment.config import parse_configuration
 from faultline.records.store import Store
 from faultline.runner.teardown import close
@@ -76,3 +81,63 @@ def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> 
     close(attempt, settings, lambda topics: None)
     assert worker.exists() and attempt.traces.exists() and not attempt.scratch.exists()
     assert json.loads(attempt.closed.read_text())["topics"] == ["t"]
+
+
+def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, _ = left(settings, {}, engine="spark")
+    attempt.conductor_journal.touch()
+    healed: list[Attempt] = []
+    monkeypatch.setattr("faultline.runner.healing.heal", healed.append)
+
+    def refuse(ledger: Path) -> list[int]:
+        raise InfrastructureError("process 7 (generator): still there after SIGKILL")
+
+    monkeypatch.setattr("faultline.runner.teardown.end_ledger", refuse)
+    with pytest.raises(InfrastructureError, match="still there"):
+        close(attempt, settings, lambda topics: None)
+    assert healed == [attempt] and not attempt.closed.exists()
+
+
+def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
+    attempt, _ = left(settings, {}, engine="spark")
+    with subprocess.Popen(["sleep", "60"]) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
+        try:
+            began = psutil.Process(workload.pid).create_time()
+            lines = [
+                {"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began - 3600},
+                {"event": "exit", "incarnation": 0, "returncode": -9},
+                {"event": "start", "incarnation": 1, "pid": workload.pid, "create_time": began},
+                {"event": "start", "incarnation": 2, "pid": stranger.pid, "create_time": began - 3600},
+            ]
+            write_lines(attempt.supervisor_journal, lines)
+            assert close(attempt, settings, lambda topics: None)["ended"] == [workload.pid]
+            assert stranger.poll() is None
+        finally:
+            workload.kill()
+            stranger.kill()
+
+
+@pytest.mark.parametrize("killed", ["before", "while it copied", "before the folder was there", "before it was done"])
+def test_keeping_the_logs_goes_on_where_it_was_killed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    monkeypatch.setattr(Attempt, "throwaway", property(lambda self: tmp_path / "ram"))
+    attempt, _ = left(settings, {"commit_mode": "none"}, engine="spark")
+    lineage, kept = attempt.throwaway / "lineage-0", attempt.folder / "checkpoint.kept"
+    lineage.parent.mkdir()
+    (attempt.checkpoint / "commits" / "7").write_text("v1")
+    attempt.checkpoint.rename(lineage)
+    attempt.checkpoint.symlink_to(lineage)
+    if killed == "while it copied":
+        (kept / "offsets").mkdir(parents=True)
+    elif killed != "before":
+        shutil.copytree(lineage, kept)
+        attempt.checkpoint.unlink()
+        if killed == "before it was done":
+            kept.rename(attempt.checkpoint)
+    for _ in range(2):
+        keep_logs(attempt)
+        assert not attempt.checkpoint.is_symlink() and not kept.exists() and not attempt.throwaway.exists()
+        assert (attempt.checkpoint / "commits" / "7").read_text() == "v1"

@@ -37,6 +37,9 @@ class SlateProgress:
     def covering(self, offsets: Any) -> int:
         return sum(commit.covers(offsets) for commit in self._commits())
 
+    def runs(self) -> int:
+        return min(1, len(self._commits()))
+
     def last_commit_ns(self) -> int:
         return max((commit.committed_ns for commit in self._commits()), default=0)
 

@@ -44,6 +44,10 @@ class TraceProgress:
     def covering(self, offsets: Offsets) -> int:
         return sum(commit.covers(offsets) for commit in self._commits())
 
+    def runs(self) -> int:
+        """One at the most: what a killed process did goes on in the next."""
+        return min(1, len(self._commits()))
+
     def last_commit_ns(self) -> int:
         commits = self._commits()
         return commits[-1].committed_ns if commits else 0

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from faultline.engines.known_truth.kafka import PRIMER_HEADER, read_topic
-from faultline.engines.tables import COUNTS, RECORDS, TUPLES
+from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
 
 # partition, offset, timestamp_ms, primer; key, value, emitted_ms, offset.
 Input = tuple[int, int, int, bool]
@@ -40,12 +39,7 @@ def harvest(config: Path) -> None:
         (_text(one.key()), _text(one.value()), one.timestamp()[1], one.offset())
         for one in read_topic(wanted["bootstrap"], wanted["output_topic"])
     ]
-    target = Path(wanted["target"])
-    target.mkdir(parents=True, exist_ok=True)
-    for name, table in tables(inputs, outputs, batches).items():
-        part = target / f".{name}.part"
-        pq.write_table(table, part)
-        part.rename(target / f"{name}.parquet")
+    write_tables(Path(wanted["target"]), tables(inputs, outputs, batches))
 
 
 def tables(

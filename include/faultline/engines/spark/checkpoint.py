@@ -6,6 +6,7 @@ The files are Spark's own truth: `offsets/<batch>` is written when a batch is pl
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import zipfile
@@ -36,8 +37,10 @@ def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) ->
 
 def last_commit_ns(checkpoint: Path) -> int:
     """When a batch was committed last, in ns since the epoch; 0 before the first commit."""
-    commits = _numbered(checkpoint / "commits")
-    return commits[-1].stat().st_mtime_ns if commits else 0
+    for commit in reversed(_numbered(checkpoint / "commits")):
+        with contextlib.suppress(OSError):  # purged meanwhile
+            return commit.stat().st_mtime_ns
+    return 0
 
 
 def latest_offsets(checkpoint: Path) -> dict[str, int]:
@@ -92,12 +95,17 @@ def commits_of(checkpoint: Path, given_up: Path | None = None) -> list[Commit]:
     return commits
 
 
-def give_up(checkpoint: Path, target: Path) -> None:
-    """Keeps the logs of a lineage in `target`, with the times of their files, and deletes its checkpoint."""
+def copy_logs(checkpoint: Path, target: Path) -> None:
+    """Copies the logs of a lineage into the new folder `target`, with the times of their files."""
     target.mkdir(parents=True)
     for name in ("offsets", "commits", "sources"):
         if (checkpoint / name).is_dir():
             shutil.copytree(checkpoint / name, target / name)  # copies times, too
+
+
+def give_up(checkpoint: Path, target: Path) -> None:
+    """Keeps the logs of a lineage in `target`, and deletes its checkpoint."""
+    copy_logs(checkpoint, target)
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 

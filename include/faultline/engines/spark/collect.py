@@ -14,6 +14,8 @@ from faultline.engines.spark import checkpoint
 
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
+# The logs of a throw-away checkpoint while they are copied.
+KEPT_CHECKPOINT = "checkpoint.kept"
 
 
 def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
@@ -34,12 +36,17 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
 
 
 def keep_logs(attempt: Attempt) -> None:
-    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them."""
-    if not attempt.checkpoint.is_symlink():
-        return
-    present = attempt.checkpoint.resolve()
-    attempt.checkpoint.unlink()
-    checkpoint.give_up(present, attempt.checkpoint)
+    """Takes a throw-away checkpoint off the RAM disk, and keeps its small logs where a later harvest looks for them.
+
+    Killed at any point, it goes on when it is called again.
+    """
+    link, kept = attempt.checkpoint, attempt.folder / KEPT_CHECKPOINT
+    if link.is_symlink():
+        shutil.rmtree(kept, ignore_errors=True)
+        checkpoint.copy_logs(link.resolve(), kept)
+        link.unlink()
+    if kept.exists() and not link.exists():
+        kept.rename(link)
     shutil.rmtree(attempt.throwaway, ignore_errors=True)
 
 

@@ -78,7 +78,7 @@ class Spark:
         return LineageKeeper(attempt, _driver_ui(attempt))
 
     def progress(self, attempt: Attempt) -> Progress:
-        return CheckpointProgress(attempt.checkpoint)
+        return CheckpointProgress(attempt.checkpoint, attempt.listener_journal)
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         collect.gather(attempt, settings, method=method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from faultline.base.journal import events, read_journal
 from faultline.engines.base import Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.cycles import await_cycle
@@ -12,15 +13,22 @@ from faultline.engines.spark.cycles import await_cycle
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """Of the query with this checkpoint; see `faultline.engines.base.Progress`."""
+    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.base.Progress`."""
 
     checkpoint: Path
+    listener: Path
 
     def committed(self) -> Offsets:
         return on_disk.latest_offsets(self.checkpoint)
 
     def covering(self, offsets: Offsets) -> int:
         return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self.checkpoint))
+
+    def runs(self) -> int:
+        lines = read_journal(self.listener)
+        begun = [line["run_id"] for line in events(lines, "started")]
+        has_committed = bool(begun) and any(line["run_id"] == begun[-1] for line in events(lines, "progress"))
+        return len(begun) - (bool(begun) and not has_committed)
 
     def last_commit_ns(self) -> int:
         return on_disk.last_commit_ns(self.checkpoint)
