@@ -52,12 +52,14 @@ SHOWN += ("tests/unit/reports/test_document.py", "tests/unit/records/test_manife
 SHOWN += ("tests/unit/client/test_nexmark_sweep.py",)
 WINDOW = "tests/unit/base/test_window.py"
 PACED = ("tests/unit/generators/test_pacing.py", "tests/unit/generators/test_curve.py")
+# Who keeps the time for what faults do, and who undoes it for the dead.
+HANDS = ("tests/unit/runner/test_conductor.py", "tests/unit/runner/test_healing.py")
 ROOMS = {
     "analysis": Room(
         ("include/faultline/analysis", "include/faultline/base/window.py"), ("tests/unit/analysis", WINDOW)
     ),
     "comparison": Room(("include/faultline/comparison",), ("tests/unit/comparison", *SHOWN)),
-    "fault": Room(("fault",), ("tests/unit/fault",), ("fault/proxy.py", "fault/relay.py")),
+    "fault": Room(("fault",), ("tests/unit/fault", *HANDS), ("fault/proxy.py", "fault/relay.py")),
     "pacing": Room(("generators/pacing.py",), PACED),
 }
 

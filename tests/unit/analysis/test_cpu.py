@@ -120,3 +120,12 @@ def test_others_never_used_less_than_nothing() -> None:
     processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS)
     machine = pd.DataFrame([[990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]], columns=MACHINE_COLUMNS)
     assert besides(machine, processes, START, END) == {"others": 0.0, "stolen": 0.0}
+
+
+def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing() -> None:
+    """The kernel's clock ticks in hundredths, so a birth may be told as later than the first sample."""
+    rows = [
+        [START + NS, "executors", 7, 1_001.01, 0.25, 0, False],
+        [START + 11 * NS, "executors", 7, 1_001.01, 5.25, 0, True],
+    ]
+    assert cores(pd.DataFrame(rows, columns=PROCESS_COLUMNS), START, END)["executors"] == pytest.approx(5.25 / 20)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pandas as pd
 import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
@@ -322,3 +323,22 @@ def test_the_last_word_of_a_generator_counts(tmp_path: Path) -> None:
     write_lines(directory / "generator.jsonl", [*lines, early])
     codes = [reason.split(":")[0] for reason in _judged(directory).reasons]
     assert codes == ["schedule-lag", "drain-incomplete"]
+
+
+def test_a_partition_that_is_ahead_makes_up_for_none_that_is_behind(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _edit(directory / "generator.jsonl", "done", end_offsets={"0": 5, "7": 9})  # of 0 far more is committed than that
+    assert _judged(directory).reasons == ["drain-incomplete: 9 offsets not committed after the drain"]
+
+
+@pytest.mark.parametrize(("sent", "dropped"), [(0, 0), (3, 0), (0, 2), (3, 2)])
+def test_late_records_are_told_when_there_were_any(tmp_path: Path, sent: int, dropped: int) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "harvest" / "records.parquet"
+    records = pd.read_parquet(path)
+    records["late"] = [number < sent for number in range(len(records))]
+    records.to_parquet(path)
+    _edit(directory / "listener.jsonl", "progress", state={"rows": 3, "rows_dropped": dropped})
+    late = judge(directory).metrics.late
+    told = None if late is None else (late.sent, late.dropped_rows)
+    assert told == ((sent, dropped) if sent or dropped else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,3 +76,11 @@ def test_instants_of_spark_and_of_the_monotonic_clock() -> None:
     assert spark_instant_ns("1970-01-01T00:00:01.123GMT") == 1_123_000_000
     assert spark_instant_ns("1970-01-01T00:00:01.123Z") == 1_123_000_000
     assert Gate(1_000, 70).mono_ns(1_500) == 570
+
+
+def test_harvests_from_before_there_was_event_time_know_no_late_records(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "harvest" / "records.parquet"
+    records = pd.read_parquet(path)
+    records.drop(columns="late", errors="ignore").to_parquet(path)
+    assert len(records) and not read_raw(directory).records["late"].any()

@@ -118,3 +118,20 @@ def test_a_slope_takes_three_points_at_more_than_one_instant() -> None:
     assert found == pytest.approx((1 - 12.7062 * 12**-0.5, 1 + 12.7062 * 12**-0.5), rel=1e-4)
     flat = np.array([5.0, 5.0, 5.0])
     assert sustained(line, flat) is True, "an interval that begins at 0 is no growth"
+
+
+@pytest.mark.parametrize(
+    ("spans", "begins"),
+    [([3.0, 3.0, 3.0], None), ([3.5, 3.5, 3.0], 0), ([9.0, 1.0], None), ([5.0, 5.0, 0.5], 0), ([4.0, 3.0, 3.0], 0)],
+)
+def test_a_run_is_held_from_ten_seconds_and_three_bins_on(spans: list[float], begins: int | None) -> None:
+    held = [True] * len(spans)
+    assert first_held(np.array(spans), np.array(held)) == begins
+    after = None if begins is None else 1
+    assert first_held(np.array([7.0, *spans]), np.array([False, *held])) == after
+
+
+@pytest.mark.parametrize(("slope", "answer"), [(0.5, False), (0.001, False), (0.0, True), (-0.5, True)])
+def test_however_slowly_lag_grows_it_is_not_sustained(slope: float, answer: bool) -> None:
+    times = np.arange(20.0)
+    assert sustained(times, 100 + slope * times) is answer

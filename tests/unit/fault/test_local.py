@@ -431,3 +431,19 @@ def test_undoing_runs_newest_first_and_past_a_failing_step() -> None:
     assert len(undo) == 1, "what failed is tried again"
     assert [name for name, _ in undo.run()] == ["broken"]
     assert seen == ["last", "first"]
+
+
+@pytest.mark.parametrize("error", [OSError(38, "Function not implemented"), AttributeError("pidfd_open")])
+def test_without_pidfds_a_signal_goes_by_its_pid(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(pid: int) -> int:
+        raise error
+
+    process = spawn()
+    injector = LocalInjector()
+    (victim,) = injector.find("executor", Tokens(run))
+    monkeypatch.setattr("fault.local.os.pidfd_open", refuse)
+    injector.arm(victim)
+    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
+    assert process.wait(10) == -signal.SIGKILL

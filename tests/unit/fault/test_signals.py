@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fault import injector as injector_module
+from fault import signals as signals_module
 from fault.action import Context, HalfDone
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused
 from fault.guard import Guard
-from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Role, Tokens
+from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
 from fault.injector import Delivery, Outcome, Presence, resume, settle
 from fault.plan import Fault, FaultPlan
 from fault.signals import SignalAct
@@ -188,3 +189,30 @@ def test_resuming_goes_on_until_it_runs_or_time_is_up(now: list[float]) -> None:
     with pytest.raises(RemoteError, match="gone away"):
         resume(Noting(answers=(LOST,)), process(4001), sleep=sleep)
     assert 5 <= now[0] - began < 5.2
+
+
+def test_the_node_is_drawn_first_for_any_and_for_no_other_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(signals_module, "choose", lambda candidates, count, **how: asked.append(how["by_node"]) or ())
+    for victim in ("executor", "any"):
+        act_on(Everything(process(4000)), victim).find()
+    assert asked == [False, True]
+
+
+class Everything(Noting):
+    """Whatever lives may be the victim."""
+
+    def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
+        return tuple(self.living)
+
+
+@pytest.mark.parametrize(("busy", "ready"), [(0, False), (1, False), (2, True)])
+def test_python_workers_are_hit_only_when_as_many_are_at_work_as_are_to_be(
+    monkeypatch: pytest.MonkeyPatch, busy: int, ready: bool
+) -> None:
+    daemon = ("python3", "-m", "pyspark.daemon")
+    living = [ProcessIdentity(pid, 1.0, PYTHON_WORKER, RUN, daemon, pid) for pid in (4001, 4002)]
+    monkeypatch.setattr(signals_module, "await_busy", lambda *asked, **how: tuple(living[:busy]))
+    act = act_on(Everything(*living), "python_worker", count=2)
+    assert act.await_ready(0) is ready
+    assert [one["pid"] for one in act.victims()] == ([4001, 4002] if ready else [])
