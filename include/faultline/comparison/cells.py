@@ -12,7 +12,7 @@ from typing import Any
 from faultline.base.text import sortable
 from faultline.experiment.config import Configuration
 from faultline.records.format import CONTROL, NONE, fault_of, plain
-from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, MACRO, Metric, value_of
+from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.summary import Entry
 
 FAULT = "fault"
@@ -79,14 +79,15 @@ class Point:
         return {}
 
     def _summed_up(self, key: str) -> Figure:
-        values, bound = [], False
+        values: list[float] = []
+        bound = False
         for entry in self.valid:
-            value = entry.metrics.get(key) if key != CPU_TOTAL else value_of(entry, key)
+            value = value_of(entry, key)
             if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
                 # Watched that long and not seen: the true value lies above, so the true median does, too.
                 value, bound = value_of(entry, CENSORED_AT), True
             if value is not None:
-                values.append(float(value))
+                values.append(value)
         n = len(values)
         if not n or n < len(self.valid):
             return Figure(n)

@@ -128,9 +128,8 @@ def judge_night(night: Night, nights: Sequence[Night], metrics: Sequence[Metric]
         return NightVerdict(night, (), None, f"{night.day}: no earlier night to be held against")
     build = baseline[-1].build
     before = [entry for one in baseline for entry in one.valid if entry.build == build]
-    days = baseline[0].day if len(baseline) == 1 else f"{baseline[0].day} to {baseline[-1].day}"
     after = [entry for entry in night.valid if entry.build == night.build]
-    compared = compare_sides(Side(days, tuple(before)), Side(night.day, tuple(after)), metrics)
+    compared = compare_sides(Side("baseline", tuple(before)), Side(night.day, tuple(after)), metrics)
     few = sum(min(len(row.comparison.before), len(row.comparison.after)) < LEAST for row in compared.rows)
     problem = f"{few} of {len(compared.rows)} figures have fewer than {LEAST} repetitions on a side" if few else ""
     if not compared.rows:

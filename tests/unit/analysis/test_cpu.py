@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.cpu import ROLES, besides, cores, cores_by_second, gc_s, rss_mb
+from faultline.analysis.cpu import ROLES, besides, cores, cores_by_second, gc_s, rps_per_core, rss_mb
 from faultline.analysis.raw_files import MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.base.window import NS
 from faultline.engines.spark.traces import totals_of
@@ -129,3 +129,10 @@ def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing(
         [START + 11 * NS, "executors", 7, 1_001.01, 5.25, 0, True],
     ]
     assert cores(pd.DataFrame(rows, columns=PROCESS_COLUMNS), START, END)["executors"] == pytest.approx(5.25 / 20)
+
+
+def test_throughput_is_told_by_the_cores_of_those_who_do_the_work() -> None:
+    used = {"driver": 9.0, "executors": 0.5, "python_workers": 0.3, "kafka": 9.0, "generator": 9.0}
+    assert rps_per_core(400.0, used) == 500.0
+    assert rps_per_core(400.0, {**used, "python_workers": None}) == 800.0
+    assert rps_per_core(400.0, {**used, "executors": 0.0, "python_workers": None}) is None

@@ -17,7 +17,7 @@ from faultline.analysis.raw_files import read_attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.records.record import Record, committed_schema
-from tests.unit.synthetic import CORES, Scenario, Synthetic, write_lines
+from tests.unit.synthetic import CORES, NS, PRIMER, Scenario, Synthetic, write_lines
 
 
 def test_a_kill_gives_back_what_was_planted(tmp_path: Path) -> None:
@@ -342,3 +342,44 @@ def test_late_records_are_told_when_there_were_any(tmp_path: Path, sent: int, dr
     late = judge(directory).metrics.late
     told = None if late is None else (late.sent, late.dropped_rows)
     assert told == ((sent, dropped) if sent or dropped else None)
+
+
+def test_the_cores_of_a_host_are_those_of_the_engine_and_its_broker(tmp_path: Path) -> None:
+    metrics = judge(Synthetic(Scenario(fault=False)).write(tmp_path)).metrics
+    assert metrics.cpu_nodes == {"h": pytest.approx(sum(CORES.values()) - CORES["generator"], abs=1e-3)}
+    assert metrics.throughput_rps is not None
+    working = CORES["executors"] + CORES["python_workers"]
+    assert metrics.rps_per_core == pytest.approx(metrics.throughput_rps / working, rel=1e-3)
+
+
+def test_what_others_had_of_the_machine_is_read_from_the_samples_of_the_machine(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(fault=False))
+    directory = made.write(tmp_path)
+    assert judge(directory).metrics.cpu_besides.others is None  # type: ignore[union-attr]
+    spent_s = (sum(CORES.values()) + 0.25) * made.window.duration_s
+    machine = [
+        {"kind": "machine", "wall_ns": made.window.start_ns, "busy_s": 70.0, "stolen_s": 3.0},
+        {"kind": "machine", "wall_ns": made.window.end_ns, "busy_s": 70.0 + spent_s, "stolen_s": 3.0},
+    ]
+    write_lines(directory / "recorder.jsonl", [*machine, *read_ended(directory / "recorder.jsonl")])
+    besides = judge(directory).metrics.cpu_besides
+    assert besides is not None and (besides.others, besides.stolen) == (pytest.approx(0.25, abs=0.01), 0.0)
+
+
+@pytest.mark.parametrize(("late_ns", "backlog"), [(0, 0), (1, 2 * PRIMER)])
+def test_the_primer_must_be_committed_when_the_gate_opens(tmp_path: Path, late_ns: int, backlog: int) -> None:
+    """The newest commit at T0 tells, and one at T0 is one of them."""
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    content = json.loads((directory / "batches.json").read_text())
+    first = content["batches"][0]
+    assert first["end_offsets"] == {"0": PRIMER, "1": PRIMER}
+    first["committed_wall_ns"] = made.window.t0_ns + late_ns
+    (directory / "batches.json").write_text(json.dumps(content))
+    assert judge(directory).reasons == (
+        [f"backlog-at-t0: {backlog} offsets of the primer not committed at T0"] if backlog else []
+    )
+    earlier = {**first, "batch": -1, "end_offsets": {"0": 0, "1": 0}, "committed_wall_ns": made.window.t0_ns - NS}
+    content["batches"].insert(0, earlier)
+    (directory / "batches.json").write_text(json.dumps(content))
+    assert len(judge(directory).reasons) == bool(backlog)

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import InfrastructureError
-from faultline.comparison.capacity import PRECISION, highest_near, highest_sustained, holds, search_capacity
+from faultline.comparison.capacity import (
+    PRECISION,
+    at_rate,
+    highest_near,
+    highest_sustained,
+    holds,
+    search_capacity,
+)
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.base import MAX_RATE
 from faultline.records.record import CpuBesides, Record
@@ -189,3 +196,32 @@ def test_the_last_of_three_measurements_may_answer() -> None:
         lambda there: answers.pop(0),
     )
     assert found.sustained == 100 and answers == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(1000, 1004), (1006, 1010)])
+def test_rates_that_three_digits_do_not_tell_apart_are_not_asked_again(low: float, high: float) -> None:
+    """Their middle is one of the two ends again: the search ends there, however precise it was to be."""
+    found = highest_sustained(lambda rate: rate <= low, low, high, precision=1.0001)
+    assert [rate for rate, _ in found.tried] == [low, high]
+    assert (found.sustained, found.exceeded) == (low, high)
+
+
+SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
+
+
+def test_all_signs_of_an_engine_that_is_too_slow_may_stand_together() -> None:
+    assert holds(measured("invalid", *SLOW)) is False
+    assert holds(measured("invalid", *SLOW, "not-steady: lag")) is None
+    late = measured("invalid", "schedule-lag: p99 1 s", *SLOW, others=0.9)
+    assert holds(late) is None, "others had most of a core"
+    found, records = search_capacity(
+        parse_configuration({}), lambda ask: highest_near(ask, 1.0, most=1.0), lambda there: None, lambda there: late
+    )
+    assert found.sustained is None and set(records) == {rate for rate, _ in found.tried}
+
+
+def test_a_search_breaks_nothing_and_takes_being_too_slow_for_a_result() -> None:
+    config = parse_configuration({"rate": 700, "fault": "executor", "duration_s": 100, "fault_at_s": 60, "state_mb": 8})
+    there = at_rate(config, 900)
+    assert (there.rate, there.fault, there.accept_overload) == (900, "none", True)
+    assert there.state_mb == 8 and there.fault_plan is None

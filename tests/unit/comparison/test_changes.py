@@ -46,3 +46,24 @@ def test_one_wild_night_is_no_change() -> None:
 
 def test_a_level_lasts_some_nights() -> None:
     assert change_points(nights(5, (28, 100), (LEAST - 1, 150))) == []
+
+
+def test_three_nights_are_a_level_and_two_are_not() -> None:
+    before = [100.0 + number % 3 for number in range(28)]
+    assert change_points([*before, 150.0, 151.0]) == []
+    assert change_points([*before, 150.0, 151.0, 152.0]) == [28]
+
+
+def test_what_differs_in_the_tenth_digit_is_rounding() -> None:
+    assert change_points([1e6] * 10 + [1e6 + 1e-4] * 10) == []
+    assert change_points([1e6] * 10 + [1e6 + 0.1] * 10) == [10]
+    assert change_points([1e-6] * 10 + [1.1e-6] * 10) == [10], "whatever the unit"
+
+
+@pytest.mark.parametrize(("step", "found"), [(3.1, []), (3.3, [10])])
+def test_a_change_costs_four_times_the_variance_of_a_night_for_each_logarithm_of_the_nights(
+    step: float, found: list[int]
+) -> None:
+    """Nights alternate by ±1: by a robust estimate from one night to the next that is a deviation of 2.1, so among 21
+    nights a change in their middle must explain 53 or more: 5.2 times the square of the step, as these nights fall."""
+    assert change_points([100 + (-1) ** n + (step if n >= 10 else 0) for n in range(21)]) == found

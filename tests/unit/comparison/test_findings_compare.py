@@ -30,6 +30,7 @@ from faultline.comparison.findings.measures import LATENCY, REPLAY
 from faultline.records.record import Record
 from tests.unit.sample_records import sample
 
+AGREES, CANNOT_TELL = Verdict.AGREES, Verdict.CANNOT_TELL
 FIGURES = st.floats(0.1, 1e5).map(lambda value: round(value, 3))
 LEVELS = st.lists(st.lists(FIGURES, min_size=1, max_size=4), min_size=2, max_size=4)
 
@@ -223,3 +224,95 @@ def test_differences_pair_equal_repetitions() -> None:
     ]
     (one,) = differences_of(records, "skew", "commit_mode", ("none", "aligned"), LATENCY.read)
     assert [(level.at, level.values) for level in one.levels] == [(0.0, (3.0, 2.0)), (1.0, (5.0,))]
+
+
+def test_a_change_as_large_as_what_repetitions_differ_by_is_not_believed() -> None:
+    low, high = [1.0, 2.0, 3.0], [3.5, 4.0, 5.5]  # the medians are apart by 2, and so are the runs at each level
+    for levels, rises in (((low, high), True), ((high, low), False)):
+        found, said = direction([series(*levels)], REPLAY, rises=rises)
+        assert (found, said.endswith("p = 0.05, but repetitions differ by 2.0 s anyway)")) == (CANNOT_TELL, True)
+    further = [value + 0.1 for value in high]
+    assert direction([series(low, further)], REPLAY, rises=True)[0] is AGREES
+    assert direction([series(further, low)], REPLAY, rises=False)[0] is AGREES
+
+
+def test_votes_that_tell_nothing_are_not_excused_by_repetitions() -> None:
+    found, said = direction([series([1.0, 2.0], [1.5, 2.5])], REPLAY, rises=True)
+    assert (found, said.endswith("(n = 4, p = 0.33)")) == (CANNOT_TELL, True)
+
+
+def test_a_tenth_of_the_median_is_hardly_a_change() -> None:
+    assert hardly_changes([series([95.0, 100.0], [100.0, 105.0])]) is True
+    assert hardly_changes([series([94.5, 100.0], [100.0, 105.0])]) is None
+    assert hardly_changes([series([-95.0, -100.0], [-100.0, -105.0])]) is True
+    # Of several series each must be still, and of each every value repeated.
+    still, moving = series([100.0, 100.0], [100.0, 101.0]), series([100.0, 100.0], [150.0, 151.0])
+    assert hardly_changes([still, moving]) is None
+    assert hardly_changes([series([100.0, 100.0], [100.0])]) is None
+
+
+def test_a_believed_change_of_a_tenth_is_neither_none_nor_noticeable() -> None:
+    """Six runs that do not overlap: a rise is believed; but only from a tenth of the first median on it matters."""
+    for last, expected in ((110.0, None), (110.5, False)):
+        one = series([98.5, 100.0, 100.5], [last - 0.5, last, last + 0.5])
+        assert trend([one]).rises
+        assert hardly_changes([one]) is expected
+    negative = series([-100.5, -100.0, -98.5], [-80.5, -80.0, -79.5])
+    assert hardly_changes([negative]) is False
+
+
+def test_a_limit_is_passed_from_three_runs_on_that_are_nearer_to_each_other_than_to_it() -> None:
+    assert beyond([2.0, 2.5, 3.0], 1.0) is None, "as far from the limit as from each other"
+    assert beyond([2.1, 2.5, 3.0], 1.0) is True
+    assert beyond([-1.0, -0.5, -0.1], 1.0) is False
+    assert beyond([1.1, 2.0, 3.0, 4.0], 1.0) is None, "four are not enough by their number alone"
+    assert beyond([1.1, 2.0, 3.0, 4.0, 5.0], 1.0) is True
+    assert beyond([1.0, 2.0, 3.0, 4.0, 5.0], 1.0) is beyond([0.1, 0.2, 0.3, 0.4, 1.0], 1.0) is None
+
+
+def test_at_most_four_series_are_told_by_name() -> None:
+    def records(many: int) -> list[Record]:
+        return [run(1.0 * state, state_mb=state, rate=rate) for rate in range(100, 100 + many) for state in (1, 8)]
+
+    def said(many: int) -> str:
+        return direction(series_of(records(many), "state_mb", LATENCY.read), LATENCY, rises=True)[1]
+
+    assert said(1).startswith("mean latency by state_mb: 1.0 ms at 1, 8.0 ms at 8 (n = 2")
+    assert said(4).count(" at 8 (rate 1") == 4 and "more" not in said(4)
+    assert said(6).count(" at 8 (rate 1") == 4 and "(rate 103); and 2 more (n = 12" in said(6)
+
+
+def test_a_series_is_named_by_its_fault_in_words_and_its_other_parameters() -> None:
+    records = [
+        sample(fault=fault, rate=rate, state_mb=state, latency={"mean": 1.0}, duration_s=100)
+        for fault in ("executor", "driver")
+        for rate in (70, 1000)
+        for state in (1, 8)
+    ]
+    assert [one.name for one in series_of(records, "state_mb", LATENCY.read)] == [
+        "driver kill, rate 70", "driver kill, rate 1,000", "executor kill, rate 70", "executor kill, rate 1,000"
+    ]  # fmt: skip
+
+
+def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:
+    records = [run(1.0, commit_mode="aligned"), run(2.0, commit_mode="unaligned"), run(3.0, commit_mode="none")]
+    assert series_of(records, "commit_mode", LATENCY.read) == []
+    (one,) = series_of(records, "commit_mode", LATENCY.read, ("unaligned", "aligned"))
+    assert [(level.at, level.values) for level in one.levels] == [("unaligned", (2.0,)), ("aligned", (1.0,))]
+    truths = [run(1.0, realtime=False, commit_mode="unaligned"), run(2.0, realtime=True, commit_mode="unaligned")]
+    assert series_of(truths, "realtime", LATENCY.read) == [], "truth is no number"
+
+
+def test_of_a_repetition_that_was_measured_twice_the_latest_counts_in_a_difference() -> None:
+    records = [
+        run(10.0 * (1 + skew), 0, skew=skew, commit_mode=mode)
+        for skew in (0.0, 1.0)
+        for mode in ("none", "aligned", "unaligned")
+    ]
+    again = run(17.0, 0, skew=0.0, commit_mode="aligned")
+    unknown = [run(None, 1, skew=0.0, commit_mode="none"), run(12.0, 1, skew=0.0, commit_mode="aligned")]
+    unknown += [run(12.0, 2, skew=0.0, commit_mode="none"), run(None, 2, skew=0.0, commit_mode="aligned")]
+    (one,) = differences_of([*records, again, *unknown], "skew", "commit_mode", ("none", "aligned"), LATENCY.read)
+    assert [(level.at, level.values) for level in one.levels] == [(0.0, (7.0,)), (1.0, (0.0,))]
+    records = [run(1.0, commit_mode=mode, skew=0.0) for mode in ("none", "aligned")]
+    assert differences_of(records, "skew", "commit_mode", ("none", "aligned"), LATENCY.read) == [], "one value is none"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +23,7 @@ from faultline.comparison.nights import (
     summary,
 )
 from faultline.comparison.statistics.comparison import Verdict
+from faultline.comparison.statistics.intervals import Interval
 from faultline.experiment.nightly_schedule import due_nights, schedule
 from faultline.records.summary import Entry
 from faultline.reports.headline import MAX_NOTE, night_headline
@@ -149,3 +153,111 @@ def test_nights_are_due_by_cron(monkeypatch: pytest.MonkeyPatch) -> None:
         ConfigError, match="FAULTLINE_NIGHTLY_SCHEDULE: 'at two' is no cron expression; write five fields"
     ):
         schedule()
+
+
+def baseline(every: list[Night], window: int = 7) -> list[int]:
+    """The days that the last night is held against."""
+    return [int(one.day[-2:]) for one in baseline_of(every[-1], every, window)]
+
+
+@pytest.mark.parametrize(("repetitions", "days"), [(5, [1]), (4, [2])])
+def test_five_repetitions_make_a_baseline_and_where_no_build_has_them_the_newest_does(
+    repetitions: int, days: list[int]
+) -> None:
+    every = nights(night(1, 100, n=repetitions), night(2, 150, build="b2", n=1), night(3, 150, build="b2"))
+    assert baseline(every) == days
+
+
+def test_of_two_builds_with_enough_repetitions_the_newer_is_the_baseline() -> None:
+    broken_off = night(3, 120, build="b3", n=1)
+    assert baseline(nights(night(1, 100), night(2, 110, build="b2"), broken_off, night(4, 120, build="b3"))) == [2]
+
+
+def test_a_configuration_that_never_succeeds_with_a_build_hides_no_baseline_of_the_others() -> None:
+    every = nights(
+        [*night(1, 100), *night(1, 100, state_mb=8.0)],
+        night(2, 110, build="b2"),
+        [*night(3, 110, build="b2"), *night(3, 110, build="b2", state_mb=8.0)],
+    )
+    assert baseline(every) == [2]
+
+
+def test_a_window_of_no_nights_holds_none() -> None:
+    every = nights(night(1, 100), night(2, 100))
+    assert baseline(every, window=0) == []
+    assert baseline(every, window=1) == [1]
+
+
+def test_of_nights_with_two_builds_only_the_records_of_the_newer_are_compared() -> None:
+    every = nights(
+        [*night(1, 900, n=8), *night(1, 100, build="b2", n=5)], [*night(2, 900, n=9), *night(2, 100, build="b2", n=6)]
+    )
+    compared = judge_night(every[1], every, P99, 7).compared
+    assert compared is not None
+    (row,) = compared.rows
+    assert (len(row.comparison.before), len(row.comparison.after)) == (5, 6)
+    assert row.comparison.before.median < 110 > row.comparison.after.median
+
+
+def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
+    every = nights([*night(1, 100), *night(1, 100, state_mb=8.0)], [*night(2, 150), *night(2, 100, state_mb=8.0)])
+    verdict = judge_night(every[1], every, P99, 7)
+    (reason,) = verdict.reasons()
+    assert re.fullmatch(r"Latency p99 \(ms\): 1\d\d \(n=5\) -> 1\d\d \(n=5\), .*", reason)
+    assert re.search(r", \+\d\d\.\d% \[\+.*%\], p = 0\.\d+ \(state \(MB\) 1\)$", reason)
+    assert summary(verdict) == "1 worse, 1 same; against 2026-11-01"
+
+
+def test_how_many_figures_lack_repetitions_is_told() -> None:
+    every = nights([*night(1, 100), *night(1, 100, state_mb=8.0)], [*night(2, 100), *night(2, 100, state_mb=8.0, n=4)])
+    assert judge_night(every[1], every, P99, 7).problem == "1 of 2 figures have fewer than 5 repetitions on a side"
+
+
+def test_without_anything_to_compare_a_night_has_no_summary() -> None:
+    for every in (nights(night(1, 100)), nights(night(1, 100), night(2, 100, state_mb=8.0))):
+        verdict = judge_night(every[-1], every, P99, 7)
+        assert (summary(verdict), verdict.worse) == ("nothing to compare", [])
+        kept = as_json(verdict)
+        assert (kept["schema"], kept["comparisons"], kept["reasons"]) == (1, [], [])
+        assert kept["problem"].startswith(every[-1].day)
+
+
+def test_one_record_is_its_nights_level_and_one_that_did_not_end_is_none() -> None:
+    """Two make an interval; of one the value is known all the same, unless the watch ended before it did."""
+    (metric,) = metrics_named(["recovery.macro_s"])
+    endless = {"recovered": False, "censored_at_s": 30.0}
+    every = nights(
+        night(1, 100, recovery={"macro_s": 12.5}, n=1),
+        night(2, 100, recovery=endless, n=1),
+        night(3, 100, recovery=endless, n=2),
+        night(4, 100, recovery={"macro_s": 12.5}, n=2),
+    )
+    course = course_of(every, every[0].valid[0].config_id, metric)
+    assert course.dates == tuple(f"2026-11-0{day}T02:00:00+00:00" for day in (1, 2, 3, 4))
+    assert course.values[0] == course.values[3] == Interval(12.5, 12.5, 12.5)
+    assert course.values[1] is None
+    assert course.values[2] is not None and course.values[2].value == math.inf
+
+
+def test_a_level_is_counted_over_the_nights_that_have_the_figure() -> None:
+    """A night in which half did not end has a value without an end, and would be a level of its own."""
+    (metric,) = metrics_named(["recovery.macro_s"])
+    nothing = {"recovered": False, "censored_at_s": 30.0}
+    levels = {number: 10.0 if number < 9 else 20.0 for number in range(1, 19) if number != 4}
+    every = nights(
+        *(
+            night(number, 100, recovery={"macro_s": levels[number] + number % 3} if number in levels else nothing)
+            for number in range(1, 19)
+        )
+    )
+    assert course_of(every, every[0].valid[0].config_id, metric).changes == (8,)
+
+
+def test_what_only_one_night_knows_of_its_surroundings_was_none_in_the_other() -> None:
+    first, last = "2026-11-01T02:00:00+00:00", "2026-11-02T02:00:00+00:00"
+    (plain,) = night(1, 100, n=1)
+    known = replace(plain, commit="abc", surroundings={**plain.surroundings, "java": "17"})
+    there = nights([plain], [replace(known, logical_date=last)])
+    assert changes_of_surroundings(there) == {last: "commit none -> abc, java none -> 17"}
+    back = nights([replace(known, logical_date=first)], [replace(plain, logical_date=last)])
+    assert changes_of_surroundings(back) == {last: "java 17 -> none, commit abc -> none"}

@@ -31,7 +31,7 @@ def change_points(values: Sequence[float]) -> list[int]:
         return []
     steps = np.diff(series)
     deviation = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
-    price = PRICE * math.log(len(series)) * max(deviation, 1e-9 * float(np.abs(series).max() or 1.0)) ** 2
+    price = PRICE * math.log(len(series)) * max(deviation, 1e-9 * float(np.abs(series).max())) ** 2
     ends = ruptures.Pelt(model="l2", min_size=LEAST, jump=1).fit(series).predict(pen=price)
     return _believed(series.tolist(), [0, *ends])
 
