@@ -316,3 +316,9 @@ def test_limits_are_where_they_are_said_to_be(
     for value in refused:
         with pytest.raises(PlanError, match=f"^{key}: "):
             make(value)
+
+
+def test_an_occurrence_that_comes_too_late_is_named() -> None:
+    plan = FaultPlan((Fault("executor", "kill", at_s=10.0, times=3, every_s=5e6),))
+    with pytest.raises(PlanError, match=r"^faults\.0\.at_s: occurrence 3 is refused: at_s: "):
+        plan.resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from fault.proxy import loopback_address, main
 from fault.proxy_control import ProxyControl, ProxyRefused, ProxySilent, ProxyUnreachable
-from fault.relay import HELD_BYTES
 
 TOKEN = "faultline-run=20261121T061500Z-3fa9c1"
 # asyncio reads at most this much at once, so the last chunk may overshoot the limit by it.
@@ -286,7 +285,7 @@ def test_memory_is_bounded(proxy: Running, mode: str) -> None:
         sent += client.send(block[sent % len(block) :])
         assert sent < 64 << 20, "the sender is never held up"
     up, down = held(proxy)
-    assert HELD_BYTES < up <= HELD_BYTES + ONE_READ
+    assert 1_048_576 < up <= 1_048_576 + ONE_READ
     assert down == 0
     proxy.control.heal()
     taken = exactly(server, sent)
@@ -423,3 +422,22 @@ def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert said.startswith(f"proxy: {listen}")
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"ok": false}', b"[]", b"7"])
+def test_an_answer_that_does_not_say_that_it_went_well_is_a_refusal(tmp_path: Path, answer: bytes) -> None:
+    control = tmp_path / "control.json"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        control.write_text(json.dumps({"port": listening.getsockname()[1], "secret": "s"}))
+
+        def reply() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as asked:
+                asked.readline()
+                connection.sendall(answer + b"\n")
+
+        server = threading.Thread(target=reply)
+        server.start()
+        with pytest.raises(ProxyRefused, match="heal: refused"):
+            ProxyControl(control).heal()
+        server.join(10)
