@@ -144,8 +144,9 @@ def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course
         own = [one for one in night.valid if (one.config_id, one.build) == (config_id, night.build)]
         sample = sample_of(own, metric.key)
         interval = median_interval(sample)
-        if interval is None and len(sample) == 1 and not sample.censored[0]:
-            interval = Interval(sample.values[0], sample.values[0], sample.values[0])
+        if len(sample) == 1 and not any(sample.censored):
+            (only,) = sample.values
+            interval = Interval(only, only, only)
         values.append(interval)
     known = [number for number, one in enumerate(values) if one is not None and math.isfinite(one.value)]
     found = change_points([one.value for number in known if (one := values[number]) is not None])

@@ -162,6 +162,9 @@ def test_others_may_have_had_a_third_of_a_core_and_a_commit_may_be_a_fifth_late(
     stolen = measured(*late, interval_s=19.5, others=0.2)
     besides = {"cpu_besides": CpuBesides(others=0.2, stolen=0.2)}
     assert holds(stolen.model_copy(update={"metrics": stolen.metrics.model_copy(update=besides)})) is None
+    for unknown in (CpuBesides(others=None, stolen=0.0), CpuBesides(others=0.0, stolen=None)):
+        half = stolen.metrics.model_copy(update={"cpu_besides": unknown})
+        assert holds(stolen.model_copy(update={"metrics": half})) is None, "nobody knows what others had"
     assert holds(measured("valid", interval_s=None)) is None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from faultline.comparison.cells import Figure, apart, axes_of, groups_of, in_order, is_number, label, points_of
+from faultline.comparison.cells import Axis, Figure, apart, axes_of, groups_of, in_order, is_number, label, points_of
 from faultline.comparison.compare import KNOWN
 from faultline.records.metrics import MACRO
 from faultline.records.summary import Entry
@@ -77,6 +78,101 @@ def test_of_a_recovery_that_was_not_seen_to_end_a_bound_is_known() -> None:
 
 
 def test_the_group_that_was_measured_last_comes_first() -> None:
-    days = (("b1", "2026-11-21"), ("b2", "2026-11-23"), ("b1", "2026-11-24"), ("b3", "2026-11-22"))
-    found = groups_of([entry(build=build, measured_at=f"{day}T00:00:00+00:00") for build, day in days])
+    days = (("b3", 22), ("b1", 21), ("b2", 23), ("b1", 24), ("b1", 20))
+    found = groups_of([entry(build=build, measured_at=f"2026-11-{day}T00:00:00+00:00") for build, day in days])
     assert [group[:2] for group in found] == ["b1", "b2", "b3"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("rate", "rate (records/s)"), ("checkpoint_interval_s", "checkpoint interval (s)"),
+        ("executor_memory_mb", "executor memory (MB)"), ("fault", "fault"), ("executors", "executors"),
+    ],
+)  # fmt: skip
+def test_an_axis_is_named_with_its_unit(key: str, name: str) -> None:
+    assert Axis(key, True, ()).name == name
+
+
+def faults(*victims: str) -> dict[str, Any]:
+    """A plan that kills these one after another."""
+    return {"faults": [{"victim": victim, "action": "kill", "at_s": 50.0 + 20 * number}
+                       for number, victim in enumerate(victims)]}  # fmt: skip
+
+
+def unknown(**parameters: Any) -> Entry:
+    """A record with parameters that no configuration has."""
+    made = entry(raw_config=parameters)
+    return replace(made, config_id=str(parameters))
+
+
+def keys_of(*entries: Entry) -> list[str]:
+    return [axis.key for axis in axes_of(points_of(entries))]
+
+
+def test_a_fault_in_words_stands_for_what_it_is_made_of() -> None:
+    """Victim and action are told by it, the instant follows from the interval, and a plan has words of its own."""
+    by_action = [entry(fault="executor", fault_action=action, duration_s=100) for action in ("kill", "pause")]
+    assert keys_of(*by_action) == ["fault"]
+    by_interval = [entry(fault="executor", checkpoint_interval_s=interval, duration_s=100) for interval in (1, 5)]
+    assert by_interval[0].config["fault_at_s"] != by_interval[1].config["fault_at_s"]
+    assert keys_of(*by_interval) == ["checkpoint_interval_s"]
+    by_instant = [entry(fault="executor", fault_at_s=at, duration_s=100) for at in (60, 65)]
+    assert keys_of(*by_instant) == ["fault_at_s"]
+
+
+def test_plans_of_faults_are_an_axis_only_where_their_words_do_not_tell_them_apart() -> None:
+    two, others = faults("executor", "driver"), faults("executor", "kafka")
+    later = {"faults": [two["faults"][0], {**two["faults"][1], "at_s": 75.0}]}
+
+    def axes(*plans: dict[str, Any]) -> list[str]:
+        return keys_of(*(entry(duration_s=150, fault="plan", fault_plan=plan) for plan in plans))
+
+    assert axes(two, others) == ["fault"]
+    assert axes(two, later) == ["fault_plan"]
+    assert axes(two, later, others) == ["fault", "fault_plan"]
+
+
+def test_axes_stand_in_the_order_of_the_configuration_and_unknown_ones_last_by_name() -> None:
+    entries = [
+        entry(rate=rate, state_mb=state, raw_config={"zeta": rate, "alpha": state, "commit_mode": mode})
+        for rate, state, mode in ((70, 1, "none"), (100, 8, "aligned"))
+    ]
+    assert keys_of(*entries) == ["rate", "state_mb", "alpha", "zeta", "commit_mode"]
+
+
+def test_values_of_which_one_is_no_number_are_names() -> None:
+    (axis,) = axes_of(points_of([unknown(alpha=value) for value in (2, "b", 10)]))
+    assert (axis.numeric, axis.values) == (False, (2, 10, "b"))
+
+
+def test_what_an_older_record_lacks_is_its_default_and_what_has_none_a_dash() -> None:
+    new, old = entry(state_mb=8.0), entry(state_mb=1.0)
+    lacking = replace(old, config={key: old.config[key] for key in old.config if key != "state_mb"})
+    (axis,) = axes_of(points_of([new, lacking]))
+    assert axis.values == (1.0, 8.0), "it ran with 1 MB"
+    points = points_of([unknown(alpha=5), unknown(alpha=3), unknown()])
+    (axis,) = axes_of(points)
+    assert axis.values == (3, 5)
+    assert [axis.label(point) for point in in_order(points, [axis])] == ["—", "3", "5"]
+
+
+def test_points_that_no_axis_tells_apart_stand_by_their_identity() -> None:
+    points = points_of([replace(entry(), config_id=name) for name in ("b", "c", "a")])
+    assert [point.config_id for point in in_order(points, [])] == ["a", "b", "c"]
+
+
+def test_cpu_of_all_roles_is_their_sum() -> None:
+    (point,) = points_of([entry(), entry()])
+    assert point.figure("cpu_cores.total").median == pytest.approx(0.186 + 0.48 + 0.06 + 0.0549)
+
+
+def test_only_the_length_of_a_recovery_has_a_bound_when_it_was_not_seen_to_end() -> None:
+    unseen = {"recovered": False, "censored_at_s": 30.0}
+    (point,) = points_of([entry(recovery={"recovered": True, "macro_s": 5.0, "replay_s": 1.0}), entry(recovery=unseen)])
+    assert point.figure(MACRO) == Figure(2, 17.5, 5.0, 30.0, bound=True)
+    assert point.figure("recovery.replay_s") == Figure(1)
+    (point,) = points_of([entry(recovery={"macro_s": 5.0}), entry()])
+    assert point.figure(MACRO) == Figure(1), "nobody watched"
+    (point,) = points_of([entry(status="failed")])
+    assert point.figure(MACRO) == Figure(0)

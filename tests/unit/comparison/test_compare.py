@@ -20,8 +20,9 @@ from faultline.comparison.compare import (
     print_comparison,
     sample_of,
     side_text,
+    texts,
 )
-from faultline.comparison.selection import side_of
+from faultline.comparison.selection import Side, require_apart, shared_records, side_of
 from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.sample import Sample
 from faultline.records.index import Index
@@ -66,6 +67,9 @@ def test_a_slower_sweep_is_told(settings: Settings, capsys: pytest.CaptureFixtur
     assert [row.comparison.verdict for row in compared.rows] == [Verdict.WORSE, Verdict.SAME]
     print_comparison(compared, "before", "after")
     said = capsys.readouterr().out
+    heads = next(line for line in said.splitlines() if "Configuration" in line)
+    assert heads.split() == ["Configuration", "Metric", "before", "after", "Change", "p", "Verdict"]
+    assert "Configurations left out" not in said
     assert "1,002 (n=5)" in said
     assert "1,502 (n=5)" in said
     assert "+49.9%" in said
@@ -192,3 +196,155 @@ def test_a_side_is_its_median_and_how_many_did_not_end() -> None:
     assert side_text(metric, Sample.of([1.0, 2.0, 6.0])) == "2.0 (n=3)"
     assert side_text(metric, Sample((1.0, 2.0, 6.0), (False, False, True))) == "2.0 (n=3, 1 censored)"
     assert side_text(metric, Sample((4.0, 5.0, 3.0), (True, True, True))) == "> 5.0 (n=3, 3 censored)"
+
+
+def two_sides(before: list[Record], after: list[Record], key: str = "latency_ms.p99") -> comparing.Compared:
+    sides = (Side(name, tuple(map(Entry.of, records))) for name, records in (("A", before), ("B", after)))
+    return compare_sides(*sides, metrics_named([key]))
+
+
+def test_a_row_is_told_in_words() -> None:
+    """The cell by its axes, or by its identity where nothing else was measured."""
+    before, after = ([measured("s", p99 + n) for n in range(5)] for p99 in (1000, 1500))
+    (row,) = two_sides(before, after).rows
+    said = texts(row, ())
+    assert (said["cell"], said["metric"], said["verdict"], said["remark"]) == (
+        row.point.config_id, "Latency p99 (ms)", "worse", ""
+    )  # fmt: skip
+    assert (said["before"], said["after"], said["p"]) == ("1,002 (n=5)", "1,502 (n=5)", "0.0079")
+    assert said["change"].startswith("+49.9% [+49.") and said["change"].endswith("%]")
+    more = [measured("s", 10.0, state_mb=8.0, rate=1000) for _ in range(5)]
+    compared = two_sides([*before, *more], [*after, *more])
+    assert [texts(row, compared.axes)["cell"] for row in compared.rows] == [
+        "rate (records/s) 500, state (MB) 1", "rate (records/s) 1,000, state (MB) 8"
+    ]  # fmt: skip
+    nothing = two_sides([measured("s", 0.0)], [measured("s", 5.0)]).rows[0]
+    assert (texts(nothing, ())["change"], texts(nothing, ())["p"]) == ("—", "1")
+    assert texts(nothing, ())["remark"] == "1 of 5 repetitions"
+
+
+def test_a_verdict_stands_on_one_line_however_narrow_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    compared = two_sides([measured("s", 1.0)], [measured("s", 1.0)])
+    print_comparison(
+        compared, "the night before the upgrade of the broker", "the night after the upgrade of the broker"
+    )
+    assert "cannot tell" in capsys.readouterr().out
+
+
+def test_rows_stand_cell_by_cell_with_the_metrics_in_the_order_that_was_asked_for() -> None:
+    sides = [
+        Side(name, tuple(Entry.of(measured("s", 1.0, state_mb=state)) for state in (8.0, 1.0))) for name in ("A", "B")
+    ]
+    rows = compare_sides(*sides, metrics_named(["recovery.reload_s", "latency_ms.p99"])).rows
+    assert [(row.point.config["state_mb"], row.metric.key) for row in rows] == [
+        (1.0, "recovery.reload_s"), (1.0, "latency_ms.p99"), (8.0, "recovery.reload_s"), (8.0, "latency_ms.p99")
+    ]  # fmt: skip
+
+
+def test_a_figure_that_one_side_does_not_know_makes_no_row() -> None:
+    known, unknown = [measured("s", 1.0)], [measured("s", 1.0, status="failed")]
+    sides = Side("A", tuple(map(Entry.of, known))), Side("B", tuple(map(Entry.of, [*known, *unknown])))
+    assert [len(row.comparison.after) for row in compare_sides(*sides, metrics_named(["latency_ms.p99"])).rows] == [1]
+    assert compare_sides(*sides, metrics_named(["recovery.replay_s"])).rows == ()
+
+
+def test_the_noise_floor_is_that_of_controls_with_the_same_settings_else_of_the_noisiest() -> None:
+    def controls(state: float, *levels: float) -> list[Record]:
+        return [measured("s", level, state_mb=state, fault="none") for level in levels]
+
+    # The second of each pair differs by sqrt(2) times its half distance: 10 % and 30 % of 100.
+    quiet, noisy = controls(1.0, 90.0, 110.0), controls(8.0, 70.0, 130.0)
+    kills = [measured("s", 100.0, state_mb=state) for state in (1.0, 8.0, 16.0)]
+    # In whatever order a record has its parameters.
+    noisy = [one.model_copy(update={"config": dict(reversed(one.config.items()))}) for one in noisy]
+    compared = two_sides([*quiet, *kills], [*noisy, *kills])
+    floors = {row.point.config["state_mb"]: row.comparison.floor for row in compared.rows}
+    assert floors == pytest.approx({1.0: 0.1 * 2**0.5, 8.0: 0.3 * 2**0.5, 16.0: 0.3 * 2**0.5})
+    single = two_sides([*kills, *controls(1.0, 100.0)], kills)
+    assert {row.comparison.floor for row in single.rows} == {0.0}, "one run says nothing of how much they differ"
+
+
+def test_only_what_is_counted_from_the_fault_on_is_censored() -> None:
+    """Of a recovery that was not seen to end: how long it was at least, where that is known; no other figure."""
+
+    def entry(**recovery: Any) -> Entry:
+        return Entry.of(record("20261121T061500Z-000001", recovery=recovery))
+
+    unseen, unwatched = entry(recovered=False, censored_at_s=30.0), entry(recovered=False)
+    for key in ("recovery.macro_s", "recovery.reload_s"):
+        found = sample_of([unseen, unwatched, entry(), entry(recovered=True)], key)
+        assert (found.values, found.censored) == ((30.0,), (True,))
+    for key in ("recovery.replay_s", "recovery.detection_s"):
+        assert len(sample_of([unseen], key)) == 0
+    seen = sample_of([entry(recovered=False, censored_at_s=30.0, reload_s=4.0)], "recovery.reload_s")
+    assert (seen.values, seen.censored) == ((4.0,), (False,)), "it was reloaded, though not recovered"
+
+
+def test_programs_get_shares_as_numbers_and_nothing_that_is_infinite() -> None:
+    endless = {"recovered": False, "censored_at_s": 30.0}
+    before = [record(f"a{n}", recovery={"recovered": True, "macro_s": 10.0 + n}) for n in range(5)]
+    after = [record(f"b{n}", recovery=endless if n else {"recovered": True, "macro_s": 20.0}) for n in range(5)]
+    (row,) = as_json(two_sides(before, after, "recovery.macro_s"))
+    assert (row["config_id"], row["metric"], row["unit"]) == (before[0].config_id, "recovery.macro_s", "s")
+    assert row["config"]["state_mb"] == 1.0
+    assert row["before"] == {"median": 12.0, "n": 5, "censored": 0}
+    assert row["after"] == {"median": None, "n": 5, "censored": 4}
+    assert (row["change"]["value"], row["change"]["high"]) == (None, None) and row["change"]["low"] > 0
+    assert (row["verdict"], row["noise_floor"]) == ("worse", 0.0)
+    (few,) = as_json(two_sides(before[:1], after[:1], "recovery.macro_s"))
+    assert (few["change"], few["p"], few["detectable"], few["remark"]) == (None, 1.0, None, "1 of 5 repetitions")
+
+
+def test_records_that_stand_on_both_sides_are_counted_and_refused() -> None:
+    entries = tuple(Entry.of(measured("s", 1.0)) for _ in range(3))
+    a, b = Side("A", entries[:2]), Side("B", entries[1:])
+    assert (shared_records(a, b), shared_records(a, Side("C", entries[2:]))) == (1, 0)
+    require_apart(a, Side("C", entries[2:]))
+    with pytest.raises(ConfigError, match="B: 1 of its records belong to A too; compare others"):
+        require_apart(a, b)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 10)])
+def test_without_git_no_name_is_a_revision(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*arguments: Any, **named: Any) -> None:
+        raise error
+
+    put(settings.results, measured("before", 1.0))
+    index = Index(settings.results)
+    index.refresh()
+    monkeypatch.setattr(subprocess, "run", fails)
+    with pytest.raises(ConfigError, match="HEAD: has no record; give a sweep, a day or a revision; known: before"):
+        side_of(index, "HEAD", settings.root)
+
+
+def test_a_commit_is_known_by_twelve_digits_and_a_build_by_what_follows_the_last_at(settings: Settings) -> None:
+    git = ["git", "-C", str(settings.root), "-c", "user.name=x", "-c", "user.email=x@x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    put(settings.results, *(measured(build, 1.0, commit=head[:12], build=build) for build in ("b1", "b2")))
+    put(settings.results, measured("longer", 1.0, commit=head[:13]), measured("user@host", 1.0), measured("none", 1.0))
+    index = Index(settings.results)
+    index.refresh()
+
+    def sweeps(name: str) -> list[str | None]:
+        return [entry.sweep_id for entry in side_of(index, name, settings.root).entries]
+
+    assert sweeps("HEAD@b2") == sweeps("HEAD@{0}@b2") == ["b2"]
+    assert sweeps("user@host@b1") == ["user@host"]
+    with pytest.raises(ConfigError, match=r"HEAD@\{0\}: records of the builds b1, b2 are never averaged"):
+        sweeps("HEAD@{0}")
+    for name in ("@b1", "HEAD@"):
+        with pytest.raises(ConfigError, match=f"{name}: has no record; give a sweep, a day or a revision"):
+            sweeps(name)
+
+
+def test_a_matrix_narrows_a_side(settings: Settings) -> None:
+    put(settings.results, measured("s", 1.0, matrix="m1"), measured("s", 1.0, matrix="m2"))
+    index = Index(settings.results)
+    index.refresh()
+    for matrix, found in (("m1", ["m1"]), (None, ["m1", "m2"])):
+        side = side_of(index, "s", settings.root, matrix=matrix)
+        assert (side.name, sorted(str(entry.matrix) for entry in side.entries)) == ("s", found)

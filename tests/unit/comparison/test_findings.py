@@ -35,7 +35,7 @@ def run(repetition: int = 0, *, status: str = "valid", oversubscribed: bool = Fa
     return record.model_copy(update={"metrics": record.metrics.model_copy(update=update), "environment": environment})
 
 
-METRICS = ("gc_s", "non_compute_ms", "throughput_rps", "sustained", "effective_interval_s", "realtime")
+METRICS = ("gc_s", "non_compute_ms", "throughput_rps", "sustained", "effective_interval_s", "realtime", "rss_mb")
 
 
 def repeated(times: Iterable[float] = NOISE, **named: Any) -> list[Record]:
@@ -147,6 +147,70 @@ def test_a_straight_line_takes_three_states() -> None:
     assert verdict(STATE, begins, states((0, 5, 3000, 1), (5, 5, 2000, 1), (10, 5, 1000, 1))) is DISAGREES
 
 
+@pytest.mark.parametrize(
+    ("begins", "inside", "outside"),
+    [
+        ("up to 5 MB the interval moves the latency", (0, 5), (6,)),
+        ("from 5 to 15 MB the state moves the latency", (5, 15), (4, 16)),
+        ("up to 10 MB the interval moves the CPU", (0, 10), (11,)),
+        ("from 10 MB on the state moves the CPU", (10, 15), (9, 16)),
+    ],
+)
+def test_which_axis_moves_more_is_asked_within_the_papers_range_of_states(
+    begins: str, inside: tuple[int, int], outside: tuple[int, ...]
+) -> None:
+    def figures(state: int, short: float, long: float) -> list[tuple[float, float, float, float]]:
+        return [(state, 5, short, short / 1000), (state, 30, long, long / 1000)]
+
+    # Outside the axes matter the other way round.
+    if "the interval" in begins:
+        rows = [row for state in inside for row in figures(state, 3000 + 10 * state, 1000 + 10 * state)]
+        rows += [row for state in outside for row in figures(state, 50_000, 50_000)]
+    else:
+        rows = [row for state in inside for row in figures(state, 1000 * state, 1000 * state + 10)]
+        rows += [row for state in outside for row in figures(state, 90_000, 1)]
+    assert verdict(STATE, begins, states(*rows)) is AGREES
+    assert verdict(STATE, begins, states(*rows[:2])) is CANNOT_TELL, "a single state"
+
+
+@pytest.mark.parametrize(
+    ("by_interval", "by_state", "expected"),
+    [(1001, 900, AGREES), (1000, 900, CANNOT_TELL), (900, 1000, CANNOT_TELL), (900, 1001, DISAGREES)],
+)
+def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
+    by_interval: int, by_state: int, expected: Verdict
+) -> None:
+    records = [
+        run(number, state_mb=state, checkpoint_interval_s=interval, latency=1000.0 + far + further + 100 * number)
+        for state, far in ((0, 0), (5, by_state))
+        for interval, further in ((30, 0), (5, by_interval))
+        for number in range(2)
+    ]
+    assert verdict(STATE, "up to 5 MB the interval moves the latency", records) is expected
+
+
+def test_only_intervals_of_a_second_with_a_state_and_no_fault_are_too_short() -> None:
+    begins = "checkpoints every 1 s"
+
+    def twice(**named: Any) -> list[Record]:
+        return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **named}) for number in range(2)]
+
+    late: dict[str, Any] = {"status": "invalid", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
+    assert verdict(STATE, begins, twice(**late)) is AGREES
+    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=0.5)) is AGREES
+    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=2)) is CANNOT_TELL
+    assert verdict(STATE, begins, twice(**late, fault="executor", duration_s=100)) is CANNOT_TELL
+    assert verdict(STATE, begins, twice(**late, state_mb=0)) is CANNOT_TELL
+    assert verdict(STATE, begins, [*twice(), *twice(**late, state_mb=2)]) is DISAGREES, "a smaller state says nothing"
+    assert verdict(STATE, begins, [*twice(**late), *twice(state_mb=2)]) is AGREES
+
+
+def test_a_level_line_is_straight_but_does_not_rise() -> None:
+    found = of(STATE, states((0, 5, 1000, 1), (5, 5, 1000, 1), (10, 5, 1000, 1)))["latency is linear in the state"]
+    assert found.verdict is CANNOT_TELL
+    assert found.evidence.startswith("mean latency by state_mb: 1,000 ms at 0, 1,000 ms at 10; r² 1.00 to 1.00 (n = 9)")
+
+
 SKEW = "skew_x_alignment_mode"
 
 
@@ -204,6 +268,50 @@ def test_heavy_computing_is_disturbed_more() -> None:
     waiting = records((600, 3000), (700, 3200))
     assert verdict(matrix, "the shorter the checkpoint interval", waiting) is DISAGREES
     assert verdict(matrix, more, disturbed[:3]) is CANNOT_TELL
+
+
+def test_aligning_takes_two_skews_and_is_asked_at_the_largest_and_at_the_least() -> None:
+    much, little = "with much skew, aligning", "with even data, aligning"
+
+    def at(*rows: tuple[float, float, float], aligned: str = "aligned") -> list[Record]:
+        """Runs at (skew, latency of the mode with alignment, latency of that without)."""
+        points = [
+            ({"skew": skew, "commit_mode": mode}, {"latency": latency})
+            for skew, *latencies in rows
+            for mode, latency in zip((aligned, "unaligned"), latencies, strict=True)
+        ]
+        return grid(points, checkpoint_interval_s=5, realtime=True)
+
+    def evidence(records: list[Record]) -> str:
+        (found,) = {one.evidence for text, one in of(SKEW, records).items() if text.startswith((much, little))}
+        return found
+
+    three = at((0.0, 1000, 1000), (1.0, 900, 5000), (2.0, 3000, 1000))
+    assert verdict(SKEW, much, three) is verdict(SKEW, little, three) is AGREES
+    one = at((0.0, 1000, 1000))
+    assert verdict(SKEW, much, one) is verdict(SKEW, little, one) is CANNOT_TELL
+    both = [*three, *at((0.0, 9000, 1000), (2.0, 100, 1000), aligned="aligned-changelog")]
+    assert verdict(SKEW, much, both) is verdict(SKEW, little, both) is AGREES, "of two modes the first is compared"
+    assert evidence(one) == "takes two skews in commit mode unaligned (CP+NA)"
+    without = [record for record in three if record.config["commit_mode"] == "aligned"]
+    assert evidence(without) == "no run in commit mode unaligned (CP+NA) to compare with"
+    changelog = at((0.0, 9000, 1000), (2.0, 9000, 1000), aligned="aligned-changelog")
+    assert verdict(SKEW, much, changelog) is AGREES and verdict(SKEW, little, changelog) is DISAGREES
+
+
+def test_what_a_shorter_interval_adds_is_the_shortest_less_the_longest() -> None:
+    points = [
+        ({"iterations": count, "checkpoint_interval_s": interval}, {"latency": latency})
+        for count, latencies in ((100, (1500, 9000, 1000)), (10_000, (5000, 100, 2000)))
+        for interval, latency in zip((1, 5, 30), latencies, strict=True)
+    ]
+    found = of("compute_x_checkpoint_interval", grid(points, workload="pi"))[
+        "the heavier the computing, the more frequent checkpoints add to its latency"
+    ]
+    assert found.verdict is AGREES
+    assert found.evidence.startswith(
+        "mean latency at 1 s less that at 30 s by iterations: 500 ms at 100, 3,000 ms at 10,000 ("
+    )
 
 
 RATE = "input_rate"
@@ -281,6 +389,96 @@ def test_what_is_fully_used() -> None:
     assert verdict(RATE, "the higher the rate, the more CPU", rates((10, {"cpu": 0.1}), (99, {"cpu": 1.6}))) is AGREES
 
 
+def test_two_repetitions_of_a_rate_are_enough_and_one_is_not() -> None:
+    """What the search for the highest rate measured once is not on the axis."""
+
+    def records(*repetitions: int) -> list[Record]:
+        latencies = {100: 1.0, 500: 1.1, 2500: 1.2, 12_500: 9.0}
+        return [
+            run(number, rate=rate, workload="stock_group_by", non_compute_ms=ms, tasks=int(1000 * ms))
+            for times, (rate, ms) in zip(repetitions, latencies.items(), strict=False)
+            for number in range(times)
+        ]
+
+    def evidence(begins: str, *repetitions: int) -> str:
+        return next(one.evidence for text, one in of(RATE, records(*repetitions)).items() if text.startswith(begins))
+
+    assert verdict(RATE, "latency rises little", records(2, 2, 2, 2)) is AGREES
+    for few in ((2, 2), (2, 2, 1, 1)):
+        assert evidence("latency rises little", *few) == "takes three rates, each measured more than once"
+    for few in ((2, 2, 2), (2, 2, 2, 1)):
+        assert evidence("tasks hardly change", *few) == "takes four rates, each measured more than once"
+    for few in ((2,), (2, 1, 1)):
+        assert evidence("tasks become fewer", *few) == "takes two rates, each measured more than once"
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [((2.0, 4.0), CANNOT_TELL), ((2.1, 4.1), AGREES), ((1.0, 1.2), CANNOT_TELL)],
+)
+def test_the_last_step_is_steeper_by_more_than_repetitions_differ(last: tuple[float, float], expected: Verdict) -> None:
+    """Two milliseconds at most between repetitions; the first two steps are none."""
+    levels = ((100, (1.0, 1.0)), (500, (1.0, 1.0)), (2500, (1.0, 1.0)), (12_500, last))
+    records = [
+        run(number, rate=rate, workload="stock_group_by", non_compute_ms=value)
+        for rate, values in levels
+        for number, value in enumerate(values)
+    ]
+    assert verdict(RATE, "latency rises little", records) is expected
+
+
+def test_a_last_step_that_is_flatter_disagrees_also_by_less_than_a_millisecond() -> None:
+    pairs = zip((100, 500, 2500), (0.1, 0.9, 1.0), strict=True)
+    records = rates(*((rate, {"non_compute_ms": ms}) for rate, ms in pairs))
+    assert verdict(RATE, "latency rises little", records) is DISAGREES
+
+
+def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
+    def records(workload: str, *latencies: float) -> list[Record]:
+        pairs = zip((100, 500, 2500), latencies, strict=True)
+        return grid([({"rate": rate}, {"non_compute_ms": ms}) for rate, ms in pairs], workload=workload)
+
+    steep, flat = records("stock_group_by", 500, 520, 4000), records("stock_join", 500, 3900, 4000)
+    assert verdict(RATE, "latency rises little", steep) is AGREES
+    assert verdict(RATE, "latency rises little", flat) is DISAGREES
+    assert verdict(RATE, "latency rises little", [*steep, *flat]) is CANNOT_TELL
+
+
+def test_only_an_executor_that_was_lost_without_a_fault_was_lost_to_the_rate() -> None:
+    begins = "a rate that is too high"
+    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
+
+    def evidence(records: list[Record]) -> str:
+        return next(one.evidence for text, one in of(RATE, records).items() if text.startswith(begins))
+
+    for reason in (
+        "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
+        "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
+    ):  # fmt: skip
+        other = run(rate=9000, workload="stock_group_by", status="invalid", reasons=[reason])
+        assert verdict(RATE, begins, [*over, other]) is AGREES
+    lost = run(
+        rate=9000, workload="stock_group_by", status="invalid", reasons=["fault-in-control: executor 0 was lost"]
+    )
+    assert evidence([*over, lost]) == "1 of 3 runs at rates that were too high lost an executor"
+    named: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by", "sustained": False}
+    sizes = ByRole(driver=9999.0, executors=1200.0, python_workers=0.0, kafka=9999.0, generator=9999.0)
+    held = [
+        run(number, **named, rss_mb=sizes.model_copy(update={"executors": size}))
+        for number, size in enumerate((1200.0, None, 3400.0))
+    ]
+    assert evidence(held) == "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
+    broken = [run(number, **named, fault="executor", duration_s=100) for number in range(2)]
+    assert verdict(RATE, begins, broken) is CANNOT_TELL, "what a fault did is not the rate's doing"
+    assert verdict(RATE, "performance is stable", broken) is CANNOT_TELL
+
+
+@pytest.mark.parametrize(("cpu", "expected"), [(1.45, AGREES), (1.5, CANNOT_TELL), (1.55, DISAGREES)])
+def test_nine_tenths_of_the_machine_are_fully_used(cpu: float, expected: Verdict) -> None:
+    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
+    assert verdict(RATE, "at the highest rate the CPU is not", rates((100, {"cpu": cpu}))) is expected
+
+
 CORES = "executor_cores"
 MORE_GC = "the more cores, the more GC time"
 
@@ -329,6 +527,34 @@ def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
     ]
     assert verdict(CORES, begins, wide) is CANNOT_TELL
     assert verdict(CORES, begins, wide[::3]) is CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("most", "share", "expected"),
+    [
+        (16, 0.42, AGREES), (16, 0.45, DISAGREES), (15, 0.2, CANNOT_TELL), (18, 0.42, AGREES), (16, 0.0, CANNOT_TELL),
+    ],
+)  # fmt: skip
+def test_a_third_means_at_most_a_tenth_more_than_that(most: int, share: float, expected: Verdict) -> None:
+    """By two runs each; a latency of nothing has no share. Also where all of it is less than a millisecond."""
+    for latency in (900.0, 0.9):
+        records = [
+            run(number, executor_cores=count, workload="stock_join", partitions=4, non_compute_ms=value)
+            for count, value in ((2, latency), (most, latency * share))
+            for number in range(2)
+        ]
+        assert verdict(CORES, "with 16 cores instead of 2", records) is expected
+
+
+def test_a_run_without_any_latency_makes_no_share() -> None:
+    values = ((2, (0.0, 900.0, 900.0)), (16, (300.0, 300.0, 300.0)))
+    records = [
+        run(number, executor_cores=count, workload="stock_join", partitions=4, non_compute_ms=value)
+        for count, every in values
+        for number, value in enumerate(every)
+    ]
+    found = of(CORES, records)["with 16 cores instead of 2 the latency is a third"]
+    assert (found.verdict, found.evidence) == (AGREES, "33% to 33% of the non-compute time with 8 times the cores")
 
 
 RECOVERY = "recovery"
@@ -400,6 +626,99 @@ def test_one_miscount_is_enough() -> None:
     without = counted(lost=5)
     without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
     assert verdict(RECOVERY, ONCE, [without]) is CANNOT_TELL, "without checkpoints a loss is expected"
+
+
+@pytest.mark.parametrize(
+    ("reload_s", "expected"),
+    [(29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, CANNOT_TELL)],
+)
+def test_a_reload_of_half_a_minute_to_a_minute_is_about_45_seconds(reload_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=reload_s, detection_s=0.8 * reload_s)] * 3) is expected
+
+
+def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
+    for detection_s, said in ((0.9, True), (1.1, False)):
+        evidence = of(RECOVERY, [kill(detection_s=detection_s)] * 3)[
+            "reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"
+        ].evidence
+        assert ("a broken connection is noticed" in evidence) is said
+
+
+def test_half_of_a_reload_is_mostly_waiting_and_no_reload_is_not() -> None:
+    at_once = kill(reload_s=0.0, detection_s=0.0)
+    found = of(RECOVERY, [at_once])["reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"]
+    assert found.evidence.startswith("median reload 0.0 s, of which detection 0.00 s: a broken connection")
+    assert verdict(RECOVERY, HEARTBEAT, [*[kill(reload_s=45.0, detection_s=22.0)] * 4, at_once]) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [*[kill(reload_s=45.0, detection_s=23.0)] * 4, at_once]) is CANNOT_TELL
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=23.0)] * 5) is AGREES
+
+
+def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
+    nothing = kill(reload_s=0.0, replay_s=0.0)
+    found = of(RECOVERY, [nothing])["reload takes the larger part of a recovery"]
+    assert (found.verdict, found.evidence) == (CANNOT_TELL, "no valid record of such a kill")
+    half_known = [kill(reload_s=None), kill(replay_s=None)]
+    assert verdict(RECOVERY, RELOAD, half_known) is CANNOT_TELL
+    assert verdict(RECOVERY, RELOAD, [nothing, *half_known, *[kill()] * 3]) is AGREES
+    assert verdict(RECOVERY, RELOAD, [kill(reload_s=0.6, replay_s=0.3)] * 3) is AGREES
+
+
+@pytest.mark.parametrize(
+    ("macro_s", "expected"), [(59.0, AGREES), (60.0, CANNOT_TELL), (60.5, DISAGREES), (61.0, DISAGREES)]
+)
+def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, TOTAL, [kill(macro_s=macro_s)] * 3) is expected
+    censored = of(RECOVERY, [kill(macro_s=None, recovered=False, censored_at_s=macro_s)])[TOTAL]
+    assert censored.evidence == "longest macro recovery 0.0 s, 1 not seen to end (n = 1)"
+    assert censored.verdict is (DISAGREES if macro_s > 60 else CANNOT_TELL)
+
+
+@pytest.mark.parametrize(("up_s", "expected"), [(4.8, DISAGREES), (5.5, AGREES), (19.5, AGREES), (20.5, DISAGREES)])
+def test_a_restart_between_5_and_20_seconds_is_about_ten(up_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up_s)] * 3) is expected
+
+
+def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
+    """Nothing else is counted, whatever figures it has."""
+    recovery = {"recovered": True, "reload_s": 1.0, "replay_s": 9.0, "macro_s": 99.0}
+    others = [
+        kill(recovered=None, reload_s=1.0, replay_s=9.0, macro_s=99.0),
+        sample(fault="executor", fault_action="pause", duration_s=100, recovery=recovery),
+        sample(fault="none", recovery=recovery),
+        sample(fault="executor", duration_s=100, recovery=recovery, status="invalid"),
+    ]
+    assert {one.verdict for one in of(RECOVERY, others).values()} == {CANNOT_TELL}
+    assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is verdict(RECOVERY, TOTAL, [*[kill()] * 3, *others])
+    assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is AGREES
+    elsewhere = [kill("driver", replacement_up_s=1.0), kill("worker", replacement_up_s=1.0)]
+    assert verdict(RECOVERY, RESTART, [*[kill(replacement_up_s=10.0)] * 3, *elsewhere]) is AGREES, "of an executor"
+
+
+def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_all() -> None:
+    def records(victim: str) -> list[Record]:
+        return [
+            kill(victim, state_mb=at, interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise)
+            for at, interval in ((1, 2), (8, 2), (1, 5))
+            for noise in NOISE
+        ]
+
+    for victim, expected in (("any", AGREES), ("worker", AGREES), ("driver", CANNOT_TELL)):
+        assert verdict(RECOVERY, REPLAY, records(victim)) is expected
+        assert verdict(RECOVERY, INTERVAL, records(victim)) is AGREES
+
+
+def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
+    def audited(**numbers: int | None) -> Record:
+        record = kill()
+        audit = record.metrics.audit.model_copy(update={"overcounted": 0, "wrong": 0, **numbers})
+        return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
+
+    found = of(RECOVERY, [audited(lost=0, wrong=None, overcounted=None)] * 2)
+    assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
+        "0 lost, 0 overcounted, 0 wrong (n = 2)"
+    ]
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, wrong=None)] * 2) is AGREES
+    assert verdict(RECOVERY, ONCE, [audited(lost=None, wrong=9)] * 2) is CANNOT_TELL, "nothing was audited"
 
 
 def sayings() -> dict[str, tuple[str, list[Record]]]:

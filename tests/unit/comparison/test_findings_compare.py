@@ -295,19 +295,20 @@ def test_a_series_is_named_by_its_fault_in_words_and_its_other_parameters() -> N
 
 
 def test_only_numbers_are_an_axis_unless_its_values_are_named() -> None:
-    records = [run(1.0, commit_mode="aligned"), run(2.0, commit_mode="unaligned"), run(3.0, commit_mode="none")]
+    modes = ("aligned", "aligned-changelog", "none")
+    records = [run(number, commit_mode=mode) for number, mode in enumerate(modes)]
     assert series_of(records, "commit_mode", LATENCY.read) == []
-    (one,) = series_of(records, "commit_mode", LATENCY.read, ("unaligned", "aligned"))
-    assert [(level.at, level.values) for level in one.levels] == [("unaligned", (2.0,)), ("aligned", (1.0,))]
-    truths = [run(1.0, realtime=False, commit_mode="unaligned"), run(2.0, realtime=True, commit_mode="unaligned")]
-    assert series_of(truths, "realtime", LATENCY.read) == [], "truth is no number"
+    (one,) = series_of(records, "commit_mode", LATENCY.read, ("none", "aligned"))
+    assert [(level.at, level.values) for level in one.levels] == [("none", (2.0,)), ("aligned", (0.0,))]
+    truths = [run(1.0, accept_overload=truth) for truth in (False, True)]
+    assert series_of(truths, "accept_overload", LATENCY.read) == [], "truth is no number"
 
 
 def test_of_a_repetition_that_was_measured_twice_the_latest_counts_in_a_difference() -> None:
     records = [
         run(10.0 * (1 + skew), 0, skew=skew, commit_mode=mode)
         for skew in (0.0, 1.0)
-        for mode in ("none", "aligned", "unaligned")
+        for mode in ("none", "aligned", "aligned-changelog")
     ]
     again = run(17.0, 0, skew=0.0, commit_mode="aligned")
     unknown = [run(None, 1, skew=0.0, commit_mode="none"), run(12.0, 1, skew=0.0, commit_mode="aligned")]

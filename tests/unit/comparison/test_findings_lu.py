@@ -78,13 +78,75 @@ def test_a_slow_store(with_queue: bool, without: bool, expected: Verdict) -> Non
     assert verdict("lower the latency", queued + direct) is CANNOT_TELL, "a slow store is another test"
 
 
-@pytest.mark.parametrize(("gap_s", "expected"), [(0.8, AGREES), (3.0, DISAGREES)])
-def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: Verdict) -> None:
-    def stages(gap: float) -> StagesPart:
-        return StagesPart(
-            signals=0, failed=9, set_aside=0, replacements=1, gap_s=gap, batch_s=1.0, most_queued=9, unstored=None
-        )
+def stages(gap: float | None, batch: float | None = 1.0) -> StagesPart:
+    return StagesPart(
+        signals=0, failed=9, set_aside=0, replacements=1, gap_s=gap, batch_s=batch, most_queued=9, unstored=None
+    )
 
+
+@pytest.mark.parametrize(("gap_s", "expected"), [(0.8, AGREES), (1.0, AGREES), (1.1, DISAGREES), (3.0, DISAGREES)])
+def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: Verdict) -> None:
     rebalanced = run("rebalance", stages=stages(5.0))
     assert verdict("without a pause", [run("replacement", stages=stages(gap_s)), rebalanced]) is expected
     assert verdict("without a pause", [rebalanced]) is CANNOT_TELL
+
+
+def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
+    def evidence(*records: Record) -> tuple[Verdict, str]:
+        (found,) = [one for one in findings("topology_optimisation", records) if "without a pause" in one.claim.text]
+        return found.verdict, found.evidence
+
+    replaced = [
+        run("replacement", stages=stages(0.5, 0.9)),
+        run("replay+replacement", stages=stages(0.8, 2.0)),
+        run("all", stages=stages(0.7, None)),
+        run("replacement", stages=stages(None, 0.1)),
+        run("replacement"),
+    ]
+    assert evidence(*replaced) == (AGREES, "longest pause 0.8 s, longest batch 2.0 s (n = 3)")
+    assert evidence(*replaced, run("replacement", stages=stages(1.0)))[0] is DISAGREES
+    stopped = [run("rebalance", stages=stages(5.0, 0.1)), run("replay+rebalance", stages=stages(7.0, 0.1))]
+    assert evidence(*replaced, *stopped) == (
+        AGREES, "longest pause 0.8 s, longest batch 2.0 s; stopped and started: 5.0 to 7.0 s (n = 5)"
+    )  # fmt: skip
+    assert evidence(run("replacement", stages=stages(0.1, None))) == (CANNOT_TELL, "no stage was replaced")
+
+
+@pytest.mark.parametrize(
+    ("with_queue", "without", "expected", "said"),
+    [
+        ("++", "--", AGREES, "lag stayed in 2 of 2 runs with the queue, in 0 of 2 without"),
+        ("+++", "-+-", CANNOT_TELL, "lag stayed in 3 of 3 runs with the queue, in 1 of 3 without"),
+        ("+-", "--", CANNOT_TELL, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
+        ("--", "-+", DISAGREES, "lag stayed in 0 of 2 runs with the queue, in 1 of 2 without"),
+        ("+-", "++", DISAGREES, "lag stayed in 1 of 2 runs with the queue, in 2 of 2 without"),
+        ("+?", "--", CANNOT_TELL, "takes a slow store with and without the queue, each measured more than once"),
+        ("++", "-", CANNOT_TELL, "takes a slow store with and without the queue, each measured more than once"),
+    ],
+)
+def test_all_runs_with_the_queue_keep_up_and_none_without(
+    with_queue: str, without: str, expected: Verdict, said: str
+) -> None:
+    held = {"+": True, "-": False, "?": None}
+    slow: dict[str, Any] = {"parallelism": "1-2-4-1", "topology": {"persist_delay_ms": 5}}
+    records = [
+        run(mechanisms, repetition=number, sustained=held[sign], **slow)
+        for signs, every in ((with_queue, ("all", "replay+delayed_persistence")), (without, ("none", "replay")))
+        for number, sign in enumerate(signs)
+        for mechanisms in [every[number % 2]]
+    ]
+    # A store that is as fast as it is says nothing.
+    records += [run("all", parallelism="1-2-4-1", sustained=False), run("none", parallelism="1-2-4-1")]
+    (found,) = [one for one in findings("topology_optimisation", records) if "slow store" in one.claim.text]
+    assert (found.verdict, found.evidence) == (expected, said)
+
+
+def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
+    """In an overload latency is that of a queue."""
+    words = "cost no noticeable"
+    same = repeated("none", {"latency": 1000.0}) + repeated("all", {"latency": 1010.0})
+    assert verdict(words, same) is AGREES
+    overloaded = repeated("none", {"latency": 1000.0}, rate=70, sustained=False)
+    overloaded += repeated("all", {"latency": 9000.0}, rate=70, sustained=False)
+    assert verdict(words, same + overloaded) is AGREES
+    assert verdict(words, overloaded) is CANNOT_TELL

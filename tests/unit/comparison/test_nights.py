@@ -261,3 +261,13 @@ def test_what_only_one_night_knows_of_its_surroundings_was_none_in_the_other() -
     assert changes_of_surroundings(there) == {last: "commit none -> abc, java none -> 17"}
     back = nights([replace(known, logical_date=first)], [replace(plain, logical_date=last)])
     assert changes_of_surroundings(back) == {last: "java 17 -> none, commit abc -> none"}
+
+
+def test_the_surroundings_of_a_night_are_those_of_its_newest_valid_record() -> None:
+    every = nights(
+        night(1, 100), [*night(2, 100), *night(2, 100, build="b2"), *night(2, 100, build="b3", status="failed")]
+    )
+    assert changes_of_surroundings(every) == {"2026-11-02T02:00:00+00:00": "build b1 -> b2"}
+    assert every[1].build == "b2"
+    failed = nights(night(1, 100, status="failed"))
+    assert (failed[0].build, failed[0].surroundings, changes_of_surroundings(failed)) == (None, {}, {})

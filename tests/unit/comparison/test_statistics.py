@@ -36,6 +36,7 @@ def test_the_median_of_censored_values_is_kaplan_and_meiers() -> None:
     # At 2 one of four ends; at 5 one of the two that are left does: half, then a quarter are still going on.
     assert Sample((2.0, 3.0, 5.0, 9.0), (False, True, False, False)).median == 5
     assert Sample((2.0, 4.0, 9.0, 9.0), (False, False, False, True)).median == 6.5, "as of four that ended"
+    assert Sample((2.0, 4.0, 6.0, 9.0), (False, False, False, True)).median == 5, "half-way to the next end"
     assert Sample((2.0, 4.0, 9.0, 9.0), (False, False, True, True)).median == 4, "nobody knows of a later end"
     assert Sample((2.0, 3.0, 3.0), (False, True, True)).median == math.inf
     assert Sample((7.0,), (True,)).median == math.inf
@@ -307,3 +308,108 @@ def test_three_series_make_a_floor_and_two_do_not() -> None:
     assert between(three) == pytest.approx(4.3027 * 10 * math.sqrt(4 / 3) / 100, rel=1e-3)
     assert between([Sample.of([-1.0]), Sample.of([0.0]), Sample.of([1.0])]) == 0.0
     assert between([*three[:2], Sample(())]) == 0.0
+
+
+def test_of_one_value_on_a_side_nobody_can_tell_and_of_two_hardly() -> None:
+    one, two, three = Sample.of([1.0]), Sample.of([1.0, 2.0]), Sample.of([3.0, 4.0, 5.0])
+    assert p_value(one, three) == p_value(three, one) == 1.0
+    assert p_value(two, Sample.of([3.0, 4.0])) == pytest.approx(2 / 6)
+    assert p_value(two, three) == p_value(three, two) == pytest.approx(2 / 10)
+    endless = Sample((5.0,) * 3, (True,) * 3)
+    assert p_value(endless, endless) == p_value(two, Sample.of([1.0, 2.0])) == 1.0
+
+
+def test_samples_that_are_too_small_show_nothing_however_far_apart() -> None:
+    """Three against three have one order in twenty at each end, four against four one in seventy."""
+    assert needed_shift(3, 3, 0.05) is None
+    four, five = needed_shift(4, 4, 0.05), needed_shift(5, 5, 0.05)
+    assert four is not None and five is not None and 2.7 < four < 3.0 and 2.1 < five < 2.4
+    assert needed_shift(3, 3, 0.1) is not None, "one in twenty at each end is one in ten"
+    assert needed_shift(4, 4, 2 / 70) is not None and needed_shift(4, 4, 0.028) is None
+
+
+def test_what_is_detectable_rests_on_the_sides_whose_spread_is_known() -> None:
+    """One value has none; of two sides the variances are pooled."""
+    shift = needed_shift(5, 5, 0.05)
+    assert shift is not None
+    known = Sample.of([9.0, 9.5, 10.0, 10.5, 11.0])
+    ended = (False, True, True, True, True)
+    assert detectable(known, Sample((12.0,) * 5, ended)) == pytest.approx(shift * math.sqrt(2.5 / 4) / 10)
+    two = Sample((8.0, 12.0, 30.0, 30.0, 30.0), (False, False, True, True, True))
+    assert detectable(known, two) == pytest.approx(shift * math.sqrt((2.5 + 8) / 5) / 10)
+    assert detectable(Sample((8.0,) * 5, (True,) * 5), known) is None, "nobody knows what it is a share of"
+    assert detectable(Sample.of([-value for value in known.values]), known) == pytest.approx(
+        shift * math.sqrt(2.5 / 4) / 10
+    )
+
+
+def test_what_would_have_shown_counts_how_many_cells_there_are() -> None:
+    before = Sample.of([9.0, 9.5, 10.0, 10.5, 11.0])
+    after = Sample.of([9.1, 9.5, 10.0, 10.5, 11.1])
+    one = compare({0: (before, after)}, lower_is_better=True)[0]
+    assert (one.detectable, one.floor) == (pytest.approx(detectable(before, after, 0.05)), 0.0)
+    two = compare({0: (before, after), 1: (before, after)}, lower_is_better=True)[0]
+    assert two.detectable == pytest.approx(detectable(before, after, 0.025))
+    # A cell that has too few repetitions is not among them.
+    few = compare({0: (before, after), 1: (before, Sample.of([1.0]))}, lower_is_better=True)
+    assert few[0].detectable == one.detectable and (few[1].p, few[1].why) == (1.0, "1 of 5 repetitions")
+    # What lies within five per cent would not have been believed.
+    close = Sample.of([100.0, 100.1, 100.2, 100.3, 100.4])
+    again = Sample.of([100.0, 100.1, 100.2, 100.3, 100.5])
+    assert compare({0: (close, again)}, lower_is_better=True)[0].detectable == 0.05
+
+
+def test_a_change_as_large_as_the_floor_is_not_believed_and_says_so() -> None:
+    """A quarter more, surely; but that is what runs differ by that nothing was done to."""
+    before, after = Sample.of([100.0] * 5), Sample.of([125.0] * 5)
+    for floor, verdict, why in (
+        (0.24, Verdict.WORSE, ""),
+        (0.25, Verdict.CANNOT_TELL, "runs without a fault, or nights, differ by 25% anyway"),
+    ):
+        found = compare({0: (before, after)}, lower_is_better=True, floors={0: floor})[0]
+        assert (found.verdict, found.why) == (verdict, why)
+
+
+def test_a_floor_is_no_excuse_for_what_it_does_not_hide() -> None:
+    """Not where both sides are the same, nor where no difference was seen, nor where five per cent is the limit."""
+    low = Sample.of([1.0, 1.01, 1.02, 1.03, 1.04])
+    wide = Sample.of([0.8, 0.9, 1.02, 1.1, 1.2])
+    more = Sample.of([value * 1.045 for value in low.values])
+    for pair, floor, verdict in (
+        ((low, low), 0.2, Verdict.SAME),
+        ((low, wide), 0.2, Verdict.CANNOT_TELL),
+        ((low, more), 0.05, Verdict.CANNOT_TELL),
+    ):
+        found = compare({0: pair}, lower_is_better=True, floors={0: floor})[0]
+        assert (found.verdict, found.why) == (verdict, "")
+
+
+def test_equal_values_are_the_same_only_where_all_of_them_ended() -> None:
+    ended, open_ended = Sample.of([30.0] * 5), Sample((30.0,) * 5, (False,) * 4 + (True,))
+    zero = Sample.of([0.0] * 5)
+    assert verdict_of(ended, ended) is verdict_of(zero, zero) is Verdict.SAME
+    assert verdict_of(zero, Sample.of([0.0] * 4 + [1.0])) is Verdict.CANNOT_TELL
+    assert verdict_of(open_ended, Sample((30.0,) * 5, (True,) * 5)) is Verdict.WORSE
+
+
+def test_a_change_from_nothing_is_seen_by_its_ranks() -> None:
+    """It has no share, but a direction."""
+    zero, more = Sample.of([0.0] * 5), Sample.of([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert verdict_of(zero, more) is Verdict.WORSE
+    assert verdict_of(zero, more, lower_is_better=False) is Verdict.BETTER
+    assert verdict_of(zero, more, floor=0.5) is Verdict.WORSE
+
+
+def test_an_interval_leaves_a_fortieth_out_at_each_end() -> None:
+    """Of the medians of resamples of 1, 2, … 20 a fortieth is below 6.5 at most, and as many are above 14.5."""
+    values = tuple(float(number) for number in range(1, 21))
+    plain, open_ended = median_interval(Sample(values)), median_interval(Sample(values, (False,) * 19 + (True,)))
+    assert plain is not None and open_ended is not None
+    assert (open_ended.value, open_ended.low, open_ended.high) == (10.5, 6.5, 14.5)
+    assert plain.value == 10.5 and 6.0 <= plain.low <= 7.0 and 14.0 <= plain.high <= 15.0
+
+
+def test_a_share_of_what_may_be_nothing_has_no_ends() -> None:
+    nothing_in_half = Sample.of([0.0, 0.0, 1.0, 1.0, 1.0])
+    found = change_interval(nothing_in_half, nothing_in_half)
+    assert found is not None and (found.value, found.low, found.high) == (0.0, -math.inf, math.inf)

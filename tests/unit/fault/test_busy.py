@@ -214,3 +214,14 @@ def test_where_the_kernel_keeps_no_nanoseconds_its_ticks_count(
     assert read_local([replace(ONE, start_ticks=901)]) == {}
     (folder / "schedstat").write_text("7 1 2\n")
     assert read_local([ONE]) == {ONE: Reading(7, False)}
+
+
+@pytest.mark.parametrize(("state", "found"), [("R", True), ("S", False), ("D", False), ("Z", None), ("X", None)])
+def test_who_waits_for_a_core_is_runnable_and_who_has_ended_has_no_reading(
+    state: str, found: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy_module, "_PROC", tmp_path)
+    (tmp_path / "4001").mkdir()
+    (tmp_path / "4001" / "stat").write_text(f"4001 (a) {state} 1 2 3 4 5 6 7 8 9 10 0 0 13 14 15 16 17 18 900 20\n")
+    (tmp_path / "4001" / "schedstat").write_text("7 1 2\n")
+    assert read_local([ONE]) == ({} if found is None else {ONE: Reading(7, found)})

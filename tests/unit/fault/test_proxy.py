@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fault.proxy import loopback_address, main
-from fault.proxy_control import ProxyControl, ProxyRefused, ProxySilent, ProxyUnreachable
+from fault.proxy_control import ProxyControl, ProxyError, ProxyRefused, ProxySilent, ProxyUnreachable
 
 TOKEN = "faultline-run=20261121T061500Z-3fa9c1"
 # asyncio reads at most this much at once, so the last chunk may overshoot the limit by it.
@@ -441,3 +441,9 @@ def test_an_answer_that_does_not_say_that_it_went_well_is_a_refusal(tmp_path: Pa
         with pytest.raises(ProxyRefused, match="heal: refused"):
             ProxyControl(control).heal()
         server.join(10)
+
+
+@pytest.mark.parametrize("port", ["", "x", "-1", "1\u0662", "65536", "1 "])
+def test_a_port_is_a_number_in_plain_digits(port: str) -> None:
+    with pytest.raises(ProxyError, match="not an address; give HOST:PORT"):
+        loopback_address(f"127.0.0.1:{port}")

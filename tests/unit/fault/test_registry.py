@@ -82,6 +82,8 @@ def test_a_sound_file_is_found(package: Packages) -> None:
         ("ACTION = ", "SOMETHING = ", "ACTION: missing or no Action"),
         ('name="fill"', 'name="Fill it"', "name: 'Fill it' is refused"),
         ('name="fill"', 'name=""', "name: '' is refused"),
+        ('name="fill"', 'name="Fill"', "name: 'Fill' is refused"),
+        ('name="fill"', 'name="fill it"', "name: 'fill it' is refused"),
         ('does="fills the attempt\'s folder"', 'does=" "', "does: empty"),
         ('past="filled the folder"', 'past=""', "past: empty"),
         ('("executor",)', '("executr",)', "targets: 'executr' is not known; did you mean executor?"),

@@ -14,7 +14,7 @@ from fault.action import Context, HalfDone
 from fault.errors import IdentityMismatch, RemoteError, SignalRefused
 from fault.guard import Guard
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
-from fault.injector import Delivery, Outcome, Presence, resume, settle
+from fault.injector import Delivery, Outcome, Presence, Settlement, resume, settle
 from fault.plan import Fault, FaultPlan
 from fault.signals import SignalAct
 
@@ -216,3 +216,18 @@ def test_python_workers_are_hit_only_when_as_many_are_at_work_as_are_to_be(
     act = act_on(Everything(*living), "python_worker", count=2)
     assert act.await_ready(0) is ready
     assert [one["pid"] for one in act.victims()] == ([4001, 4002] if ready else [])
+
+
+def test_a_short_pause_is_settled_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    within: list[float] = []
+
+    def note(*asked: object, within_s: float) -> Settlement:
+        within.append(within_s)
+        return Settlement(Outcome.EFFECTIVE, "")
+
+    monkeypatch.setattr(signals_module, "settle", note)
+    for duration_s in (0.25, 600.0):
+        act = act_on(Noting(process(4000)), action="pause", duration_s=duration_s)
+        act.find()
+        act.settle(act.perform())
+    assert within[0] == 0.25 < within[1] < 600.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,20 +14,28 @@ from hypothesis import strategies as st
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.comparison import coverage as missing_cells
-from faultline.comparison.coverage import as_json, gaps_of, print_gaps
+from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
-from faultline.records.manifest import Manifest, Manifests, cells_of, missing_of
+from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing, cells_of, missing_of
 from tests.unit.pages_store import put, record
 
 SPEC = MATRICES["recovery"]
 PLANNED = Matrix.under(SPEC.complete("smoke") | {"repetitions": 3}, SPEC.axes).cells("b1")
 
 
-def manifest(sweep_id: str = "s1", *, matrix: str = "recovery", run_id: str = "run-1", **named: str) -> Manifest:
+def manifest(
+    sweep_id: str = "s1", *, matrix: str = "recovery", run_id: str = "run-1", cells: int = 3, **named: str
+) -> Manifest:
     facts = {"series": "b1", "build": "b1", "logical_date": None, "planned_at": "2026-11-21T06:00:00+00:00", **named}
-    return Manifest(sweep_id=sweep_id, matrix=matrix, run_id=run_id, cells=cells_of(PLANNED), **facts)
+    return Manifest(sweep_id=sweep_id, matrix=matrix, run_id=run_id, cells=cells_of(PLANNED[:cells]), **facts)
+
+
+def night(date: str, **named: Any) -> Manifest:
+    """The plan of a night, made when it was due."""
+    facts = {"series": date, "logical_date": date, "planned_at": date, "schedule": "0 2 * * *", **named}
+    return manifest(date[:10], matrix="nightly_regression", run_id=date, **facts)
 
 
 @pytest.fixture
@@ -163,3 +172,84 @@ def test_what_is_not_known_is_refused_by_name(settings: Settings) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             gaps_of(settings=settings, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_missed_night_lacks_all_that_the_newest_plan_holds() -> None:
+    older = night("2026-11-18T02:00:00+00:00", cells=1)
+    newest = night("2026-11-20T02:00:00+00:00", cells=2)
+    (gap,) = missed_nights([older, newest], datetime(2026, 11, 20, 12, tzinfo=UTC))
+    assert (gap.sweep_id, gap.series, gap.planned) == (None, "2026-11-19T02:00:00+00:00", 2)
+    assert [one.last for one in gap.missing] == ["", ""]
+    assert missed_nights([], datetime(2026, 11, 20, tzinfo=UTC)) == []
+
+
+def test_a_night_is_missed_once_it_was_due_and_only_after_the_first_plan() -> None:
+    planned = night("2026-11-20T02:00:00+00:00")
+
+    def missed(*now: int) -> list[str]:
+        return [gap.series[8:10] for gap in missed_nights([planned], datetime(2026, 11, *now, tzinfo=UTC))]
+
+    assert missed(20, 2) == missed(21, 1, 59) == []
+    assert missed(22, 1) == ["21"]
+    assert missed(19) == [], "its plan is for a night to come"
+
+
+def test_a_plan_without_a_schedule_was_due_by_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 5 * * *")
+    old = night("2026-11-20T05:00:00+00:00").model_copy(update={"schedule": None})
+    found = missed_nights([old], datetime(2026, 11, 22, 4, tzinfo=UTC))
+    assert [gap.series for gap in found] == ["2026-11-21T05:00:00+00:00"]
+
+
+def test_of_sweeps_the_newest_plan_counts_and_of_nights_each(settings: Settings) -> None:
+    """A sweep of the nightly set that stands for no night is none of its nights."""
+    store, now = Manifests(settings.results), datetime(2026, 11, 21, 3, tzinfo=UTC)
+    store.write(manifest("adhoc", matrix="nightly_regression", planned_at="2026-11-19T00:00:00+00:00"))
+    assert [gap.sweep_id for gap in gaps_of("nightly_regression", settings, now=now)] == ["adhoc"]
+    for date in ("2026-11-21T02:00:00+00:00", "2026-11-20T02:00:00+00:00"):
+        store.write(night(date))
+    found = gaps_of("nightly_regression", settings, now=now)
+    assert [gap.sweep_id for gap in found] == ["2026-11-20", "2026-11-21"], "in their order, and none was missed"
+
+
+def test_a_sweep_is_no_matrix_and_a_matrix_of_the_past_has_no_presets(settings: Settings) -> None:
+    Manifests(settings.results).write(manifest("s1", matrix="gone"))
+    assert [gap.sweep_id for gap in gaps_of("gone", settings)] == ["s1"]
+    for matrix, preset, words in (
+        ("s1", None, "s1: is a sweep; write gone --sweep s1"),
+        ("gone", "smoke", "--preset smoke: gone has no presets; leave it out"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            gaps_of(matrix, settings, preset=preset)
+    Manifests(settings.results).write(manifest("s2"))
+    (gap,) = gaps_of("recovery", settings, preset="smoke")
+    assert gap.sweep_id is None, "a preset is asked about, though a sweep was planned"
+
+
+def test_a_cell_is_told_by_the_axes_of_its_matrix_and_its_fault() -> None:
+    def told(matrix: str, **config: Any) -> str:
+        one = Missing(ManifestCell(config=config, config_id="c", repetition=2), "")
+        return cell_text(Gap(matrix, None, "b1", 1, (one,)), one)
+
+    kill = {"fault": "executor", "fault_action": "kill", "state_mb": 8.0, "rate": 70, "checkpoint_interval_s": 2}
+    assert told("recovery", **kill).startswith("fault executor kill") and told("recovery", **kill).count("kill") == 1
+    assert told("input_rate", rate=70, fault="none") == "rate 70, control, repetition 2"
+    assert told("gone", **kill) == "executor kill, repetition 2"
+
+
+def test_each_gap_is_printed_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """A night that was missed is made up for as a whole; of a sweep the cells are listed, of a full one none."""
+    cells = tuple(Missing(cell, "") for cell in cells_of(PLANNED))
+    print_gaps([
+        Gap("nightly_regression", None, "2026-11-20", 3, cells),
+        Gap("recovery", "full", "b1", 3, ()),
+        Gap("nightly_regression", "n21", "2026-11-21", 3, cells[:1]),
+        Gap("recovery", None, "b2", 3, cells[:2]),
+    ])  # fmt: skip
+    missed, full, night, preset = capsys.readouterr().out.split(" missing\n")[1:]
+    assert "make up for it with Airflow's backfill of nightly_regression, from and to 2026-11-20" in missed
+    assert "never measured" not in missed + full
+    assert night.count("never measured") == 1 and preset.count("never measured") == 2
+    for text in (night, preset):
+        assert text.split()[:4] == ["Configuration", "Cell", "Newest", "record"]
+        assert PLANNED[0].config.config_id in text and "backfill" not in text

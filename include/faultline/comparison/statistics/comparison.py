@@ -102,7 +102,7 @@ def _compare(pair: tuple[Sample, Sample], p: float, family: int, lower_is_better
     before, after = pair
     if (fewest := min(len(before), len(after))) < LEAST:
         why = f"{fewest} of {LEAST} repetitions"
-        return Comparison(before, after, Verdict.CANNOT_TELL, 1.0, change_interval(*pair), None, floor, why)
+        return Comparison(before, after, Verdict.CANNOT_TELL, p, change_interval(*pair), None, floor, why)
     change, seen = change_interval(*pair), detectable(before, after, ALPHA / max(family, 1))
     # What is seen and lies within the floor is not believed.
     seen = None if seen is None else max(seen, floor, NEGLIGIBLE)

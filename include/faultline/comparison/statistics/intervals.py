@@ -79,8 +79,6 @@ def _resampled(sample: Sample, rng: np.random.Generator) -> Floats:
 
 
 def _percentiles(value: float, medians: Floats) -> Interval:
-    if not len(medians):
-        return Interval(value, -math.inf, math.inf)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(medians, (tail, 1 - tail), method="inverted_cdf")
     return Interval(value, float(low), float(high))

@@ -111,7 +111,7 @@ def needed_shift(a: int, b: int, alpha: float) -> float | None:
         return float(normal * math.sqrt((1 / a + 1 / b) / EFFICIENCY))
     beyond = np.cumsum(orders((a, b))[::-1])[::-1]
     votes = int(np.argmax(beyond <= alpha / 2 + 1e-12))
-    if beyond[votes] > alpha / 2 + 1e-12:
+    if not votes:
         return None
     drawn = np.random.default_rng(SEED).standard_normal((SIMULATED, a + b))
     # So many pairs must vote for a rise: it is seen from that shift on which turns the last of them.
