@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from generators.chance import blocks, counters, draw_uniform, stream_key
+from generators.inversion import Inversion
 from generators.ranks import MovingExponent, RankTables, cumulative
 
 # Nine letters and a space: a line of ten words has 99 bytes, the size that Kafka benchmarks use.
@@ -48,7 +49,7 @@ class ZipfLines:
         moving: MovingExponent | None = None,
     ) -> None:
         """`exponent` ≥ 0, `size` ≥ 1 distinct words; `moving` takes the place of `exponent`."""
-        self._table = cumulative(exponent, size if moving is None else 1)
+        self._fixed = Inversion(cumulative(exponent, size if moving is None else 1))
         self._moving, self._tables = moving, RankTables(size)
         self._words = words_of(np.arange(size, dtype=np.int64))
         self._per_line = words_per_line
@@ -62,8 +63,7 @@ class ZipfLines:
         draws = draw_uniform(self._key, counters(records, self._per_line))
         if hundredths is not None:
             return self._tables.ranks(draws, hundredths)
-        ranks: NDArray[np.int64] = self._table.searchsorted(draws, side="right")
-        return ranks
+        return self._fixed.ranks(draws)
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
         """The lines of the given records (numbers in the schedule, shape (n,))."""

@@ -48,6 +48,7 @@ from faultline.records.record import (
 
 ARTIFACTS = {
     "attempt": "attempt.json",
+    "plan": "plan.json",
     "ledger": "ledger.jsonl",
     "generator": "generator.jsonl",
     "schedule_lag": "schedule_lag.hlog",
