@@ -65,7 +65,7 @@ def explain(record_ref: str, settings: Settings, *, plot: Path | None = None) ->
     width = Console().width if terminal else WIDTH
     # Whoever reads a pipe wants the text alone, whatever the environment says about colours.
     console = Console(file=text, width=width, force_terminal=terminal, color_system="auto" if terminal else None)
-    console.print(render_story(story, width), highlight=False)
+    console.print(render_story(story, width), highlight=False, crop=False)
     console.print(Text(f"\nPlot: {page}" if page else f"\nNo plot: {problem}"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 

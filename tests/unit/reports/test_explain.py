@@ -402,6 +402,13 @@ def test_a_file_brings_its_own_raw_files_when_they_lie_beside_it(settings: Setti
     assert find_record(str(lonely), settings)[1] == settings.results
 
 
+def test_however_long_the_command_is_it_stands_whole_on_one_line(settings: Settings) -> None:
+    faults = [{"victim": "executor", "action": "kill", "at_s": 41.0 + 25 * number} for number in range(6)]
+    record = stored(settings, sample(fault_plan={"faults": faults}, duration_s=300))
+    assert len(again(record)) > 300
+    assert f"again: {again(record)}" in explain(record.attempt, settings).splitlines()
+
+
 def test_the_command_that_measures_it_again(settings: Settings) -> None:
     record = sample(state_mb=8, checkpoint_interval_s=5, repetition=2)
     assert again(record) == ("./faultline run word_count state_mb=8 checkpoint_interval_s=5 fault_at_s=41 repetition=2")
