@@ -35,7 +35,7 @@ from typing import Any
 from fault.parameters import MAX_DELAY_MS
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
 from fault.relay import Mode, Relay
-from fault.values import nearest
+from fault.values import suggest
 
 COMMANDS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"ms"}),
@@ -109,7 +109,7 @@ class _Server:
             return _refusal("secret: wrong or missing; it stands in the control file")
         command = asked.pop("command", None)
         if not isinstance(command, str) or command not in COMMANDS:
-            return _refusal(f"command: {command!r} is not known{nearest(str(command), COMMANDS)}")
+            return _refusal(f"command: {command!r} is not known{suggest(str(command), COMMANDS)}")
         unknown, missing = asked.keys() - COMMANDS[command], COMMANDS[command] - asked.keys()
         if unknown or missing:
             name = min(unknown or missing)

@@ -18,7 +18,7 @@ def known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -
     known = [item.name for item in fields(kind)]
     for key in data:
         if key not in known:
-            raise PlanError(f"{' '.join(str(key).split())}: unknown key{nearest(str(key), known)}")
+            raise PlanError(f"{' '.join(str(key).split())}: unknown key{suggest(str(key), known)}")
     for key in sorted(required):
         if key not in data:
             raise PlanError(f"{key}: missing; give it")
@@ -28,7 +28,7 @@ def known_keys(name: str, data: Any, kind: type, required: Iterable[str] = ()) -
 def choice(key: str, value: Any, known: Iterable[str]) -> None:
     """Raises PlanError, offering the nearest one, unless `value` is one of the `known` words."""
     if not isinstance(value, str) or value not in known:
-        raise PlanError(f"{key}: {value!r} is not known{nearest(str(value), known)}")
+        raise PlanError(f"{key}: {value!r} is not known{suggest(str(value), known)}")
 
 
 def number(key: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
@@ -60,7 +60,7 @@ def integer(key: str, value: Any, lowest: int, highest: int) -> None:
         raise PlanError(f"{key}: {str(value)[:40]!r} is refused; give a whole number from {lowest} to {highest}")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the known name that is most like `name`, else the list of all."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fault import values
+
 # Says a line to whoever waits, on standard error or in a task's log.
 Say = Callable[[str], None]
 
@@ -19,12 +21,9 @@ def nearest(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | No
 
 
 def suggest(name: str, known: Iterable[Any]) -> str:
-    """`; did you mean X?` for the nearest known name, else the list of known names."""
+    """`; did you mean X?` for the nearest known name, else the list of known names, or that there is none."""
     names = [str(item) for item in known]
-    if not names:
-        return "; there is none yet"
-    near = nearest(name, names, cutoff=0.5)
-    return f"; did you mean {near}?" if near else f"; known: {', '.join(sorted(names))}"
+    return values.suggest(name, names) if names else "; there is none yet"
 
 
 def sortable(value: Any) -> tuple[int, float, str]:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
-
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError
 from faultline.base.journal import Journal, events, read_journal
@@ -19,6 +17,8 @@ from faultline.base.settings import Settings
 from faultline.runner.collect import keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
+    import psutil
+
     from faultline.records.record import Record
 
 

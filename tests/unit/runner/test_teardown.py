@@ -52,10 +52,13 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, eng
     attempt, worker = left(settings, {}, engine=engine)
     attempt.harvest.mkdir()
     (attempt.harvest / "counts.parquet").touch()
+    kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
+    kept.mkdir()
     deleted: list[str] = []
     assert close(attempt, settings, deleted.extend) == {"ended": [], "topics": ["t"]}
     assert deleted == ["t"]
     assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
+    assert not kept.exists()
     (record,) = Store(settings.results).query()
     assert (record.attempt, record.status) == (attempt.id, "failed")
 

@@ -54,7 +54,8 @@ def discard(attempt: Attempt, settings: Settings) -> None:
     """Removes the checkpoints and the workers' folders."""
     if attempt.checkpoint.is_symlink():
         attempt.checkpoint.unlink()
-    for folder in (attempt.checkpoint, attempt.throwaway, attempt.folder / WARM_UP_CHECKPOINT):
+    made = (WARM_UP_CHECKPOINT, KEPT_CHECKPOINT)
+    for folder in (attempt.checkpoint, attempt.throwaway, *(attempt.folder / name for name in made)):
         shutil.rmtree(folder, ignore_errors=True)
     for folder in worker_folders(attempt, settings):
         shutil.rmtree(folder, ignore_errors=True)

@@ -27,8 +27,8 @@ class CheckpointProgress:
     def runs(self) -> int:
         lines = read_journal(self.listener)
         begun = [line["run_id"] for line in events(lines, "started")]
-        has_committed = bool(begun) and any(line["run_id"] == begun[-1] for line in events(lines, "progress"))
-        return len(begun) - (bool(begun) and not has_committed)
+        committed = {line["run_id"] for line in events(lines, "progress")}
+        return len(begun) if begun and begun[-1] in committed else max(0, len(begun) - 1)
 
     def last_commit_ns(self) -> int:
         return on_disk.last_commit_ns(self.checkpoint)
