@@ -19,7 +19,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import shutil
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -177,19 +179,18 @@ def swap(new: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def main() -> None:
+def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
+    """The program on a Spark that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--attempts", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
-    options, _ = parser.parse_known_args()
+    options, _ = parser.parse_known_args(arguments)
     options.target.parent.mkdir(parents=True, exist_ok=True)
-    spark = SparkSession.builder.getOrCreate()
     with (options.target.parent / ".summary.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not any(options.records.glob("*/*.json")):
             print("aggregate: no records yet")
-            spark.stop()
             return
         records = spark.read.option("multiLine", True).json(f"{options.records}/*/*.json")
         table = experiments(records).cache()
@@ -212,6 +213,11 @@ def main() -> None:
             shutil.rmtree(new, ignore_errors=True)
             raise
         swap(new, options.target)
+
+
+def main() -> None:
+    spark = SparkSession.builder.getOrCreate()
+    aggregate(spark, sys.argv[1:])
     spark.stop()
 
 

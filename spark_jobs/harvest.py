@@ -23,7 +23,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batches import batch_ranges, with_batches
@@ -31,7 +32,7 @@ from nexmark_tuples import harvest_nexmark
 from pi_tuples import harvest_pi
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from running import Config
+from running import FETCH_WAIT_MS, Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
 from word_tuples import harvest_ids, harvest_ranked_words, harvest_words
 
@@ -57,6 +58,8 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
         .option("includeHeaders", "true")
+        # The end of a partition is looked for once more, which by default waits half a second for more to come.
+        .option("kafka.fetch.max.wait.ms", str(FETCH_WAIT_MS))
         .load()
     )
 
@@ -130,16 +133,16 @@ def write(frame: DataFrame, target: Path) -> None:
     shutil.rmtree(folder)
 
 
-def main() -> None:
+def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
+    """The program on a Spark that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    options, _ = parser.parse_known_args()
+    options, _ = parser.parse_known_args(arguments)
     config: Config = json.loads(options.config.read_text())
     batches = json.loads(Path(config["batches"]).read_text())["batches"]
     target = Path(config["target"])
     target.mkdir(parents=True, exist_ok=True)
 
-    spark = SparkSession.builder.getOrCreate()
     topic = read_topic(spark, config["bootstrap"], config["input_topic"])
     if config["tuples"] == "nexmark":
         config["closed_ms"] = closed_ms(topic)
@@ -148,6 +151,11 @@ def main() -> None:
     tables = harvest(with_batches(inputs, batch_ranges(spark, batches)), outputs, config)
     for name, table in tables.items():
         write(table, target / f"{name}.parquet")
+
+
+def main() -> None:
+    spark = SparkSession.builder.getOrCreate()
+    harvest_topics(spark, sys.argv[1:])
     spark.stop()
 
 

@@ -1,7 +1,8 @@
 """Walks once through what workloads, harvest and aggregate do, so that the JVM has loaded the classes for it.
 
 Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start (`faultline.cluster.class_data`).
-It needs no service: made-up records stand for Kafka's, and nothing of what it computes is kept. What it leaves out is
+It needs no service: made-up records stand for Kafka's, whose classes are loaded by name, and nothing of what it
+computes is kept. What it leaves out is
 loaded later, more slowly, and is no error.
 
     spark-submit rehearsal.py FOLDER
@@ -9,11 +10,16 @@ loaded later, more slowly, and is no error.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 from pi import pi
 from progress import ProgressLog
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
@@ -78,8 +84,22 @@ def rehearse_batches(spark: SparkSession, folder: Path) -> None:
     spark.read.option("header", True).csv(str(folder / "table.csv")).count()
 
 
+def load_connector(spark: SparkSession) -> None:
+    """Every class of the Kafka connector and its client: what reads and writes topics needs a broker to be walked."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.ClassLoader.getSystemClassLoader()
+    for jar in spark.conf.get("spark.driver.extraClassPath", "").split(os.pathsep):
+        with zipfile.ZipFile(jar) as classes:
+            names = [name.removesuffix(".class") for name in classes.namelist() if name.endswith(".class")]
+        for name in names:
+            # Many stand for something that is not installed, such as a compression.
+            with contextlib.suppress(Py4JError):
+                jvm.java.lang.Class.forName(name.replace("/", "."), False, loader)
+
+
 def main(folder: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
+    load_connector(spark)
     rehearse_queries(spark, folder)
     rehearse_batches(spark, folder)
     spark.stop()

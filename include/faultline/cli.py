@@ -288,21 +288,46 @@ def explain(
 
 @app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="Empty lists them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One of them. Empty: all of Faultline's own speed.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
 ) -> None:
-    """Run a benchmark of Faultline itself and print its figures."""
+    """Run a benchmark of Faultline itself and print its figures.
+
+    Without a name: those of its speed, an hour in all; they are written to docs/results/performance.md.
+    """
     from faultline.bench.catalogue import BENCHMARKS, print_figures, run_benchmark
 
-    if name is None:
+    if listed:
         print("\n".join(BENCHMARKS))
+        return
+    if name is None:
+        _bench_all(as_json, quick)
         return
     outcome = run_benchmark(name, say, quick=quick)
     if as_json:
         print(json.dumps(outcome, indent=2))
     else:
         print_figures(outcome)
+
+
+def _bench_all(as_json: bool, quick: bool) -> None:
+    from faultline.base.settings import ROOT
+    from faultline.bench.catalogue import print_figures, run_benchmark
+    from faultline.bench.speed.performance import page, run_all
+    from faultline.runner.environment import git_commit
+
+    outcomes, failures = run_all(lambda name: run_benchmark(name, say, quick=quick), say)
+    target = ROOT / "docs" / "results" / "performance.md"
+    target.write_text(page(outcomes, failures, build=git_commit(ROOT) or "unknown", quick=quick), encoding="utf-8")
+    if as_json:
+        print(json.dumps(outcomes, indent=2))
+    else:
+        for outcome in outcomes:
+            print_figures(outcome)
+    say(f"written to {target}")
+    raise typer.Exit(1 if failures else 0)
 
 
 @app.command()

@@ -8,9 +8,9 @@ import subprocess
 from faultline.base.settings import load_settings
 from faultline.cluster.class_data import archive_path
 from faultline.cluster.java import find_java
-from faultline.cluster.rehearsal import make_archive
+from faultline.cluster.rehearsal import LEAST_BYTES, make_archive
 from faultline.cluster.services import prepare_spark, spark_home
-from faultline.engines.spark.settings import spark_environment
+from faultline.engines.spark.settings import kafka_classes, spark_environment
 
 
 def test_sparks_programs_start_from_the_archive() -> None:
@@ -24,13 +24,15 @@ def test_sparks_programs_start_from_the_archive() -> None:
         options = f'-Xshare:on "-XX:SharedArchiveFile={path}" -Xlog:class+load'
         java_home = find_java(settings.home / "java.json").home
         environment = {**os.environ, **spark_environment(settings, java_home), "SPARK_SUBMIT_OPTS": options, **more}
-        command = [str(spark_home() / "bin" / "spark-submit"), "--version"]
+        connector = kafka_classes(settings)["spark.driver.extraClassPath"]
+        command = [str(spark_home() / "bin" / "spark-submit"), "--driver-class-path", connector, "--version"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     spark = start()
     assert spark.returncode == 0, spark.stdout + spark.stderr
     shared = [line for line in spark.stdout.splitlines() if line.endswith("source: shared objects file (top)")]
     assert any(" org.apache.spark.deploy.SparkSubmit " in line for line in shared)
+    assert path.stat().st_size > LEAST_BYTES
     other = start(SPARK_CONF_DIR=str(settings.home))
     assert other.returncode == 1
     assert "shared class paths mismatch" in other.stdout + other.stderr

@@ -36,6 +36,13 @@ def changed_on_purpose(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def without_new(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of today without the figures that there were not then."""
+    for name in ("services", "recorder"):
+        record["metrics"]["cpu_besides"].pop(name)
+    return record
+
+
 def configuration(archive: Path) -> dict[str, object]:
     with tarfile.open(archive) as files:
         (name,) = (name for name in files.getnames() if name.endswith("attempt.json"))
@@ -50,7 +57,9 @@ def test_judging_again_gives_the_same_bytes(archive: Path, tmp_path: Path) -> No
         files.extractall(tmp_path, filter="data")
     (attempt,) = (path for path in tmp_path.iterdir() if path.is_dir())
     record = judge(attempt).as_dict()
-    assert canonical(record) == canonical(changed_on_purpose(json.loads((tmp_path / "record.json").read_text())))
+    assert canonical(without_new(record)) == canonical(
+        changed_on_purpose(json.loads((tmp_path / "record.json").read_text()))
+    )
     for name in ("series.json", "audit.json"):
         assert (attempt / name).read_bytes() == (tmp_path / name).read_bytes(), name
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from faultline.base.attempt import Attempt
+from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
+from faultline.experiment.config import parse_configuration
+from faultline.orchestration import experiment as subject
 from faultline.orchestration.experiment import judge, step
+from faultline.runner.prepare import Order
 
 ID = "20261121T061500Z-3fa9c1"
 
@@ -61,3 +65,41 @@ def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         judge.function(ID)
     assert noted(attempt) == [("judge", "OSError", "[Errno 28] No space left on device")]
+
+
+def test_a_run_waits_for_the_one_that_measures_its_cell(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order(parse_configuration({"fault": "none"}), series="s1")
+    told = {"config_id": order.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
+    write_json(attempt.folder / "attempt.json", told)
+    asked: list[str] = []
+    at_work = iter([True, True, False])
+
+    def run_at_work(run_id: str) -> bool:
+        asked.append(run_id)
+        return next(at_work)
+
+    monkeypatch.setattr(subject, "run_at_work", run_at_work)
+    monkeypatch.setattr(subject, "parent_stopped", lambda: False)
+    monkeypatch.setattr(subject, "TWIN_CHECK_S", 0.01)
+    subject.await_twin(order)
+    assert asked == ["theirs"] * 3
+    for other in ({"repetition": 1}, {"series": "s2"}, {"config_id": "0" * 12}, {"run_id": None}):
+        write_json(attempt.folder / "attempt.json", {**told, **other})
+        subject.await_twin(order)
+    subject.await_twin(replace(order, series=None))
+    attempt.closed.touch()
+    write_json(attempt.folder / "attempt.json", told)
+    subject.await_twin(order)
+    assert asked == ["theirs"] * 3, "of another cell, or over"
+    attempt.closed.unlink()
+    (attempt.folder / "attempt.json").write_text("{")
+    subject.await_twin(order)
+
+
+def test_a_run_that_nobody_wants_any_more_waits_for_nothing(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order(parse_configuration({"fault": "none"}), series="s1")
+    told = {"config_id": order.config.config_id, "repetition": 0, "series": "s1", "run_id": "theirs"}
+    write_json(attempt.folder / "attempt.json", told)
+    monkeypatch.setattr(subject, "run_at_work", lambda run_id: True)
+    monkeypatch.setattr(subject, "parent_stopped", lambda: True)
+    subject.await_twin(order)

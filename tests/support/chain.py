@@ -22,7 +22,7 @@ from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
 from faultline.cluster.services import spark_home
 from faultline.engines.spark.checkpoint import latest_offsets
-from faultline.engines.spark.settings import kafka_jars
+from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.config import parse_configuration
 from tests.support.installation import Installation
 from tests.support.spark_session import local_settings
@@ -81,7 +81,7 @@ class ChainRun:
             "spark.scheduler.mode": "FAIR",
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": str(self.config.shuffle_partitions),
-            "spark.jars": kafka_jars(self.installation.settings),
+            **kafka_classes(self.installation.settings),
         }
         options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
         program = str(ROOT / "spark_jobs" / "topology.py")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.base.roles import ROLES, WORKERS
+from faultline.base.roles import ROLES, SERVICES, WORKERS
 from faultline.base.window import NS
 from faultline.engines.base import Totals
 
@@ -48,14 +48,18 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     """Mean cores in [start, end] that the experiment did not get: used by `others`, and `stolen` by the machine's host.
 
     `others` is what all processes of the machine used without those of the experiment, its own recorder and conductor
-    among them. None where it was not sampled, or the system does not count it.
+    among them; `services`, a part of it, what those used that run the experiments. `recorder`: used by the recorder.
+    None where it was not sampled, or the system does not count it.
     """
     window, seconds = np.array([start_ns, end_ns], dtype=np.int64), (end_ns - start_ns) / NS
-    own = cpu_seconds(processes, window, tuple(processes["role"].unique()))
+    used = cpu_seconds(processes, window, tuple(processes["role"].unique()))
+    own = {role: float(values[1] - values[0]) for role, values in used.items()}
+    services = own.pop(SERVICES, None)
     total = {name: _used(machine, name, window) for name in ("busy_s", "stolen_s")}
-    ours = sum(float(used[1] - used[0]) for used in own.values())
     return {
-        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - ours) / seconds),
+        "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
+        "services": None if services is None else services / seconds,
+        "recorder": own["recorder"] / seconds if "recorder" in own else None,
         "stolen": None if total["stolen_s"] is None else total["stolen_s"] / seconds,
     }
 

@@ -75,8 +75,8 @@ def schedule_lag(findings: Findings) -> str | None:
     lag = findings.schedule_lag_p99_ms
     if lag is None or lag <= SCHEDULE_LAG_MS:
         return None
-    said = {"stolen": "the host took", "others": "other processes used"}
-    taken = [f"{said[who]} {cores:.2f} cores" for who, cores in findings.besides.items() if cores is not None]
+    said = {"others": "other processes used", "stolen": "the host took"}
+    taken = [f"{said[who]} {cores:.2f} cores" for who in said if (cores := findings.besides.get(who)) is not None]
     return "; ".join([f"p99 {lag:.0f} ms > {SCHEDULE_LAG_MS:.0f} ms", *taken])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.journal import read_journal
 
 
 def new_attempt_id() -> str:
@@ -130,6 +131,13 @@ class Attempt:
         if not isinstance(value, dict):
             raise InfrastructureError(f"{self.folder.name}: has no whole attempt.json; clear the whole run")
         return value
+
+    def begun_at_ns(self) -> int:
+        """When its turn came: when its recorder held the machine; when it was prepared, if it did not come to that."""
+        for line in read_journal(self.recorder_journal):
+            if line.get("kind") == "start":
+                return int(line["wall_ns"])
+        return int(self.read()["prepared_wall_ns"])
 
     def is_of(self, home: Path) -> bool:
         """Whether the installation at `home` made it, and may close it.

@@ -7,35 +7,39 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
 
-LOCK_TRIES = 20
-
-
+# Whoever asks `lock_holder` has the lock for a moment, so one try would not do.
+LEAST_WAIT_S = 1.0
 LOCK_PAUSE_S = 0.05
 
 
-def hold_lock(path: Path, attempt: str) -> int:
-    """Takes the machine's lock for this process's life and writes who holds it. Returns the descriptor.
+def hold_lock(path: Path, attempt: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> str | None:
+    """Takes the machine's lock for this process's life and writes who holds it. Returns the attempt that had it before.
 
-    Raises InfrastructureError naming the holder when another experiment runs.
+    Waits `wait_s` seconds for its turn, or until `over` says that nobody wants it any more. Raises InfrastructureError
+    naming the holder when another experiment runs for longer.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for _ in range(LOCK_TRIES):
-        # Whoever asks `lock_holder` has it for a moment, hence more than one try.
-        with contextlib.suppress(OSError):
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
-        time.sleep(LOCK_PAUSE_S)
-    else:
+        except OSError:
+            if not over() and time.monotonic() < deadline:
+                time.sleep(LOCK_PAUSE_S)
+                continue
         holder = lock_holder(path) or "another process"
         os.close(descriptor)
         raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it") from None
+    before = _named(descriptor)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps({"attempt": attempt, "pid": os.getpid()}).encode(), 0)
-    return descriptor
+    return before
 
 
 def lock_holder(path: Path) -> str | None:
@@ -47,9 +51,14 @@ def lock_holder(path: Path) -> str | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        with contextlib.suppress(ValueError):
-            return str(json.loads(os.pread(descriptor, 1000, 0)).get("attempt"))
-        return "an experiment"
+        return _named(descriptor) or "an experiment"
     finally:
         os.close(descriptor)
+    return None
+
+
+def _named(descriptor: int) -> str | None:
+    """The attempt that the lock's file names; it stands there also when its holder is gone."""
+    with contextlib.suppress(ValueError, AttributeError):
+        return str(json.loads(os.pread(descriptor, 1000, 0)).get("attempt"))
     return None

@@ -6,3 +6,5 @@ from __future__ import annotations
 WORKERS = ("executors", "python_workers")
 ENGINE = ("driver", *WORKERS)
 ROLES = (*ENGINE, "kafka", "generator")
+# What runs the experiments: Airflow with its tasks, the Spark that stays, the daemons of the cluster. No part of any.
+SERVICES = "services"

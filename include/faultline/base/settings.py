@@ -103,6 +103,11 @@ class Settings:
         return self.home / "machine.lock"
 
     @property
+    def window_lock(self) -> Path:
+        """Held by the conductor while a window is measured, and shared by whatever works beside experiments."""
+        return self.home / "window.lock"
+
+    @property
     def services_journal(self) -> Path:
         """When each service that faults may hit was started."""
         return self.home / "services.jsonl"
@@ -113,11 +118,21 @@ class Settings:
 
     @property
     def supervisor_socket(self) -> Path:
-        inside = self.home / "supervisor.sock"
+        return self._socket("supervisor")
+
+    @property
+    def session_socket(self) -> Path:
+        """Where the Spark that stays takes its jobs; see `faultline.engines.spark.session`."""
+        return self._socket("session")
+
+    def _socket(self, name: str) -> Path:
+        inside = self.home / f"{name}.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:
             return inside
         digest = hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"faultline-{os.getuid()}-{digest}.sock"
+        # The supervisor's kept the name that it had before there were others.
+        suffix = "" if name == "supervisor" else f"-{name}"
+        return Path(tempfile.gettempdir()) / f"faultline-{os.getuid()}-{digest}{suffix}.sock"
 
     @property
     def endpoints(self) -> Endpoints:

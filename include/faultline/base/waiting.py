@@ -16,11 +16,12 @@ def wait_until(
     *,
     timeout_s: float,
     what: str | Callable[[], str],
-    every_s: float = 0.1,
+    every_s: float | Callable[[], float] = 0.1,
     alive: Callable[[], str | None] | None = None,
 ) -> T:
     """Calls `condition` until it returns something truthy, and returns that.
 
+    `every_s`: seconds between two looks, or what tells them anew after each look.
     `alive` returns None while the awaited process lives, else one line saying how it ended.
     Raises InfrastructureError naming `what` after `timeout_s` seconds, or at once when `alive` objects.
     """
@@ -39,7 +40,7 @@ def wait_until(
         if time.monotonic() >= deadline:
             name = what() if callable(what) else what
             raise InfrastructureError(f"{name}: not within {timeout_s:g} s")
-        time.sleep(every_s)
+        time.sleep(every_s() if callable(every_s) else every_s)
 
 
 def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:

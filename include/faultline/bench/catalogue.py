@@ -64,7 +64,7 @@ def _module(name: str) -> Callable[[Say, bool], Figures]:
 
 def _generator(say: Say, quick: bool) -> Figures:
     from faultline.base.settings import load_settings
-    from faultline.bench.generator import run
+    from faultline.bench.speed.generator import run
     from faultline.client.operations import bring_up, require
     from faultline.cluster.jars import classpath
 
@@ -82,7 +82,7 @@ def _fault_timing(say: Say, quick: bool) -> Figures:
 
 
 def _harvest(say: Say, quick: bool) -> Figures:
-    from faultline.bench.harvest import run
+    from faultline.bench.speed.harvest import run
     from faultline.client.operations import bring_up
 
     return run(bring_up(say, airflow=False), say, quick)
@@ -90,13 +90,14 @@ def _harvest(say: Say, quick: bool) -> Figures:
 
 BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "generator": _generator,
-    "overhead": _module("overhead"),
+    "overhead": _module("speed.overhead"),
+    "recorder": _module("speed.recorder"),
     "fault_timing": _fault_timing,
     "known_truth": _module("truth.known_truth"),
     "workloads": _module("workloads"),
     "nexmark": _module("nexmark"),
-    "page": _module("page"),
-    "aggregate": _module("aggregate"),
+    "page": _module("speed.page"),
+    "aggregate": _module("speed.aggregate"),
     "harvest": _harvest,
     "matrices": _module("matrices"),
     "crash": _module("crash"),

@@ -61,7 +61,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         sweeps = [sweep_id_of(run_id) for run_id in runs]
         outcome = series_tally(settings, series, sweeps)
         attempts = [attempt for attempt in attempts_of(settings) if sweep_of(attempt) == sweeps[-1]]
-        starts = [attempt.read()["prepared_wall_ns"] / 1e9 for attempt in attempts]
+        starts = sorted(attempt.begun_at_ns() / 1e9 for attempt in attempts)
         locked = lines_with(LOCKED, [settings.logs, settings.airflow_home / "logs"])
     say(f"{series}: {outcome}")
     if outcome.once == outcome.planned:

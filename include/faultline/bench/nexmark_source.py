@@ -10,7 +10,7 @@ from pathlib import Path
 
 from faultline.base.settings import Settings
 from faultline.bench.figure import Figure, summarise
-from faultline.bench.spark_job import run_job, submit_command
+from faultline.bench.speed.spark_job import run_job, submit_command
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.nexmark_events import QUERIES, reads

@@ -17,7 +17,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell, sweep_id_of
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.runner.progress import describe, phase_of
+from faultline.runner.progress import describe, is_waiting, phase_of
 
 POLL_S = 1.0
 # On a pipe or in a log, a line is printed when the phase changes, and at least this often.
@@ -79,7 +79,7 @@ class Course:
         for cell, attempts in self._measured.items():
             for attempt in attempts:
                 if attempt.id not in self._took_s and attempt.closed.exists():
-                    began_s = int(attempt.read()["prepared_wall_ns"]) / 1e9
+                    began_s = attempt.begun_at_ns() / 1e9
                     self._took_s[attempt.id] = attempt.closed.stat().st_mtime - began_s
                     self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
         # Airflow notices a moment later that an experiment is through.
@@ -136,7 +136,8 @@ class Course:
         if not running:
             head = f"{done} of {total} experiments done; the next measurement is prepared"
             return head, f"{head}, {self._left(total - done)}"
-        cell, attempt = running[-1]
+        # The next one waits while one is measured.
+        cell, attempt = next((one for one in running if not is_waiting(one[1])), running[-1])
         phase = phase_of(attempt)
         head = f"{self._place(cell, attempt, total)}: {phase.name}"
         left = self._left(total - done - 1, phase.left_s or 0.0)

@@ -32,7 +32,7 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
         "core": {
             "dags_folder": str(settings.root / "dags"),
             "plugins_folder": str(settings.root / "plugins"),
-            "executor": "LocalExecutor",
+            "executor": "faultline.orchestration.executor.EventExecutor",
             "parallelism": "6",
             "load_examples": "False",
             # The safe mode skips files that do not hold both words; ours are two lines long.
@@ -60,8 +60,8 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "orphaned_tasks_check_interval": "30",
             "scheduler_health_check_threshold": "20",
             "scheduler_heartbeat_sec": "2",
-            # Half a second would hand tasks over sooner, and take a tenth of a core beside whatever is measured.
-            "scheduler_idle_sleep_time": "1",
+            # The executor does the waiting, and ends it when a task has ended.
+            "scheduler_idle_sleep_time": "0.05",
             "catchup_by_default": "False",
         },
         "dag_processor": {

@@ -14,18 +14,19 @@ from pathlib import Path
 from faultline.base.settings import Settings
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.services import spark_home
+from faultline.engines.spark.settings import kafka_jars
 
 
 def archive_path(settings: Settings, java: Java) -> Path:
     """Where the archive lies that fits this Java and the jars as they are."""
-    jars = sorted((spark_home() / "jars").iterdir())
+    jars = [*sorted((spark_home() / "jars").iterdir()), *kafka_jars(settings)]
     facts = [java.version, str(java.home), str(settings.spark_conf)]
     facts += [f"{jar} {status.st_size} {status.st_mtime_ns}" for jar in jars for status in [jar.stat()]]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
     return settings.class_data / f"classes-{digest}.jsa"
 
 
-def archive_option(settings: Settings) -> str:
-    """The JVM option that starts from the archive, quoted as Spark splits options; empty without one."""
+def archive_here(settings: Settings) -> Path | None:
+    """The archive that JVMs of this installation can start from, if there is one."""
     path = archive_path(settings, find_java(settings.home / "java.json"))
-    return f'"-XX:SharedArchiveFile={path}"' if path.exists() else ""
+    return path if path.exists() else None

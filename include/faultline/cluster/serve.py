@@ -18,7 +18,7 @@ from faultline.base.settings import Settings, check_folders, instance, load_sett
 from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
 from faultline.cluster.java import Java, find_java
-from faultline.cluster.services import Service, airflow_services, data_services
+from faultline.cluster.services import Service, control_services, data_services
 from faultline.cluster.supervision import (
     prepare_services,
     provision_airflow,
@@ -35,7 +35,7 @@ def services(settings: Settings, java: Java) -> dict[str, Service]:
     mark = instance(settings).get("instance")
     if mark is None:
         raise ConfigError(f"{settings.home}: not prepared; run `python -m faultline.cluster.serve {PREPARE}` first")
-    return {one.name: one for one in [*data_services(settings, java.executable, mark), *airflow_services(settings)]}
+    return {one.name: one for one in [*data_services(settings, java.executable, mark), *control_services(settings)]}
 
 
 def prepare(settings: Settings, java: Java) -> None:

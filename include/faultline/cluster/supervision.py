@@ -27,7 +27,7 @@ from faultline.base.settings import Settings, choose_ports, instance
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
-from faultline.cluster.services import Service, airflow_services, data_services, prepare_kafka, prepare_spark
+from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 
 MARK = "FAULTLINE_INSTANCE"
 Progress = Callable[[str], None]
@@ -170,7 +170,7 @@ def _up(
         supervisor = Supervisor(settings)
     data, components = (
         data_services(settings, java, instance(settings)["instance"]),
-        airflow_services(settings) if airflow else [],
+        control_services(settings) if airflow else [],
     )
     wanted = data + components
     if airflow:
@@ -211,10 +211,18 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
             supervisor.call("supervisor.shutdown")
         psutil.wait_procs([daemon], timeout=60)
     ended = _sweep(settings)
-    for leftover in (settings.supervisor_socket, settings.home / "supervisord.pid"):
+    for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
     return ended
+
+
+def services_keeper(settings: Settings) -> int | None:
+    """Pid of the process that keeps the services of this installation; None where each runs by itself."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((settings.home / "supervisord.pid").read_text())
+        return pid if psutil.pid_exists(pid) else None
+    return None
 
 
 def marked_processes(settings: Settings) -> list[psutil.Process]:

@@ -15,11 +15,11 @@ from faultline.base.journal import Journal, Line
 class Runtime:
     """What this machine has for programs on a JVM; the room `cluster` knows where.
 
-    `class_data`: the JVM option that names the archive of loaded classes, empty where there is none.
+    `class_data`: the archive of loaded classes, None where there is none.
     """
 
     java_home: Path
-    class_data: str = ""
+    class_data: Path | None = None
 
 
 @dataclass(frozen=True)

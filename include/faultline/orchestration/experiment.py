@@ -17,10 +17,11 @@ from airflow.sdk import DAG, Param, chain, get_current_context, task
 from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.base.settings import load_settings
 from faultline.base.waiting import seldom
+from faultline.base.window_lock import beside_windows
 from faultline.experiment.config import Configuration
 from faultline.orchestration.forms import configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import AGAIN, UNFINISHED, state_of
+from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 DAG_ID = "experiment"
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
+TWIN_CHECK_S = 2.0
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
 # What the DAG itself needs to know of a run.
 SWITCHES = ("keep_topics", "only_missing")
@@ -40,7 +42,8 @@ Provisions topics, starts recorder, generator and workload, opens the gate (**T0
 names at `fault_at_s`, waits for the drain, harvests and judges. The outcome is one **record** in
 `results/records/`; the run is green only when that record is `valid`.
 
-One experiment runs at a time. To measure again, trigger anew or clear the **whole** run: single steps of a
+One experiment is measured at a time; the next one waits in `start_recorder`, and starts while the one before it is
+harvested and judged. To measure again, trigger anew or clear the **whole** run: single steps of a
 closed attempt refuse, except `harvest` and `judge`, which work on the attempt's raw files.
 """
 
@@ -50,7 +53,7 @@ def experiment_dag() -> DAG:
     with DAG(
         DAG_ID,
         schedule=None,
-        max_active_runs=1,
+        max_active_runs=AT_ONCE,
         is_paused_upon_creation=False,
         catchup=False,
         params=experiment_params(),
@@ -64,8 +67,7 @@ def experiment_dag() -> DAG:
         harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, **AGAIN)
         end = teardown(attempt)
         steps = [
-            provision_topics(attempt),
-            start_recorder(attempt),
+            [provision_topics(attempt), start_recorder(attempt)],
             start_generator(attempt),
             submit_workload(attempt),
             inject_fault(attempt),
@@ -215,9 +217,37 @@ def is_measured(order: Order) -> bool:
     return Store(load_settings().results).valid(cell) is not None
 
 
+def await_twin(order: Order) -> None:
+    """Waits while another run measures the order's cell, perhaps of another sweep: it need not be measured twice."""
+    from faultline.base.waiting import wait_until
+    from faultline.runner.orphans import unclosed
+    from faultline.runner.steps import TURN_S
+
+    if order.series is None:
+        return
+    settings, stopped = load_settings(), seldom(parent_stopped, PARENT_CHECK_S)
+    wait_until(
+        lambda: stopped() or not any(_measures(attempt, order) for attempt in unclosed(settings)),
+        timeout_s=TURN_S,
+        every_s=TWIN_CHECK_S,
+        what="experiment: the end of the run that measures the same cell",
+    )
+
+
+def _measures(attempt: Attempt, order: Order) -> bool:
+    """Whether an attempt that is not closed is of the order's cell, and of another run that goes on."""
+    try:
+        told = attempt.read()
+    except FaultlineError:
+        return False  # damaged: whoever cleans up says so
+    cell = (order.config.config_id, order.repetition, order.series)
+    same = (told["config_id"], told["repetition"], told["series"]) == cell
+    return same and bool(told["run_id"]) and run_at_work(str(told["run_id"]))
+
+
 @task
 def prepare() -> str:
-    """Validates, waits for the machine and its services, makes the attempt. Returns the attempt's id."""
+    """Validates, and makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
     from faultline.experiment.matrix import sweep_id_of
@@ -233,16 +263,18 @@ def prepare() -> str:
         order = order_of(params, context["run_id"])
     except ConfigError as error:
         raise AirflowFailException(str(error)) from None
-    if params.get("only_missing") and is_measured(order):
-        raise AirflowSkipException("the cell got a valid record while this run was queued")
+    if params.get("only_missing"):
+        await_twin(order)
+        if is_measured(order):
+            raise AirflowSkipException("the cell got a valid record while this run was queued")
     try:
         from faultline.orchestration.provision import remote_hosts
 
-        for line in sweep_orphans(settings, run_at_work, delete_topics):
-            print(line)
-        hosts, cancelled = remote_hosts(settings), seldom(parent_stopped, PARENT_CHECK_S)
-        keep = bool(params.get("keep_topics"))
-        return make(order, settings, java_version(), hosts=hosts, cancelled=cancelled, keep_topics=keep).id
+        with beside_windows(settings.window_lock):
+            for line in sweep_orphans(settings, run_at_work, delete_topics):
+                print(line)
+            keep = bool(params.get("keep_topics"))
+            return make(order, settings, java_version(), hosts=remote_hosts(settings), keep_topics=keep).id
     except FaultlineError as error:
         from faultline.orchestration.refusal import record_refusal
 
@@ -263,7 +295,7 @@ def provision_topics(attempt: Attempt) -> None:
 def start_recorder(attempt: Attempt) -> int:
     from faultline.runner import steps
 
-    return steps.start_recorder(attempt, load_settings()).pid
+    return steps.start_recorder(attempt, load_settings(), cancelled=parent_stopped).pid
 
 
 @task
@@ -306,7 +338,7 @@ class HarvestOperator(LocalSparkJob):
     template_fields = (*LocalSparkJob.template_fields, "attempt_id")
 
     def __init__(self, *, attempt_id: Any, **arguments: Any) -> None:
-        super().__init__(program="harvest", kafka=True, **arguments)
+        super().__init__(program="harvest", **arguments)
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:

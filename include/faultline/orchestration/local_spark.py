@@ -7,12 +7,15 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from faultline.base.settings import load_settings
+from faultline.base.window_lock import beside_windows
 
 
 class LocalSparkJob(SparkSubmitOperator):
-    """Hands a program of `spark_jobs/` to spark-submit, in one JVM; `kafka`: one that reads topics.
+    """Hands a program of `spark_jobs/` to spark-submit, in one JVM.
 
-    A short job on few data: starting executors on the cluster would take longer than the job itself.
+    A short job on few data: starting executors on the cluster would take longer than the job itself, and starting the
+    one JVM still takes most of the time. So a job that is not `large` goes to the Spark that stays, and to spark-submit
+    only when that one has not done it.
     What the machine must provide is looked for when the task runs, not when the DAG file is read.
     """
 
@@ -20,23 +23,37 @@ class LocalSparkJob(SparkSubmitOperator):
     large = False
     for_attempt: str | None = None
 
-    def __init__(self, *, program: str, kafka: bool = False, **arguments: Any) -> None:
-        from faultline.engines.spark.settings import kafka_jars
+    def __init__(self, *, program: str, **arguments: Any) -> None:
         from faultline.engines.spark.settings import program as path_of
 
         settings = load_settings()
-        if kafka:
-            arguments["jars"] = kafka_jars(settings)
+        self._program = program
         super().__init__(application=str(path_of(settings, program)), conn_id="spark_local", durable=False, **arguments)
 
     def execute(self, context: Any) -> None:
-        from faultline.cluster.class_data import archive_option
+        with beside_windows(load_settings().window_lock) as waited_s:
+            if waited_s:
+                print(f"waited {waited_s:.1f} s for the end of a window")
+            if not self.large and self._done_in_session():
+                return
+            self._submit(context)
+
+    def _done_in_session(self) -> bool:
+        from faultline.engines.spark.session import NoSession, run_in_session
+
+        try:
+            run_in_session(load_settings(), self._program, self.application_args or ())
+        except NoSession as reason:
+            print(f"{reason}; started anew instead")
+            return False
+        return True
+
+    def _submit(self, context: Any) -> None:
+        from faultline.cluster.class_data import archive_here
         from faultline.cluster.java import find_java
         from faultline.engines.spark.settings import batch_settings, spark_environment
 
         settings = load_settings()
-        self.conf = batch_settings(
-            settings, archive=archive_option(settings), large=self.large, attempt=self.for_attempt
-        )
+        self.conf = batch_settings(settings, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
         self.env_vars = spark_environment(settings, find_java(settings.home / "java.json").home)
         super().execute(context)

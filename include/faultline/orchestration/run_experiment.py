@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from faultline.records.record import Record
 
 CHILD = "experiment"
+# Runs of it that go on together: one is measured, and the next one waits for its turn or starts; the machine's lock
+# sees to it that two never measure.
+AT_ONCE = 2
 POLL_S = 2
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9

@@ -39,7 +39,6 @@ def command_of(submission: Submission) -> list[str]:
     hook = SparkSubmitHook(
         conn_id="spark_default",
         conf=dict(submission.settings),
-        jars=submission.jars,
         name=submission.name,
         application_args=arguments,
     )

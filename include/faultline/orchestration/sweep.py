@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
@@ -15,12 +16,15 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
-from faultline.orchestration.run_experiment import AGAIN, RETRIES, RunExperiment, retry_policy
+from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
 
 if TYPE_CHECKING:
     from faultline.experiment.matrix import PlannedCell
 
+# Above it, an aggregate gains more from Spark's optimisations than they cost, and takes longer than one may that the
+# Spark that stays does.
+LARGE_BYTES = 100_000_000
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
 ### {title}
@@ -58,10 +62,10 @@ def matrix_dag(name: str) -> DAG:
 
 
 def measure(planned: Any) -> Any:
-    """`run_experiment`, mapped over what a plan returns: one cell at a time."""
+    """`run_experiment`, mapped over what a plan returns: one cell is measured at a time, and the next one ready."""
     return RunExperiment.partial(
         task_id="run_experiment",
-        max_active_tis_per_dagrun=1,
+        max_active_tis_per_dagrun=AT_ONCE,
         retries=RETRIES,
         retry_policy=retry_policy(),
         retry_delay=timedelta(seconds=10),
@@ -222,8 +226,9 @@ class Aggregate(LocalSparkJob):
         from faultline.records.store import Store
         from faultline.reports.headline import sweep_headline
 
-        super().execute(context)
         settings, run_id = load_settings(), context["run_id"]
+        self.large = tuples_bytes(settings.attempts) > LARGE_BYTES
+        super().execute(context)
         # So that the first look at the results need not parse what the sweep has added.
         index = Index(settings.results)
         index.refresh()
@@ -235,6 +240,11 @@ class Aggregate(LocalSparkJob):
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing)
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)
+
+
+def tuples_bytes(attempts: Path) -> int:
+    """Size of all harvested tuples, which is what aggregating them takes."""
+    return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))
 
 
 def aggregate() -> Aggregate:

@@ -80,6 +80,8 @@ KNOWN = (
         for role in ROLES
     ),
     Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
+    Metric("cpu_besides.services", "CPU", "CPU of Airflow and other services", "cores"),
+    Metric("cpu_besides.recorder", "CPU", "CPU of the recorder", "cores"),
     Metric("cpu_besides.stolen", "CPU", "CPU stolen by the host", "cores"),
     Metric("work.batches", "Work", "Batches"),
     Metric("work.tasks", "Work", "Tasks"),

@@ -156,10 +156,16 @@ class StagesPart(_Part):
 
 
 class CpuBesides(_Part):
-    """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host."""
+    """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host.
+
+    `services`, among the others: what runs the experiments. `recorder`: the recorder's. Null in records from before
+    they were told apart.
+    """
 
     others: float | None
     stolen: float | None
+    services: float | None = None
+    recorder: float | None = None
 
 
 class Metrics(_Part):

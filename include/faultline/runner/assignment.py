@@ -40,6 +40,7 @@ class Assignment:
     services: str | None = None
     holds: Mapping[str, Path] = field(default_factory=dict)
     hosts: Mapping[str, RemoteHost] = field(default_factory=dict)
+    window_lock: Path | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -85,6 +86,7 @@ def read_assignment(directory: Path) -> Assignment:
             services=services.get("instance"),
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},
             hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},
+            window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None

@@ -45,8 +45,8 @@ def is_large(records: float) -> bool:
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:
-    """Copies the starts of services since the attempt was prepared: what a fault ended comes back there."""
-    since = attempt.read()["prepared_wall_ns"]
+    """Copies the starts of services since it was the attempt's turn: what a fault ended comes back there."""
+    since = attempt.begun_at_ns()
     lines = [line for line in read_journal(settings.services_journal) if line["wall_ns"] >= since]
     write_lines(attempt.services_journal, lines)
 

@@ -40,6 +40,7 @@ from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
 from faultline.runner.healing import as_line
+from faultline.runner.quiet_window import quiet_window
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time.
 GATE_LEAD_S = 0.3
@@ -50,6 +51,8 @@ OFFSETS_CUT_S = 0.008
 MISSED_WINDOW_S = 1.0
 # After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
 CYCLE_LEAD_S = 0.1
+# A gate that was held shut for longer, since something else was at work, says so.
+WORTH_TELLING_S = 0.05
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
 SPIN_S = 0.002
 
@@ -78,14 +81,17 @@ class Conductor:
         offsets: EndOffsets,
         progress: Progress,
         clocks: Callable[[], Mapping[str, Any]] = dict,
+        window_lock: Path | None = None,
     ) -> None:
-        """`clocks` measures the offsets of the other hosts' clocks, by host."""
+        """`clocks` measures the offsets of the other hosts' clocks, by host. `window_lock` is held from before the gate
+        to the end of the schedule; None: nothing else works here."""
         self._assignment = assignment
         self._attempt = Attempt(directory)
         self._context = assignment.context(directory, injector)
         self._offsets = offsets
         self._progress = progress
         self._clocks = clocks
+        self._window_lock = window_lock
         self._undo = UndoStack()
         self._fault = -1
 
@@ -134,11 +140,14 @@ class Conductor:
         for host, offset in self._clocks().items():
             journal.write("clock", host=host, offset_s=offset.offset_s, round_trip_s=offset.round_trip_s)
         journal.write("victims", victims=[victim for turn in turns for victim in turn.act.victims()])
-        t0 = self._open_gate(journal)
-        for turn in turns:
-            self._break(journal, turn, t0)
-        _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
-        journal.write("done", sync=True)
+        with quiet_window(self._attempt, self._window_lock) as waited_s:
+            if waited_s > WORTH_TELLING_S:
+                journal.write("quiet", waited_s=round(waited_s, 3))
+            t0 = self._open_gate(journal)
+            for turn in turns:
+                self._break(journal, turn, t0)
+            _sleep_until(t0.plus(self._assignment.end_s).mono_ns)
+            journal.write("done", sync=True)
 
     def _open_gate(self, journal: Journal) -> Instant:
         t0 = Instant.now().plus(GATE_LEAD_S)
@@ -342,6 +351,7 @@ def build(assignment: Assignment, directory: Path) -> Conductor:
         offsets=KafkaEndOffsets(assignment.bootstrap, assignment.input_topic),
         progress=engine_at(attempt).progress(attempt),
         clocks=hosts.clock_offsets,
+        window_lock=assignment.window_lock,
     )
 
 

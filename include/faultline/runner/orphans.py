@@ -47,7 +47,7 @@ def sweep_orphans(
     `at_work`: whether the run of this id is queued or running, and not the caller's own.
     """
     said = []
-    for attempt in _unclosed(settings):
+    for attempt in unclosed(settings):
         try:
             if not attempt.is_of(settings.home) or not _is_orphan(attempt, at_work):
                 continue
@@ -61,7 +61,7 @@ def sweep_orphans(
     return said
 
 
-def _unclosed(settings: Settings) -> list[Attempt]:
+def unclosed(settings: Settings) -> list[Attempt]:
     """Attempts that nobody has closed, the oldest first; a folder that never came to be one is closed here."""
     if not settings.attempts.is_dir():
         return []

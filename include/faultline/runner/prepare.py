@@ -1,21 +1,19 @@
-"""The step `prepare`: validate, wait for the machine and its services, and make the attempt."""
+"""The step `prepare`: validate, and make the attempt."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
-from faultline.base.errors import Cancelled, ConfigError
-from faultline.base.machine_lock import lock_holder
+from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, check_folders, free_port, instance
-from faultline.base.waiting import wait_until
-from faultline.cluster.services import kafka_ready
-from faultline.cluster.steal_time import await_quiet, longest_wait_s
+from faultline.cluster.steal_time import longest_wait_s
+from faultline.cluster.supervision import services_keeper
 from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
 from faultline.experiment.config import Configuration
@@ -23,8 +21,6 @@ from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_pa
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
 
-MACHINE_TIMEOUT_S = 900.0
-SERVICES_TIMEOUT_S = 60.0
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 
@@ -58,7 +54,6 @@ def prepare(
     java: str,
     *,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     keep_topics: bool = False,
 ) -> Attempt:
     """Makes the attempt's folder, writes `attempt.json` and the attempt's plan; starts nothing.
@@ -68,14 +63,9 @@ def prepare(
     Raises ConfigError when the machines can never hold the executors asked for, and
     InfrastructureError naming the holder or the service when the wait runs out.
     """
-    wait_s = longest_wait_s()
+    longest_wait_s()
     check_folders(settings)
     check_here(order.config)
-    await_machine(settings, cancelled=cancelled)
-    await_services(settings, order.config)
-    if wait_s:
-        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
-        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
     attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
     attempt.folder.mkdir(parents=True)
     plan = resolve(
@@ -91,6 +81,7 @@ def prepare(
         # Other installations may keep their results in the same folder, and leave it to this one to clean up.
         "home": str(settings.home),
         "keep_topics": keep_topics,
+        "window_lock": str(settings.window_lock),
         **_places(settings, engine, plan),
     }
     write_json(attempt.folder / "attempt.json", described)
@@ -113,6 +104,7 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
         # The mark of this installation's services, and where a fault holds each of them down.
         "services": {
             "instance": instance(settings).get("instance"),
+            "keeper": services_keeper(settings),
             "holds": {
                 "kafka": str(settings.hold("kafka")),
                 **{node: str(path) for node, path in engine.holds(settings).items()},
@@ -182,37 +174,3 @@ def check_source(config: Configuration) -> None:
             closes_of(named["prices"])
     except InputError as error:
         raise ConfigError(str(error)) from None
-
-
-def await_machine(settings: Settings, *, cancelled: Callable[[], bool], timeout_s: float = MACHINE_TIMEOUT_S) -> None:
-    """Waits until no experiment holds the machine; names the holder when it takes too long."""
-
-    def free() -> bool:
-        if cancelled():
-            raise Cancelled("the sweep was stopped while this experiment waited for the machine")
-        return lock_holder(settings.machine_lock) is None
-
-    wait_until(
-        free,
-        timeout_s=timeout_s,
-        every_s=1.0,
-        what=lambda: f"machine: held by {lock_holder(settings.machine_lock)}; wait for it, or stop it",
-    )
-
-
-def await_services(settings: Settings, config: Configuration) -> None:
-    """Waits until the broker answers, and the engine has the room that is asked for."""
-    engine, endpoints = engine_of(config), settings.endpoints
-    lacking: str | None = None
-
-    def ready() -> bool:
-        nonlocal lacking
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka) else "Kafka is away"
-        return lacking is None
-
-    wait_until(
-        ready,
-        timeout_s=SERVICES_TIMEOUT_S,
-        every_s=0.3,
-        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
-    )

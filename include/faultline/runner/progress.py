@@ -63,6 +63,8 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
         return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", 20.0)
     gate = last(read_journal(attempt.conductor_journal), event="gate")
+    if gate is None and is_waiting(attempt):
+        return Phase("waiting", "the machine is in use", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
@@ -81,20 +83,26 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
 
 
+def is_waiting(attempt: Attempt) -> bool:
+    """Whether an attempt that is prepared waits for the one before it."""
+    roles = {line["role"] for line in read_journal(attempt.ledger)}
+    return "recorder" in roles and not (attempt.recorder_journal.exists() or attempt.closed.exists())
+
+
 def split_of(attempt: Attempt) -> dict[str, float]:
     """Seconds that an ended attempt spent in each part; parts it never reached are left out.
 
-    start: prepared to gate · warmup, measured: as configured · drain: end of schedule to drained ·
+    start: its turn to gate · warmup, measured: as configured · drain: end of schedule to drained ·
     judged: drained to closed
     """
     if not (attempt.folder / "attempt.json").exists():
         return {}
-    description, config = attempt.read(), configuration_of(attempt)
+    config = configuration_of(attempt)
     gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None:
         return {}
     t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
-    split = {"start": t0 - description["prepared_wall_ns"] / 1e9, "warmup": config.warmup_s}
+    split = {"start": t0 - attempt.begun_at_ns() / 1e9, "warmup": config.warmup_s}
     split["measured"] = config.duration_s
     end, closed = attempt.folder / "end.json", attempt.closed
     if end.exists():

@@ -3,7 +3,7 @@
 It holds the machine's lock for as long as it lives, so that one set of machines measures one
 experiment at a time, whoever starts it. Its death makes the record invalid.
 
-    python -m faultline.runner.recorder --attempt-dir DIR --lock FILE faultline-run=ATTEMPT
+    python -m faultline.runner.recorder --attempt-dir DIR --lock FILE --wait SECONDS faultline-run=ATTEMPT
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.kafka_offsets import KafkaEndOffsets
-from faultline.base.machine_lock import hold_lock
+from faultline.base.machine_lock import LEAST_WAIT_S, hold_lock
 from faultline.base.processes import read_ledger
+from faultline.base.roles import SERVICES
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler
@@ -39,7 +40,11 @@ Key = tuple[int, float]
 class RoleTable:
     """Which processes play which role; command lines are read once per process."""
 
-    def __init__(self, attempt: Attempt, kafka_token: str | None, sampler: Sampler) -> None:
+    def __init__(
+        self, attempt: Attempt, kafka_token: str | None, sampler: Sampler, services: int | None = None
+    ) -> None:
+        """`services`: pid of the process whose children all services are; None where each runs by itself."""
+        self._services = services
         self._attempt = attempt
         self._sampler = sampler
         self._heirs = {"supervisor": "driver", **sampler.heirs}
@@ -66,6 +71,11 @@ class RoleTable:
         found = dict(own)
         for process, role in own.values():
             self._descend(process, self._heirs.get(role, role), children, found)
+        if self._services is not None:
+            with contextlib.suppress(psutil.Error):
+                keeper = psutil.Process(self._services)
+                found.setdefault((keeper.pid, keeper.create_time()), (keeper, SERVICES))
+                self._descend(keeper, SERVICES, children, found)
         return found
 
     def _known_role(self, process: psutil.Process, key: Key, age_s: float) -> str | None:
@@ -107,7 +117,12 @@ class Recorder:
         self._attempt = attempt
         self._journal = journal
         self._engine = engine_at(attempt).sampler(attempt)
-        self._roles = RoleTable(attempt, description.get("kafka", {}).get("config"), self._engine)
+        self._roles = RoleTable(
+            attempt,
+            description.get("kafka", {}).get("config"),
+            self._engine,
+            description.get("services", {}).get("keeper"),
+        )
         self._input = KafkaEndOffsets(description["kafka"]["bootstrap"], description["topics"]["input"])
         self._seen: dict[Key, dict[str, Any]] = {}
 
@@ -151,11 +166,14 @@ class Recorder:
             self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
 
 
-def run(attempt: Attempt, stop: threading.Event) -> None:
-    """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it."""
+def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) -> None:
+    """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it.
+
+    `after`: the attempt that held the machine before.
+    """
     with Journal(attempt.recorder_journal) as journal:
         recorder = Recorder(attempt, journal)
-        journal.append({"kind": "start"})
+        journal.append({"kind": "start", "after": after})
         due = time.monotonic()
         while not stop.is_set():
             recorder.sample()
@@ -173,13 +191,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attempt-dir", type=Path, required=True)
     parser.add_argument("--lock", type=Path, required=True)
+    parser.add_argument("--wait", type=float, default=LEAST_WAIT_S, help="seconds to wait for the machine's turn")
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    hold_lock(options.lock, attempt.id)
-    run(attempt, stop)
+    run(attempt, stop, after=hold_lock(options.lock, attempt.id, wait_s=options.wait, over=stop.is_set))
 
 
 if __name__ == "__main__":

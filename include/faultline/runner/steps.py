@@ -15,13 +15,16 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.processes import Entry, process_of
 from faultline.base.settings import Settings
-from faultline.base.waiting import wait_until
-from faultline.cluster.class_data import archive_option
+from faultline.base.waiting import seldom, wait_until
+from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
+from faultline.cluster.services import kafka_ready
+from faultline.cluster.steal_time import await_quiet, longest_wait_s
 from faultline.engines.base import Progress, covers
-from faultline.engines.registry import engine_at
+from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime, Submission
-from faultline.experiment.plan import AttemptPlan, plan_of
+from faultline.experiment.config import Configuration
+from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
 from faultline.experiment.workloads.base import Filling
 from faultline.runner.daemons import (
     death,
@@ -34,35 +37,78 @@ from faultline.runner.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
+from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
 
 RECORDER_START_S = 15.0
+# How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
+CANCELLED_S = 10.0
+# The longest wait for the experiment before: hours, as its window may last hours.
+TURN_S = 6 * 3600.0
+# Also the processes of the experiment before may have to end first.
+SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
 STOP_S = 60.0
+# Between two looks at the journals.
+IN_WINDOW_S = 1.0
+AT_END_S = 0.1
 # The longest batch of a query that runs as fast as it can.
 LAST_BATCH_S = 120.0
 
 
-def start_recorder(attempt: Attempt, settings: Settings) -> Entry:
-    """Starts the recorder and waits for its first line, which it writes once it holds the machine."""
+def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], bool] = lambda: False) -> Entry:
+    """Starts the recorder, and waits until it is the attempt's turn: until the recorder holds the machine, the services
+    have room, and the machine's host leaves it alone where that is asked for.
+
+    The recorder waits for the end of the recording before: neither that one's harvest nor what comes after it is
+    measured, so this attempt's start may go on beside them.
+    """
     entry = spawn(
         attempt,
         settings,
         "recorder",
-        [*module("faultline.runner.recorder"), *folder_of(attempt), "--lock", str(settings.machine_lock)],
+        [
+            *(*module("faultline.runner.recorder"), *folder_of(attempt)),
+            *("--lock", str(settings.machine_lock), "--wait", f"{TURN_S:g}"),
+        ],
         stdout=attempt.logs / "recorder.out",
     )
+    now_and_then = seldom(cancelled, CANCELLED_S)
     wait_until(
-        lambda: seen(attempt.recorder_journal, kind="start"),
-        timeout_s=RECORDER_START_S,
+        lambda: seen(attempt.recorder_journal, kind="start") or _cancelled(now_and_then),
+        timeout_s=TURN_S + RECORDER_START_S,
         what="recorder: its first sample",
         alive=lambda: death(attempt, entry),
     )
+    # Its turn may have come because its sweep was stopped.
+    _cancelled(cancelled)
+    await_services(settings, configuration_of(attempt))
+    if wait_s := longest_wait_s():
+        print(f"waiting until the machine's host takes nearly nothing from it, {wait_s:g} s at most")
+        print(f"waited {await_quiet(wait_s, cancelled=cancelled):.0f} s")
     return entry
+
+
+def await_services(settings: Settings, config: Configuration) -> None:
+    """Waits until the broker answers, and the engine has the room that is asked for."""
+    engine, endpoints = engine_of(config), settings.endpoints
+    lacking: str | None = None
+
+    def ready() -> bool:
+        nonlocal lacking
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka) else "Kafka is away"
+        return lacking is None
+
+    wait_until(
+        ready,
+        timeout_s=SERVICES_TIMEOUT_S,
+        every_s=0.3,
+        what=lambda: f"services: {lacking}; look at ./faultline doctor, or run ./faultline down and up",
+    )
 
 
 def scheduled_records(plan: AttemptPlan) -> int:
@@ -101,8 +147,8 @@ def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[
     """
     plan = plan_of(attempt)
     attempt.scratch.mkdir(exist_ok=True)
-    runtime = Runtime(find_java(settings.home / "java.json").home, archive_option(settings))
-    submission = engine_at(attempt).submit(attempt, plan, settings, runtime)
+    runtime, engine = Runtime(find_java(settings.home / "java.json").home, archive_here(settings)), engine_at(attempt)
+    submission = engine.submit(attempt, plan, settings, runtime)
     write_json(
         attempt.folder / "workload.json",
         {
@@ -115,8 +161,13 @@ def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[
     start_fault_daemons(attempt, settings, plan.faults)
     for companion in plan.companions:
         start_companion(attempt, settings, companion)
-    if plan.filling:
-        return _fill(attempt, settings, plan.filling)
+    entry = _fill(attempt, settings, plan.filling) if plan.filling else _prime(attempt, settings, plan)
+    engine.begun(attempt, runtime)
+    return entry
+
+
+def _prime(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> Entry:
+    """Starts a workload, and waits until it has committed what the generator sent before the gate."""
     primed = wait_until(
         lambda: seen(attempt.generator_journal, event="primed"),
         timeout_s=PRIMER_TIMEOUT_S,
@@ -185,7 +236,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
 
     gate = wait_until(
         lambda: seen(attempt.conductor_journal, event="gate"),
-        timeout_s=CONDUCTOR_START_S,
+        timeout_s=CONDUCTOR_START_S + LONGEST_S,
         what="conductor: opening the gate",
         alive=alive,
     )
@@ -193,6 +244,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
         gate = wait_until(
             lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
             timeout_s=one.end_s + SETTLE_S,
+            every_s=IN_WINDOW_S,
             what=f"conductor: the outcome of fault {one.index}",
             alive=alive,
         )
@@ -214,7 +266,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
             wait_until(
                 lambda journal=journal: seen(journal, event="done") or _cancelled(cancelled),  # type: ignore[misc]
                 timeout_s=plan.window_s + SETTLE_S,
-                every_s=0.2,
+                every_s=_pace(attempt, plan),
                 what=f"{role}: the end of its schedule",
                 alive=lambda role=role: death(attempt, newest(attempt, role)),  # type: ignore[misc]
             )
@@ -225,11 +277,19 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
             heal_leftovers(attempt)  # a dead conductor's pause would hold everything up from here on
     drained = _drain(attempt, plan, problems) if plan.paced else _await_last_batch(attempt, problems)
     attempt.stop_file.touch()
-    _await_exit(attempt, "supervisor", problems, plan.stop_s)
+    # The machine is free for the next experiment; its start need not wait for the end of this one's processes.
     _stop_recorder(attempt, problems)
+    _await_exit(attempt, "supervisor", problems, plan.stop_s)
     outcome = {"drained": drained, "problems": problems, "wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
     write_json(attempt.folder / "end.json", outcome)
     return outcome
+
+
+def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
+    """Seconds between two looks: few while a window is measured, which they would disturb, and many around its end."""
+    gate = seen(attempt.conductor_journal, event="gate")
+    end_ns = gate["t0_mono_ns"] + round((plan.window_s - IN_WINDOW_S) * 1e9) if gate else 0
+    return lambda: IN_WINDOW_S if time.monotonic_ns() < end_ns else AT_END_S
 
 
 def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:

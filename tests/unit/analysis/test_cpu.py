@@ -103,23 +103,35 @@ def test_what_others_used_is_what_the_machine_used_less_the_experiments_processe
         [[round(tick * NS), (engine + 0.25 + others) * tick, stolen * tick] for tick in ticks], columns=MACHINE_COLUMNS
     )
     found = besides(machine, pd.DataFrame(ours, columns=PROCESS_COLUMNS), START, END)
-    assert found == {"others": pytest.approx(others, abs=1e-6), "stolen": pytest.approx(stolen, abs=1e-6)}
+    assert found["others"] == pytest.approx(others, abs=1e-6) and found["stolen"] == pytest.approx(stolen, abs=1e-6)
+
+
+def test_what_runs_the_experiments_is_told_apart_among_the_others() -> None:
+    rows = [*_samples(7, 900, 2_000, 0.5), *_samples(8, 900, 2_000, 0.02, "recorder")]
+    rows += [*_samples(9, 900, 2_000, 0.03, "services"), *_samples(10, 1_005, 2_000, 0.2, "services")]
+    machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40.0, 0.0]], columns=MACHINE_COLUMNS)
+    found = besides(machine, pd.DataFrame(rows, columns=PROCESS_COLUMNS), START, END)
+    assert found["services"] == pytest.approx(0.03 + 0.2 * 15 / 20)
+    assert found["recorder"] == pytest.approx(0.02)
+    assert found["others"] == pytest.approx(1.0 - 0.5 - 0.02), "services are others' work, the recorder is not"
 
 
 def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
     processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS)
     half = pd.DataFrame([[990 * NS, 1.0, 1.0], [1_010 * NS, 30.0, 2.0]], columns=MACHINE_COLUMNS)
-    assert besides(half, processes, START, END) == {"others": None, "stolen": None}
+    unknown = dict.fromkeys(("others", "services", "recorder", "stolen"))
+    assert besides(half, processes, START, END) == unknown
     whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
     found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
-    assert found == {"others": pytest.approx(1.0), "stolen": None}
+    assert found == {**unknown, "others": pytest.approx(1.0)}
 
 
 def test_others_never_used_less_than_nothing() -> None:
     """The machine's counter is coarser than those of the processes, and may lag behind their sum."""
     processes = pd.DataFrame(_samples(7, 900, 2_000, 1.0), columns=PROCESS_COLUMNS)
     machine = pd.DataFrame([[990 * NS, 10.0, 0.0], [1_030 * NS, 49.0, 0.0]], columns=MACHINE_COLUMNS)
-    assert besides(machine, processes, START, END) == {"others": 0.0, "stolen": 0.0}
+    found = besides(machine, processes, START, END)
+    assert (found["others"], found["stolen"]) == (0.0, 0.0)
 
 
 def test_a_process_that_was_sampled_within_the_grain_of_its_birth_loses_nothing() -> None:

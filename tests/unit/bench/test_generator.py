@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.bench.generator import parse_jvm_rate, summarise
+from faultline.bench.speed.generator import parse_jvm_rate, summarise
 
 
 def test_the_last_rate_is_the_steady_one() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from faultline.analysis.latency import nearest_rank
 from faultline.base.settings import Settings
-from faultline.bench import aggregate
-from faultline.bench.growth import Size, exponent, growth_figures, power
-from faultline.bench.harvest import SUBJECTS, wrong
-from faultline.bench.spark_job import Cost, submit_command
+from faultline.bench.speed import aggregate
+from faultline.bench.speed.growth import Size, exponent, growth_figures, power
+from faultline.bench.speed.harvest import SUBJECTS, wrong
+from faultline.bench.speed.spark_job import Cost, submit_command
 from faultline.bench.topics import Filled, StockJoin, WordCount, batch_bounds, committed, emission_instants
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.experiment.config import parse_configuration
@@ -174,8 +174,8 @@ def test_the_program_is_submitted_as_the_dag_does_it(tmp_path: Path) -> None:
 
     settings = Settings(tmp_path, tmp_path, tmp_path)
     assert connections(settings)["spark_local"]["host"] == LOCAL_MASTER
-    command = submit_command(settings, "harvest", ["--config", "x"], large=True, kafka=True)
+    command = submit_command(settings, "harvest", ["--config", "x"], large=True)
     assert command[:3] == ["spark-submit", "--master", LOCAL_MASTER] and command[-2:] == ["--config", "x"]
-    assert "spark.sql.adaptive.enabled=true" in command and "--jars" in command
+    assert "spark.sql.adaptive.enabled=true" in command
     small = submit_command(settings, "aggregate", [])
-    assert "spark.sql.adaptive.enabled=false" in small and "--jars" not in small
+    assert "spark.sql.adaptive.enabled=false" in small

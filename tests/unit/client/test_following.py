@@ -148,7 +148,21 @@ def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[
     sweep.begin("20261121T061500Z-000001", 0)
     for role in roles:
         sweep.started("20261121T061500Z-000001", role)
+    if roles:
+        (sweep.settings.attempts / "20261121T061500Z-000001" / "recorder.jsonl").touch()
     assert f": starting, {awaited}, about" in sweep.told()[0]
+
+
+def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
+    first, second = "20261121T061500Z-000001", "20261121T061501Z-000002"
+    for number, attempt in enumerate((first, second)):
+        sweep.begin(attempt, number)
+        sweep.started(attempt, "recorder")
+    journal = sweep.settings.attempts / first / "recorder.jsonl"
+    assert ": waiting, the machine is in use" in sweep.told()[-1]
+    journal.write_text(json.dumps({"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}) + "\n")
+    (line,) = sweep.told()
+    assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
 
 
 def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

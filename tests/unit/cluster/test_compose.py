@@ -26,7 +26,7 @@ from faultline import __version__
 from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
 from faultline.cluster.airflow_home import DATABASE, PASSWORD, wanted_database
 from faultline.cluster.serve import PREPARE
-from faultline.cluster.services import WORKER_MEMORY, airflow_services, data_services
+from faultline.cluster.services import WORKER_MEMORY, control_services, data_services
 from faultline.orchestration.provision import connections
 
 FILE = ROOT / "docker-compose.yaml"
@@ -36,7 +36,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
 # What the image puts where; Settings of a container.
 INSIDE = Settings(Path("/opt/faultline"), Path("/var/lib/faultline/state"), Path("/var/lib/faultline/results"))
-EMBEDDED = {one.name: one for one in [*data_services(INSIDE, Path("java"), "0" * 16), *airflow_services(INSIDE)]}
+EMBEDDED = {one.name: one for one in [*data_services(INSIDE, Path("java"), "0" * 16), *control_services(INSIDE)]}
 WORKERS = [name for name in EMBEDDED if name.startswith("spark-worker")]
 OURS = [*EMBEDDED, PREPARE, "machine"]
 REQUIRED = re.compile(r"\$\{[A-Z_]+:\?[^}]+\}")

@@ -95,7 +95,7 @@ from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import plan_of
-from faultline.runner import collect, prepare, workload_supervisor
+from faultline.runner import collect, prepare, steps, workload_supervisor
 from faultline.runner.daemons import workload_trouble
 from faultline.runner.environment import describe
 
@@ -109,10 +109,10 @@ try:
 except ConfigError as error:
     print(error)
 
-prepare.SERVICES_TIMEOUT_S = 0.1
-prepare.kafka_ready = lambda bootstrap: True
+steps.SERVICES_TIMEOUT_S = 0.1
+steps.kafka_ready = lambda bootstrap: True
 try:
-    prepare.prepare(prepare.Order(config), settings, "17")
+    steps.await_services(settings, config)
 except InfrastructureError as error:
     print(error)
 Endpoints.loopback = classmethod(lambda cls, ports: cls("kafka", "", "", str(folder), "", ""))

@@ -22,6 +22,13 @@ import os, sys
 sys.stdin.readline()
 os.execvp("sh", ["sh", "-c", "read x", "kafka", sys.argv[1] + ".properties"])
 """
+# Starts two processes, and stays.
+KEEPER = """
+import subprocess, sys, time
+for name in ("scheduler", "kafka.properties"):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", name])
+time.sleep(60)
+"""
 
 
 def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path) -> None:
@@ -70,3 +77,30 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
         assert wait_until(found, timeout_s=10, what="an age that is looked at") == role
     finally:
         psutil.Process(entry.pid).kill()
+
+
+def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    attempt = Attempt(folder)
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER])
+    try:
+        family = wait_until(
+            lambda: len(found := psutil.Process(keeper.pid).children()) == 2 and found,
+            timeout_s=10,
+            what="its children",
+        )
+        roles = RoleTable(attempt, "kafka.properties", NoSampler(), keeper.pid)
+
+        def told() -> dict[int, str]:
+            return {process.pid: role for process, role in roles.assign().values()}
+
+        wait_until(lambda: len(told()) >= 3, timeout_s=10, what="an age that is looked at")
+        by_name = {process.cmdline()[-1]: told()[process.pid] for process in family}
+        assert by_name == {"scheduler": "services", "kafka.properties": "kafka"}
+        assert told()[keeper.pid] == "services"
+        assert "services" not in set(role for _, role in RoleTable(attempt, None, NoSampler()).assign().values())
+    finally:
+        for process in (*psutil.Process(keeper.pid).children(), keeper):
+            process.kill()
+        keeper.wait()

@@ -1,16 +1,18 @@
-"""Ending an attempt twice: the scheduler may die and have the step begun again."""
+"""Steps beside the processes that they start: ending an attempt twice, looking at it seldom, its turn."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
+from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import write_lines
 from faultline.base.processes import end_ledger, spawn_detached
+from faultline.runner import steps
 from faultline.runner.steps import _stop_recorder
 
 
@@ -40,3 +42,30 @@ def test_a_recorder_that_was_told_to_stop_did_not_die(
     found: list[str] = []
     _stop_recorder(attempt, found)
     assert found == problems
+
+
+def test_journals_are_looked_at_seldom_inside_the_window_and_often_around_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, plan = Attempt(tmp_path), SimpleNamespace(window_s=30.0)
+    assert steps._pace(attempt, plan)() == steps.AT_END_S, "before the gate there is nothing to disturb"  # type: ignore[arg-type]
+    write_lines(attempt.conductor_journal, [{"event": "gate", "t0_mono_ns": 5_000_000_000}])
+    pace = steps._pace(attempt, plan)  # type: ignore[arg-type]
+    for mono_s, wanted in (
+        (5, steps.IN_WINDOW_S),
+        (33.9, steps.IN_WINDOW_S),
+        (34.1, steps.AT_END_S),
+        (99, steps.AT_END_S),
+    ):
+        monkeypatch.setattr("time.monotonic_ns", lambda at=mono_s: round(at * 1e9))
+        assert pace() == wanted, mono_s
+
+
+def test_an_attempt_begins_when_its_turn_comes(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    write_json(tmp_path / "attempt.json", {"prepared_wall_ns": 7})
+    assert attempt.begun_at_ns() == 7
+    write_lines(
+        attempt.recorder_journal, [{"kind": "start", "wall_ns": 9, "after": None}, {"kind": "machine", "wall_ns": 10}]
+    )
+    assert attempt.begun_at_ns() == 9

@@ -23,7 +23,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.bench.figure import Figure
-from faultline.bench.spark_job import run_job, submit_command
+from faultline.bench.speed.spark_job import run_job, submit_command
 from faultline.bench.topics import delete_topics
 from faultline.bench.truth.scenarios import QUICK, SCENARIOS, Scenario
 from faultline.bench.truth.truth import Comparison, compare, planted
@@ -142,7 +142,7 @@ def differing_tables(settings: Settings, attempt: Attempt) -> list[str]:
         folder = Path(name)
         config = json.loads((attempt.folder / "harvest_config.json").read_text(encoding="utf-8"))
         (folder / "config.json").write_text(json.dumps({**config, "target": str(folder / "harvest")}))
-        command = submit_command(settings, "harvest", ["--config", str(folder / "config.json")], kafka=True)
+        command = submit_command(settings, "harvest", ["--config", str(folder / "config.json")])
         run_job(settings, command, folder)
         pairs = {
             table: (attempt.harvest / f"{table}.parquet", folder / "harvest" / f"{table}.parquet") for table in TABLES

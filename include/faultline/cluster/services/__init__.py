@@ -1,7 +1,8 @@
 """The embedded services: what each one runs, and when it is ready.
 
 Every service is the real program: a Kafka broker in KRaft mode, a Spark standalone master with
-two workers, and Airflow's API server, scheduler, DAG processor and triggerer.
+two workers, a Spark of one JVM that stays for short jobs, and Airflow's API server, scheduler, DAG processor and
+triggerer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import (
     master_state,
     prepare_spark,
+    session_service,
     spark_home,
     spark_services,
     worker_registered,
@@ -25,7 +27,7 @@ __all__ = [
     "WORKER_MEMORY",
     "Service",
     "airflow_health",
-    "airflow_services",
+    "control_services",
     "data_services",
     "kafka_ready",
     "master_state",
@@ -39,3 +41,8 @@ __all__ = [
 def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
     """Kafka, the Spark master and the workers, of the `up` that is known as `instance`."""
     return [kafka_service(settings, java, instance), *spark_services(settings, instance)]
+
+
+def control_services(settings: Settings) -> list[Service]:
+    """What runs the experiments: Airflow, and the Spark that it hands harvest and aggregate to."""
+    return [*airflow_services(settings), session_service(settings)]

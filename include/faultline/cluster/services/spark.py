@@ -1,7 +1,8 @@
-"""Spark's standalone cluster: a master and two workers."""
+"""Spark's standalone cluster, a master and two workers; and the Spark that stays, in one JVM, for short jobs."""
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from faultline.engines.spark.standalone import worker_memory_mb
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
 # anywhere; whether cores were oversubscribed stands in the record.
 WORKER_SLOTS = 64
+PROBE_S = 1.0
 
 # Millisecond instants, the thread (it carries the task's TID) and RocksDB's own lines: the
 # timeline of a recovery is read from these logs.
@@ -89,6 +91,26 @@ def spark_services(settings: Settings, instance: str) -> list[Service]:
         for number in range(1, WORKERS + 1)
     ]
     return [master, *workers]
+
+
+def session_service(settings: Settings) -> Service:
+    """The Spark that stays, for harvest and aggregate."""
+    return Service(
+        "spark-session",
+        [sys.executable, "-P", "-m", "faultline.cluster.session_start"],
+        ready=lambda: session_listens(settings),
+    )
+
+
+def session_listens(settings: Settings) -> bool:
+    """Whether somebody answers where the Spark that stays takes its jobs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_S)
+        try:
+            probe.connect(str(settings.session_socket))
+            return bool(probe.recv(1))
+        except OSError:
+            return False
 
 
 def prepare_spark(settings: Settings) -> None:

@@ -101,6 +101,9 @@ class KnownTruth:
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         return Submission(program, {}, plan.restart_delay_s, MAX_RESTARTS)
 
+    def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+        pass
+
     def sampler(self, attempt: Attempt) -> Sampler:
         return NoSampler()
 

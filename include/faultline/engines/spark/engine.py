@@ -12,7 +12,7 @@ from faultline.base.endpoints import HOST, Endpoints
 from faultline.base.settings import WORKERS, Settings, free_port
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
-from faultline.engines.spark import collect, detection, standalone
+from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
@@ -68,6 +68,9 @@ class Spark:
         from faultline.engines.spark.submission import submit
 
         return submit(attempt, plan, settings, runtime)
+
+    def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+        class_link.to_usual(attempt, runtime)
 
     def sampler(self, attempt: Attempt) -> Sampler:
         return DriverSampler(attempt.id, _driver_ui(attempt))

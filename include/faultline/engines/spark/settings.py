@@ -75,18 +75,17 @@ def loopback_settings() -> dict[str, str]:
 
 
 def workload_settings(
-    settings: Settings, attempt: Attempt, config: Configuration, ui_port: int, *, archive: str = ""
+    settings: Settings, attempt: Attempt, config: Configuration, ui_port: int, *, archive: Path | None = None
 ) -> dict[str, str]:
-    """Everything the workload's spark-submit is told with --conf. `archive`: the JVM option of the class data."""
+    """Everything the workload's spark-submit is told with --conf. `archive`: of loaded classes."""
     # The attempt's id in an executor's command line is what the guard rails look for.
     options = f'{mark_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
-    if not config.planned_faults():
-        # Where something is broken, processes start as everybody's do: their start is part of what is measured.
-        options = f"{options} {archive}".rstrip()
+    options = f"{options} {archive_option(archive)}".rstrip()
     return {
         **engine_settings(),
         **configured_settings(config),
         **loopback_settings(),
+        **kafka_classes(settings),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(settings.root / "spark_jobs"),
         "spark.driver.extraJavaOptions": options,
@@ -104,8 +103,13 @@ def logging_option(settings: Settings) -> str:
     return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
 
 
+def archive_option(archive: Path | None) -> str:
+    """The JVM option that starts from an archive of loaded classes, quoted as Spark splits options; empty for none."""
+    return f'"-XX:SharedArchiveFile={archive}"' if archive else ""
+
+
 def batch_settings(
-    settings: Settings, *, archive: str = "", large: bool = False, attempt: str | None = None
+    settings: Settings, *, archive: Path | None = None, large: bool = False, attempt: str | None = None
 ) -> dict[str, str]:
     """Settings of harvest and aggregate; unless `large`, neither adaptive plans nor the optimising compiler.
 
@@ -113,9 +117,10 @@ def batch_settings(
     """
     options = [] if large else ["-XX:TieredStopAtLevel=1"]
     options += [mark_option(attempt)] if attempt else []
-    options += [logging_option(settings), archive]
+    options += [logging_option(settings), archive_option(archive)]
     return {
         **loopback_settings(),
+        **kafka_classes(settings),
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -140,9 +145,19 @@ def spark_environment(settings: Settings, java_home: Path) -> dict[str, str]:
     }
 
 
-def kafka_jars(settings: Settings) -> str:
-    """Comma-separated jars of Spark's Kafka connector, for --jars."""
-    return ",".join(str(path) for path in sorted((settings.jars / "spark-kafka").glob("*.jar")))
+def kafka_classes(settings: Settings) -> dict[str, str]:
+    """Settings that put Spark's Kafka connector on the class path of every JVM.
+
+    Not --jars: what a Spark process fetches when it runs is loaded in a way that no archive of classes can hold, and
+    reading topics takes more than a thousand classes.
+    """
+    path = os.pathsep.join(str(jar) for jar in kafka_jars(settings))
+    return {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
+
+
+def kafka_jars(settings: Settings) -> list[Path]:
+    """The jars of Spark's Kafka connector, where they really lie: installations may share them, and then an archive."""
+    return sorted((settings.jars / "spark-kafka").resolve().glob("*.jar"))
 
 
 def workload_program(settings: Settings, config: Configuration) -> Path:

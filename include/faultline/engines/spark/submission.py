@@ -11,9 +11,10 @@ from faultline.base.processes import run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
+from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
 from faultline.engines.spark.lineages import lineage_files
-from faultline.engines.spark.settings import kafka_jars, spark_environment, workload_program, workload_settings
+from faultline.engines.spark.settings import spark_environment, workload_program, workload_settings
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
@@ -25,7 +26,6 @@ class SparkSubmission(Submission):
 
     name: str
     settings: Mapping[str, str]
-    jars: str
 
 
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
@@ -38,8 +38,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
-        settings=workload_settings(settings, attempt, config, ui_port, archive=runtime.class_data),
-        jars=kafka_jars(settings),
+        settings=workload_settings(settings, attempt, config, ui_port, archive=to_spark(attempt, runtime)),
     )
 
 

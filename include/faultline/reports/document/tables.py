@@ -126,7 +126,10 @@ RESOURCES = (
         *(f"cpu_cores.{role}" for role in ROLES),
         names=("driver", "executors", "Python workers", "Kafka", "generator"),
     ),
-    *figures("cpu_besides.others", "cpu_besides.stolen", names=("other processes", "stolen by the host")),
+    *figures(
+        *(f"cpu_besides.{name}" for name in ("others", "services", "recorder", "stolen")),
+        names=("other processes", "of them Airflow and services", "recorder", "stolen by the host"),
+    ),
     *figures("gc_s", "work.tasks", "work.task_s", "work.batches", "work.batch_s",
              names=("GC", "tasks", "run time of tasks", "batches", "execution of batches")),
     *figures("state_bytes.logical", "state_bytes.checkpoint", names=("state", "checkpoint")),

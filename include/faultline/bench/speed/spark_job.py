@@ -14,9 +14,9 @@ import psutil
 from faultline.base.errors import InfrastructureError
 from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings
-from faultline.cluster.class_data import archive_option
+from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
-from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, kafka_jars, program, spark_environment
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5
@@ -37,15 +37,11 @@ class Cost:
         return f"{self.seconds:.1f} s ({self.cpu_s:.1f} of CPU, {self.peak_mb:.0f} MB)"
 
 
-def submit_command(
-    settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False, kafka: bool = False
-) -> list[str]:
-    """The spark-submit of program `name`; `large` as in `batch_settings`, `kafka` with the connector's jars."""
+def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
+    """The spark-submit of program `name`; `large` as in `batch_settings`."""
     command = ["spark-submit", "--master", LOCAL_MASTER]
-    for key, value in batch_settings(settings, archive=archive_option(settings), large=large).items():
+    for key, value in batch_settings(settings, archive=archive_here(settings), large=large).items():
         command += ["--conf", f"{key}={value}"]
-    if kafka:
-        command += ["--jars", kafka_jars(settings)]
     return [*command, "--name", f"bench {name}", "--deploy-mode", "client", str(program(settings, name)), *arguments]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from faultline.bench.figure import Figure, summarise
-from faultline.bench.spark_job import Cost
+from faultline.bench.speed.spark_job import Cost
 
 SIZES = (10**5, 10**6, 10**7)
 QUICK_SIZES = (10**4, 10**5)

@@ -23,8 +23,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.bench.figure import Figure
-from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
-from faultline.bench.spark_job import Cost, run_job, submit_command
+from faultline.bench.speed.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
+from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.runner.collect import is_large
@@ -109,9 +109,7 @@ def write_configuration(
 
 
 def _harvest(settings: Settings, configuration: Path, filled: Filled) -> Cost:
-    command = submit_command(
-        settings, "harvest", ["--config", str(configuration)], large=is_large(filled.records), kafka=True
-    )
+    command = submit_command(settings, "harvest", ["--config", str(configuration)], large=is_large(filled.records))
     cost = run_job(settings, command, configuration.parent)
     problems = wrong(Path(json.loads(configuration.read_text())["target"]), filled)
     if problems:

@@ -23,9 +23,9 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say
 from faultline.base.window import NS
-from faultline.bench.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
 from faultline.bench.records import made_record, write_record
-from faultline.bench.spark_job import Cost, run_job, submit_command
+from faultline.bench.speed.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
+from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.client.operations import require
 from faultline.cluster.services import prepare_spark
 from faultline.records.record import Record, TimelineEvent

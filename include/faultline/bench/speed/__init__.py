@@ -1,0 +1,1 @@
+"""How fast Faultline itself is."""

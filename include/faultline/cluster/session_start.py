@@ -1,0 +1,32 @@
+"""Starts the Spark that stays: `spark_jobs/session.py`, to which harvest and aggregate are handed.
+
+    python -m faultline.cluster.session_start
+
+spark-submit takes this process's place. Settings are those of a small job: the optimising compiler and adaptive plans
+cost such a job more than they bring, and they would be at work after it, beside what is measured next.
+"""
+
+from __future__ import annotations
+
+import os
+
+from faultline.base.settings import load_settings
+from faultline.cluster.class_data import archive_here
+from faultline.cluster.java import find_java
+from faultline.cluster.services import prepare_spark, spark_home
+from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
+
+
+def main() -> None:
+    settings = load_settings()
+    prepare_spark(settings)
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", LOCAL_MASTER, "--name", "session"]
+    for key, value in batch_settings(settings, archive=archive_here(settings)).items():
+        command += ["--conf", f"{key}={value}"]
+    command += [str(program(settings, "session")), "--socket", str(settings.session_socket)]
+    environment = {**os.environ, **spark_environment(settings, find_java(settings.home / "java.json").home)}
+    os.execve(command[0], command, environment)
+
+
+if __name__ == "__main__":
+    main()

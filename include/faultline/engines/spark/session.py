@@ -1,0 +1,89 @@
+"""Jobs for the Spark that stays (`spark_jobs/session.py`): harvest and aggregate without a start of Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from faultline.base.errors import FaultlineError
+from faultline.base.processes import end_processes, live_process
+from faultline.base.settings import Settings
+
+# A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.
+GREETING_S = 2.0
+# A small harvest takes seconds. A session that takes longer is not what it should be; Spark anew takes half a minute.
+LIMIT_S = 150.0
+
+
+class NoSession(FaultlineError):
+    """The job was not done by a session, and nothing of one is at work on it any more; the reason in one line."""
+
+
+def run_in_session(
+    settings: Settings,
+    program: str,
+    arguments: Sequence[str],
+    *,
+    say: Callable[[str], None] = print,
+    limit_s: float = LIMIT_S,
+) -> None:
+    """Runs a program of `spark_jobs/` in the session of this installation.
+
+    `say` gets what the program prints. Raises NoSession when there is none, it is at another job, the job failed in it,
+    or took longer than `limit_s` seconds; such a session is ended, and its keeper starts another.
+    """
+    deadline = time.monotonic() + limit_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(GREETING_S)
+        try:
+            connection.connect(str(settings.session_socket))
+            answers = _lines(connection)
+            greeting = next(answers)
+            connection.sendall((json.dumps({"program": program, "arguments": list(arguments)}) + "\n").encode())
+        except (OSError, ValueError, StopIteration) as error:
+            raise NoSession(f"no warm Spark answers ({type(error).__name__})") from None
+        try:
+            outcome = _outcome(connection, answers, deadline, say)
+        except BaseException as error:
+            # Also when this task is told to end: whoever does the job again must be alone with its files.
+            _end(greeting)
+            if isinstance(error, (OSError, ValueError)):
+                raise NoSession(f"the warm Spark was lost, or not done within {limit_s:g} s") from None
+            raise
+    if outcome["status"] != "done":
+        raise NoSession(f"the warm Spark is {outcome['status']}: {outcome['message']}")
+
+
+def _outcome(
+    connection: socket.socket, answers: Iterator[dict[str, Any]], deadline: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The answer that says how the job ended. Raises OSError when none comes in time."""
+    while True:
+        rest_s = deadline - time.monotonic()
+        if rest_s <= 0:
+            raise TimeoutError
+        connection.settimeout(rest_s)
+        answer = next(answers, None)
+        if answer is None:
+            raise ConnectionError("the session ended")
+        if "status" in answer:
+            return answer
+        say(answer["said"])
+
+
+def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    """Each line as it arrives; a file object would be of no use any more after the first timeout."""
+    rest = b""
+    while data := connection.recv(65536):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def _end(greeting: dict[str, Any]) -> None:
+    """Ends the session that has greeted so, if it still lives."""
+    named = (live_process(int(pid), float(created)) for pid, created in greeting["processes"])
+    end_processes([process for process in named if process is not None])

@@ -1,0 +1,53 @@
+"""The executor of Airflow's scheduler: LocalExecutor, which waits for the end of a task instead of for a clock.
+
+The scheduler goes round, asks what is due, and sleeps. To hand one task over to the next soon it must go round often,
+and then it takes a tenth of a core beside whatever is measured. This one lets it go round when a task has ended, or
+when it has waited as long as new work may wait: longest while a window is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+
+from airflow.executors.local_executor import LocalExecutor
+
+from faultline.base.settings import load_settings
+from faultline.base.window_lock import is_measured
+
+# What the tasks of this project import of others, beside what the scheduler has of it. Workers are forked from the
+# scheduler, and each task from its worker: what is loaded here, no task has to load, and that is most of what a task
+# takes. Nothing of the project itself: a task runs the code that lies there when it runs.
+LIBRARIES = (
+    "airflow.providers.apache.spark.operators.spark_submit",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.providers.standard.triggers.external_task",
+    "confluent_kafka",
+    "jinja2",
+    "numpy",
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pydantic",
+    "scipy.stats",
+)
+# How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
+IDLE_S = 0.8
+MEASURED_S = 8.0
+
+
+class EventExecutor(LocalExecutor):
+    """See `airflow.executors.local_executor.LocalExecutor`."""
+
+    def start(self) -> None:
+        for name in LIBRARIES:
+            importlib.import_module(name)
+        self._window_lock = load_settings().window_lock
+        super().start()
+
+    def sync(self) -> None:
+        """Waits for a worker's word, at most as long as new work may wait; then reads what there is."""
+        wait_s = MEASURED_S if is_measured(self._window_lock) else IDLE_S
+        with contextlib.suppress(AttributeError):  # a queue of another Python: the scheduler's own sleep remains
+            self.result_queue._reader.poll(wait_s)
+        super().sync()

@@ -1,0 +1,121 @@
+"""The Spark that stays, really started: it does jobs, and is replaced by whoever keeps it when it cannot be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from faultline.base.processes import end_processes, live_process
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.services.spark import session_listens
+from faultline.engines.spark.session import NoSession, run_in_session
+from faultline.records.store import Store
+from tests.support.installation import Installation, make_installation
+from tests.unit.sample_records import sample
+
+START_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return make_installation(tmp_path_factory.mktemp("session"))
+
+
+@contextlib.contextmanager
+def started(installation: Installation) -> Iterator[psutil.Process]:
+    """The session of the installation; what is left of it is ended."""
+    log = installation.home / "session.log"
+    with log.open("ab") as out:
+        process = psutil.Popen(
+            [sys.executable, "-P", "-m", "faultline.cluster.session_start"],
+            env=installation.environment, cwd=installation.home, stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        wait_until(
+            lambda: session_listens(installation.settings),
+            timeout_s=START_S,
+            what="the session",
+            alive=lambda: None if process.poll() is None else log.read_text()[-2000:],
+        )
+        yield process
+    finally:
+        end_processes([process, *process.children(recursive=True)] if process.poll() is None else [])
+        process.wait(10)
+
+
+def aggregate(settings: Settings) -> list[str]:
+    return [
+        *("--records", str(settings.records), "--attempts", str(settings.attempts)),
+        *("--target", str(settings.results / "summary")),
+    ]
+
+
+def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, float]]:
+    """Connects, and gives pid and time of creation of the session's processes."""
+    client.settimeout(30)
+    client.connect(str(settings.session_socket))
+    named = json.loads(client.makefile("r").readline())["processes"]
+    return [(int(pid), float(created)) for pid, created in named]
+
+
+def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installation) -> None:
+    settings = installation.settings
+    store = Store(settings.results)
+    with started(installation) as process:
+        for number in (1, 2):
+            store.write(sample(status="valid", attempt=f"20261121T06150{number}Z-00000{number}"))
+            run_in_session(settings, "aggregate", aggregate(settings))
+            rows = pq.read_table(settings.results / "summary" / "experiments.parquet").num_rows
+            assert rows == number, "a job sees what is there when it runs"
+        assert process.is_running()
+        with pytest.raises(NoSession, match="failed: FileNotFoundError"):
+            run_in_session(settings, "harvest", ["--config", str(settings.home / "none")])
+        process.wait(30)
+    with pytest.raises(NoSession, match="no warm Spark answers"):
+        run_in_session(settings, "aggregate", aggregate(settings))
+
+
+def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation: Installation) -> None:
+    settings = installation.settings
+    with started(installation) as process:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            named = greeting(settings, client)
+            # Its end is not awaited: the client goes as soon as it has asked.
+            job = {"program": "aggregate", "arguments": aggregate(settings)}
+            client.sendall((json.dumps(job) + "\n").encode())
+        process.wait(30)
+        wait_until(lambda: not any(live_process(*one) for one in named), timeout_s=30, what="the end of its processes")
+    with started(installation) as process:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            named = greeting(settings, client)
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: not any(live_process(*one) for one in named), timeout_s=30, what="the end of its processes")
+
+
+def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installation: Installation) -> None:
+    settings = installation.settings
+    with started(installation) as process:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            named = greeting(settings, client)
+        # Its JVM stands still, so that the job does not get on.
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(NoSession, match="not done within 1 s"):
+            run_in_session(settings, "aggregate", aggregate(settings), limit_s=1.0)
+        assert not any(live_process(*one) for one in named)
+
+
+def test_its_files_are_nobody_elses(installation: Installation, tmp_path: Path) -> None:
+    with started(installation):
+        assert installation.settings.session_socket.stat().st_mode & 0o077 == 0

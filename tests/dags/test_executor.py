@@ -1,0 +1,75 @@
+"""The executor waits for the end of a task, shorter while nothing is measured."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.executors.local_executor import LocalExecutor
+
+from faultline.base.window_lock import window
+from faultline.orchestration import executor as subject
+from faultline.orchestration.executor import LIBRARIES, EventExecutor
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """One with its queues, but without workers."""
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
+    monkeypatch.setattr(LocalExecutor, "_spawn_workers_with_gc_freeze", lambda self, number: None)
+    monkeypatch.setattr(subject, "IDLE_S", 0.2)
+    made = EventExecutor(parallelism=1)
+    made.start()
+    made.told = []
+    monkeypatch.setattr(made, "change_state", lambda key, state: made.told.append((key, state)))
+    yield made
+    made.activity_queue.close()
+    made.result_queue.close()
+
+
+def test_libraries_are_loaded_before_workers_are_forked_and_nothing_of_the_project(executor: Any) -> None:
+    assert set(LIBRARIES) <= set(sys.modules)
+    assert not [name for name in LIBRARIES if name.startswith(("faultline", "fault", "generators"))]
+
+
+def test_the_end_of_a_task_ends_the_wait(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "IDLE_S", 60.0)
+    threading.Timer(0.1, executor.result_queue.put, [("task", "success", None)]).start()
+    executor.sync()
+    assert executor.told == [("task", "success")]
+
+
+class Reader:
+    """Notes how long it is asked to wait, and has nothing."""
+
+    def __init__(self, real: Any, waits: list[float]) -> None:
+        self.close, self._waits = real.close, waits
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        self._waits.append(timeout)
+        return False
+
+
+def test_without_news_it_waits_longer_while_a_window_is_measured(
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    reader = executor.result_queue._reader
+    monkeypatch.setattr(executor.result_queue, "_reader", Reader(reader, waits))
+    executor.sync()
+    with window(tmp_path / "window.lock"):
+        executor.sync()
+    assert [wait for wait in waits if wait] == [0.2, subject.MEASURED_S]
+
+
+def test_the_scheduler_is_told_to_use_it(tmp_path: Path) -> None:
+    from faultline.base.settings import ROOT, Settings
+    from faultline.cluster.airflow_home import configuration
+
+    core = configuration(Settings(ROOT, tmp_path, tmp_path), {"fernet": "", "internal": "", "api": "", "jwt": ""})[
+        "core"
+    ]
+    assert core["executor"] == f"{EventExecutor.__module__}.{EventExecutor.__name__}"

@@ -1,0 +1,130 @@
+"""What whoever hands a job to the Spark that stays makes of its answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from faultline.base.settings import ROOT, Settings
+from faultline.engines.spark import session as subject
+from faultline.engines.spark.session import NoSession, run_in_session
+
+Answer = Callable[[socket.socket, dict[str, Any]], None]
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a session's."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> Iterator[Callable[[Answer], Settings]]:
+    """Answers one client at the session's socket of an installation."""
+    settings = Settings(ROOT, tmp_path, tmp_path / "results")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(settings.session_socket))
+    listener.listen()
+    named = [[stranger.pid, psutil.Process(stranger.pid).create_time()]]
+
+    def begin(answer: Answer) -> Settings:
+        def run() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall((json.dumps({"processes": named}) + "\n").encode())
+                answer(connection, json.loads(connection.recv(65536)))
+
+        threading.Thread(target=run, daemon=True).start()
+        return settings
+
+    yield begin
+    listener.close()
+
+
+def say(connection: socket.socket, **line: Any) -> None:
+    connection.sendall((json.dumps(line) + "\n").encode())
+
+
+def test_a_job_that_is_done_is_done_and_what_it_prints_is_handed_on(
+    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
+) -> None:
+    asked, said = list[dict[str, Any]](), list[str]()
+
+    def answer(connection: socket.socket, job: dict[str, Any]) -> None:
+        asked.append(job)
+        say(connection, said="no records yet")
+        say(connection, status="done", message="")
+
+    run_in_session(serve(answer), "aggregate", ("--records", "x"), say=said.append)
+    assert asked == [{"program": "aggregate", "arguments": ["--records", "x"]}]
+    assert said == ["no records yet"] and stranger.poll() is None
+
+
+@pytest.mark.parametrize("status", ["busy", "stale", "failed"])
+def test_a_job_that_was_refused_or_failed_is_not_done(
+    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes], status: str
+) -> None:
+    with pytest.raises(NoSession, match=f"the warm Spark is {status}: why"):
+        run_in_session(serve(lambda connection, job: say(connection, status=status, message="why")), "harvest", ())
+    assert stranger.poll() is None, "it knows by itself whether it can go on"
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda c, job: None, lambda c, job: c.sendall(b"{half"), lambda c, job: c.sendall(b"?\n")]
+)
+def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
+    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes], answer: Answer
+) -> None:
+    with pytest.raises(NoSession, match="was lost"):
+        run_in_session(serve(answer), "harvest", ())
+    stranger.wait(10)
+
+
+def test_a_session_that_is_slow_is_ended(
+    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
+) -> None:
+    with pytest.raises(NoSession, match=r"not done within 0\.3 s"):
+        run_in_session(serve(lambda connection, job: threading.Event().wait(20)), "harvest", (), limit_s=0.3)
+    stranger.wait(10)
+
+
+def test_a_task_that_is_told_to_end_ends_the_session_that_works_for_it(
+    serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
+) -> None:
+    def stop(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_session(serve(lambda connection, job: say(connection, said="x")), "harvest", (), say=stop)
+    stranger.wait(10)
+
+
+def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "GREETING_S", 0.2)
+    settings = Settings(ROOT, tmp_path, tmp_path / "results")
+    with pytest.raises(NoSession, match="no warm Spark answers"):
+        run_in_session(settings, "harvest", ())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hung:
+        hung.bind(str(settings.session_socket))
+        hung.listen()
+        with pytest.raises(NoSession, match="no warm Spark answers"):
+            run_in_session(settings, "harvest", ())
+
+
+def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(tmp_path: Path) -> None:
+    far = Settings(ROOT, tmp_path / ("x" * 100), tmp_path)
+    sockets = {str(far.session_socket), str(far.supervisor_socket)}
+    assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)

@@ -1,0 +1,143 @@
+"""The Spark that stays: who gets an answer, and when it ends itself. With a Spark that is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import session as subject
+from session import Session, listen
+
+
+class NoSpark:
+    """Counts what a session does with its Spark."""
+
+    def __init__(self) -> None:
+        self.sessions = self.cleared = 0
+        self.catalog = self
+
+    def newSession(self) -> NoSpark:  # noqa: N802 - Spark's name
+        self.sessions += 1
+        return self
+
+    def clearCache(self) -> None:  # noqa: N802
+        self.cleared += 1
+
+
+class Served:
+    """A session that answers clients, and the jobs that it was given."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self.spark, self.path, self.ended = NoSpark(), path, threading.Event()
+        self.jobs: list[list[str]] = []
+        self.working, self.release = threading.Event(), threading.Event()
+        self.session = Session(self.spark, folder, self.end)  # type: ignore[arg-type]
+        self.listener = listen(path)
+        threading.Thread(target=self.session.serve, args=(self.listener,), daemon=True).start()
+
+    def end(self) -> None:
+        """Stands for the end of the process: nothing after it is done."""
+        self.ended.set()
+        threading.Event().wait()
+
+    def job(self, spark: Any, arguments: Sequence[str]) -> None:
+        self.jobs.append(list(arguments))
+        print("working")
+        if "wait" in arguments:
+            self.working.set()
+            self.release.wait(30)
+        if "fail" in arguments:
+            raise ValueError("two\nlines")
+
+    def connect(self) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(30)
+        client.connect(str(self.path))
+        return client
+
+    def ask(self, *arguments: str) -> list[dict[str, Any]]:
+        """All answers to a job, after the greeting."""
+        with self.connect() as client:
+            client.sendall((json.dumps({"program": "job", "arguments": arguments}) + "\n").encode())
+            answers: list[dict[str, Any]] = []
+            with client.makefile("r") as lines:
+                greeting = json.loads(lines.readline())
+                while not answers or "status" not in answers[-1]:
+                    answers.append(json.loads(lines.readline()))
+        assert [pid for pid, _ in greeting["processes"]] == [os.getpid(), os.getppid()]
+        return answers
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    made = Served(Path(subject.__file__).parent, tmp_path / "s.sock")
+
+    monkeypatch.setitem(subject.PROGRAMS, "job", made.job)
+    yield made
+    made.release.set()
+
+
+def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too(served: Served) -> None:
+    for number in (1, 2):
+        assert served.ask(str(number)) == [{"said": "working"}, {"status": "done", "message": ""}]
+    assert served.jobs == [["1"], ["2"]]
+    assert (served.spark.sessions, served.spark.cleared) == (2, 2)
+    assert not served.ended.is_set()
+
+
+def test_a_second_client_is_told_at_once_that_another_job_runs(served: Served) -> None:
+    answers: list[list[dict[str, Any]]] = []
+    first = threading.Thread(target=lambda: answers.append(served.ask("wait")))
+    first.start()
+    assert served.working.wait(30)
+    assert served.ask("2") == [{"status": "busy", "message": "another job runs in this session"}]
+    served.release.set()
+    first.join(30)
+    assert answers[0][-1]["status"] == "done" and not served.ended.is_set()
+
+
+def test_a_job_that_fails_ends_it_with_a_word(served: Served) -> None:
+    assert served.ask("fail")[-1] == {"status": "failed", "message": "ValueError: two lines"}
+    assert served.ended.wait(30)
+
+
+def test_a_client_that_goes_away_ends_it(served: Served) -> None:
+    with served.connect() as client:
+        client.sendall(b'{"program": "job", "arguments": ["wait"]}\n')
+        assert served.working.wait(30)
+    assert served.ended.wait(30)
+    served.release.set()  # standard output is this process's: it is given back before the test ends
+    with served.session._working:
+        pass
+
+
+def test_programs_that_were_changed_since_it_began_end_it(tmp_path: Path, served: Served) -> None:
+    served.session._loaded = dict.fromkeys(served.session._loaded, (0, 0))
+    assert served.ask("1") == [{"status": "stale", "message": "a program was changed since this session began"}]
+    assert served.ended.wait(30) and served.jobs == []
+
+
+@pytest.mark.parametrize("send", [b"", b"nonsense\n", b'{"program": "unknown", "arguments": []}\n'])
+def test_a_client_that_asks_nothing_sensible_changes_nothing(served: Served, send: bytes) -> None:
+    with served.connect() as client:
+        client.sendall(send)
+    assert served.ask("1")[-1]["status"] == "done"
+    assert not served.ended.is_set()
+
+
+def test_only_its_user_can_open_the_socket(served: Served) -> None:
+    assert served.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_ends_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents: Callable[[], int] = iter([1, 1, 2]).__next__
+    monkeypatch.setattr(os, "getppid", parents)
+    monkeypatch.setattr(subject, "LOOK_S", 0.01)
+    with listen(tmp_path / "s.sock") as listener:
+        Session(NoSpark(), tmp_path).serve(listener)  # type: ignore[arg-type]
