@@ -2,8 +2,7 @@
 
 Run with `-XX:ArchiveClassesAtExit` it leaves the archive from which later JVMs start (`faultline.cluster.class_data`).
 It needs no service: made-up records stand for Kafka's, whose classes are loaded by name, and nothing of what it
-computes is kept. What it leaves out is
-loaded later, more slowly, and is no error.
+computes is kept. What it leaves out is loaded later, more slowly, and is no error.
 
     spark-submit rehearsal.py FOLDER
 """

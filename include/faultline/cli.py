@@ -295,7 +295,7 @@ def bench(
 ) -> None:
     """Run a benchmark of Faultline itself and print its figures.
 
-    Without a name: those of its speed, an hour in all; they are written to docs/results/performance.md.
+    Without a name: those of its speed; they are written to docs/results/performance.md.
     """
     from faultline.bench.catalogue import BENCHMARKS, print_figures, run_benchmark
 

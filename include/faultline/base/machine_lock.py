@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.window_lock import taken
 
 # Whoever asks `lock_holder` has the lock for a moment, so one try would not do.
 LEAST_WAIT_S = 1.0
@@ -25,17 +26,12 @@ def hold_lock(path: Path, attempt: str, *, wait_s: float = LEAST_WAIT_S, over: C
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError:
-            if not over() and time.monotonic() < deadline:
-                time.sleep(LOCK_PAUSE_S)
-                continue
-        holder = lock_holder(path) or "another process"
-        os.close(descriptor)
-        raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it") from None
+    while not taken(descriptor, fcntl.LOCK_EX):
+        if over() or time.monotonic() >= deadline:
+            holder = lock_holder(path) or "another process"
+            os.close(descriptor)
+            raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it")
+        time.sleep(LOCK_PAUSE_S)
     before = _named(descriptor)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps({"attempt": attempt, "pid": os.getpid()}).encode(), 0)
@@ -49,12 +45,9 @@ def lock_holder(path: Path) -> str | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _named(descriptor) or "an experiment"
+        return None if taken(descriptor, fcntl.LOCK_SH) else _named(descriptor) or "an experiment"
     finally:
         os.close(descriptor)
-    return None
 
 
 def _named(descriptor: int) -> str | None:

@@ -56,7 +56,7 @@ def _held(path: Path, how: int, limit_s: float) -> Iterator[float | None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         waited_s, began = 0.0, time.monotonic()
-        while not (got := _taken(descriptor, how)) and waited_s < limit_s:
+        while not (got := taken(descriptor, how)) and waited_s < limit_s:
             time.sleep(POLL_S)
             waited_s = time.monotonic() - began
         yield waited_s if got else None
@@ -64,9 +64,10 @@ def _held(path: Path, how: int, limit_s: float) -> Iterator[float | None]:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, how: int) -> bool:
+def taken(descriptor: int, how: int) -> bool:
+    """Takes the lock of an open file, as LOCK_EX or LOCK_SH, if nobody stands in the way; whether it did."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return False
     return True
