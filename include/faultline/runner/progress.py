@@ -33,17 +33,24 @@ class Phase:
 
 
 def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
-    """The newest attempt of a sweep, or None before its first."""
+    """The attempt of a sweep that is in work, or its newest; None before its first.
+
+    Of two in work it is the one whose turn it is: the next one is made ready beside it.
+    """
     if not settings.attempts.is_dir():
         return None
+    newest = None
     for folder in sorted(settings.attempts.iterdir(), reverse=True)[:20]:
         attempt = Attempt(folder)
         try:
-            if attempt.read().get("sweep_id") == sweep_id:
-                return attempt
+            if attempt.read().get("sweep_id") != sweep_id:
+                continue
         except FaultlineError:
             continue
-    return None
+        if attempt.recorder_journal.exists() and not attempt.closed.exists():
+            return attempt
+        newest = newest or attempt
+    return newest
 
 
 def describe(config: Configuration) -> str:

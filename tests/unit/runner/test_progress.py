@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from faultline.base.attempt import Attempt
+from faultline.base.settings import Settings
 from faultline.base.window import NS
 from faultline.experiment.config import Configuration
-from faultline.runner.progress import phase_of
+from faultline.runner.progress import current_attempt, phase_of
 
 T0 = 1_795_241_700 * NS
 
@@ -43,3 +44,33 @@ def test_a_fault_is_told_by_what_it_did_and_to_whom(
     phase = phase_of(attempt, T0 + 45 * NS)
     assert phase.name == "measuring"
     assert phase.detail == f"T0 + 45 s; {words} 4 s ago; recorder not started"
+
+
+def test_of_two_attempts_in_work_the_one_whose_turn_it_is_is_shown(tmp_path: Path) -> None:
+    settings = Settings(root=tmp_path, home=tmp_path / "home", results=tmp_path)
+    assert current_attempt(settings, "mine") is None
+
+    def made(name: str, sweep_id: str = "mine") -> Attempt:
+        attempt = Attempt(settings.attempts / name)
+        attempt.folder.mkdir(parents=True)
+        (attempt.folder / "attempt.json").write_text(json.dumps({"sweep_id": sweep_id}))
+        return attempt
+
+    def shown() -> str:
+        attempt = current_attempt(settings, "mine")
+        assert attempt is not None
+        return attempt.id
+
+    first = made("1")
+    assert shown() == "1", "nothing of it has begun"
+    first.recorder_journal.touch()
+    second = made("2")
+    made("3", sweep_id="another")
+    assert shown() == "1"
+    second.recorder_journal.touch()
+    assert shown() == "2", "begins beside the harvest of the first"
+    first.closed.touch()
+    second.closed.touch()
+    assert shown() == "2"
+    made("4")
+    assert shown() == "4"

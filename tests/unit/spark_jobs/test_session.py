@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -39,7 +40,17 @@ class Served:
         self.working, self.release = threading.Event(), threading.Event()
         self.session = Session(self.spark, folder, self.end)  # type: ignore[arg-type]
         self.listener = listen(path)
-        threading.Thread(target=self.session.serve, args=(self.listener,), daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            self.session.serve(self.listener)
+
+    def close(self) -> None:
+        """Gives back what the test had waiting, and the socket."""
+        self.release.set()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
 
     def end(self) -> None:
         """Stands for the end of the process: nothing after it is done."""
@@ -80,7 +91,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
     monkeypatch.setitem(subject.PROGRAMS, "job", made.job)
     yield made
-    made.release.set()
+    made.close()
 
 
 def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too(served: Served) -> None:
