@@ -29,7 +29,7 @@ class AirflowApi:
         self._token_until = 0.0
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def wait_for_dag(self, dag_id: str) -> bool:
+    def has_dag(self, dag_id: str) -> bool:
         """Whether the DAG has been parsed and can be triggered."""
         try:
             return not self._call("GET", f"/api/v2/dags/{dag_id}")["is_paused"]

@@ -69,7 +69,7 @@ def await_dags(api: AirflowApi, *dag_ids: str) -> None:
 
     for dag_id in dag_ids:
         wait_until(
-            lambda dag_id=dag_id: api.wait_for_dag(dag_id),  # type: ignore[misc]
+            lambda dag_id=dag_id: api.has_dag(dag_id),  # type: ignore[misc]
             timeout_s=PARSE_TIMEOUT_S,
             every_s=0.5,
             what=f"airflow: the DAG {dag_id}",

@@ -18,6 +18,7 @@ from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.leftovers import attempts_of, sweep_of
 from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.demo import await_dags
 from faultline.client.operations import bring_up
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import sweep_id_of
@@ -56,7 +57,7 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     if duration_s < DURATION_S:
         form |= {"fault": "none", "checkpoint_interval_s": [1.0]}
     api = AirflowApi(settings)
-    api.wait_for_dag(MATRIX)
+    await_dags(api, MATRIX)
     run_id = api.trigger(MATRIX, form, run_id=series)
     wait_until(
         lambda: api.run_state(MATRIX, run_id) in FINISHED,
