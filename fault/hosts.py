@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fault.errors import VictimRefused
 from fault.identity import VICTIMS, ProcessIdentity, Tokens
 from fault.injector import Delivery, Injector, Presence
-from fault.remote import ClockOffset, RemoteInjector
 from fault.victims import sort_candidates
+
+if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
+    from fault.remote import ClockOffset, RemoteInjector
 
 # The name under which a remote broker's host is known.
 KAFKA_HOST = "kafka"

@@ -1,7 +1,7 @@
 """Several processes that share one schedule: process i sends the records k ≡ i (mod n).
 
-The members are the same program with `--stripe`; they skip the primer, wait at the same gate, and
-report on their standard output to the first process, which adds their reports up.
+The members are processes of this machine (here), or of others (`remote`). They skip the primer, wait at the same gate,
+and report to the lead, which adds their reports up.
 """
 
 from __future__ import annotations
@@ -14,56 +14,100 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from generators.errors import GeneratorError
-from generators.gate import StopSwitch
+from generators.gate import Start, StopSwitch
 
 _END_S = 5.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """One line of one member; `event` is None when the member's output ended."""
+    """One line of one member; `event` is None when nothing more comes from it."""
 
     member: int
     event: dict[str, Any] | None
 
 
+Tell = Callable[[Report], None]
+
+
+class Members(Protocol):
+    """Those who send, wherever they are."""
+
+    count: int
+
+    def begin(self, tell: Tell) -> None:
+        """Starts them all; whatever one of them says is told, from any thread."""
+
+    def open_gate(self, start: Start) -> None:
+        """Tells those who cannot see the gate that it is open."""
+
+    def end(self) -> None:
+        """Ends whoever has not ended."""
+
+
+class LocalMembers:
+    """Processes of this machine, which report on their standard output and watch the gate themselves."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        """`commands`: one per member."""
+        self.count = len(commands)
+        self._commands = commands
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def begin(self, tell: Tell) -> None:
+        for number, command in enumerate(self._commands):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+            self._processes.append(process)
+            threading.Thread(target=self._listen, args=(number, process, tell), daemon=True).start()
+
+    def open_gate(self, start: Start) -> None:
+        pass
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @staticmethod
+    def _listen(number: int, process: subprocess.Popen[str], tell: Tell) -> None:
+        if process.stdout is not None:
+            for line in process.stdout:
+                tell(Report(number, json.loads(line)))
+        tell(Report(number, None))
+
+
 class Crew:
     """The members of a shared schedule. Use it as a context: leaving it ends every member."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], stop: StopSwitch) -> None:
-        """`commands`: one per member."""
+    def __init__(self, members: Members, stop: StopSwitch) -> None:
+        self._members = members
         self._stop = stop
         self._reports: queue.Queue[Report] = queue.Queue()
-        self._members: list[subprocess.Popen[str]] = []
         self._done: set[int] = set()
-        self._commands = commands
 
     def __enter__(self) -> Crew:
-        for number, command in enumerate(self._commands):
-            member = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-            self._members.append(member)
-            threading.Thread(target=self._listen, args=(number, member), daemon=True).start()
+        try:
+            self._members.begin(self._reports.put)
+        except BaseException:
+            self._members.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in self._members:
-            if member.poll() is None:
-                member.terminate()
-        for member in self._members:
-            try:
-                member.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                member.kill()
-                member.wait()
+        self._members.end()
 
-    def _listen(self, number: int, member: subprocess.Popen[str]) -> None:
-        if member.stdout is not None:
-            for line in member.stdout:
-                self._reports.put(Report(number, json.loads(line)))
-        self._reports.put(Report(number, None))
+    def open_gate(self, start: Start) -> None:
+        """Tells the members when the schedule begins."""
+        self._members.open_gate(start)
 
     def next_report(self, timeout_s: float = 0.05) -> Report | None:
         """The next event of a member, or None when there was none in time.
@@ -88,11 +132,11 @@ class Crew:
     def await_all(self, name: str) -> list[dict[str, Any]]:
         """Waits until each member has said `name`; returns those events by member."""
         said: dict[int, dict[str, Any]] = {}
-        while len(said) < len(self._members):
+        while len(said) < self._members.count:
             report = self.next_report()
             if report is not None and report.event is not None and report.event["event"] == name:
                 said[report.member] = report.event
-        return [said[number] for number in range(len(self._members))]
+        return [said[number] for number in range(self._members.count)]
 
     def follow(self, progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
         """Adds up the members' progress until each is done; returns the `done` events by member.
@@ -101,7 +145,7 @@ class Crew:
         """
         latest: dict[int, tuple[int, int]] = {}
         done: dict[int, dict[str, Any]] = {}
-        while len(done) < len(self._members):
+        while len(done) < self._members.count:
             report = self.next_report()
             if report is None or report.event is None:
                 continue
@@ -109,21 +153,16 @@ class Crew:
                 done[report.member] = report.event
             elif report.event["event"] == "progress":
                 latest[report.member] = report.event["sent"], report.event["due"]
-                if report.member == min(set(range(len(self._members))) - self._done):
+                if report.member == min(set(range(self._members.count)) - self._done):
                     progress(sum(sent for sent, _ in latest.values()), sum(due for _, due in latest.values()))
-        return [done[number] for number in range(len(self._members))]
+        return [done[number] for number in range(self._members.count)]
 
 
-def member_commands(config: Path, gate: Path, histogram: Path, n: int, parent: int, token: str) -> list[list[str]]:
+def member_commands(config: Path, gate: Path, n: int, parent: int, token: str) -> list[list[str]]:
     """The command lines of the members; each carries the run's token, by which it can be found."""
     return [
         [sys.executable, "-m", "generators", "--config", str(config), "--gate", str(gate)]
-        + ["--histogram", str(member_histogram(histogram, i)), "--stripe", str(i), "--parent", str(parent)]
+        + ["--stripe", str(i), "--parent", str(parent)]
         + ([token] if token else [])
         for i in range(n)
     ]
-
-
-def member_histogram(histogram: Path, number: int) -> Path:
-    """Where a member leaves its histogram until it is merged."""
-    return histogram.with_name(f"{histogram.name}.{number}")

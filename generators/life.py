@@ -186,6 +186,6 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def done_fields(records: int, acked: int, unknown: int, lag: dict[str, float], more: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the `done` event, the same from one process and from several."""
-    return {"records": records, "acked": acked, "unknown": unknown, "schedule_lag_ms": lag, **more}
+def done_fields(records: int, acked: int, unknown: int, lag: dict[str, float]) -> dict[str, Any]:
+    """The fields of the `done` event that tell of records, the same from one process and from several."""
+    return {"records": records, "acked": acked, "unknown": unknown, "schedule_lag_ms": lag}

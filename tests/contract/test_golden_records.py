@@ -37,7 +37,9 @@ def changed_on_purpose(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_new(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of today without the figures that there were not then."""
+    """A record of today without the figures and parameters that there were not then."""
+    for name in ("generator_processes", "generator_on"):
+        record["config"].pop(name)
     for name in ("services", "recorder"):
         record["metrics"]["cpu_besides"].pop(name)
     return record

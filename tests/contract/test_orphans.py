@@ -19,6 +19,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
 from faultline.base.settings import Settings
 from faultline.experiment.config import parse_configuration
+from faultline.orchestration.spark import generator_command
 from faultline.records.store import Store
 from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
 from faultline.runner.steps import start_generator
@@ -93,7 +94,7 @@ def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:
     """A scheduler that died may run a task once more; two generators would be no measurement."""
     attempt = site.attempt(1, kafka={"bootstrap": "127.0.0.1:1"})
     with pytest.raises(InfrastructureError, match="generator: was started before"):
-        start_generator(attempt, site.settings)
+        start_generator(attempt, site.settings, generator_command)
     assert len(read_ledger(attempt.ledger)) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from airflow.executors.local_executor import LocalExecutor
 
+from faultline.base.loaded_code import LoadedCode
 from faultline.base.window_lock import window
 from faultline.orchestration import executor as subject
-from faultline.orchestration.executor import LIBRARIES, EventExecutor
+from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
 
 
 @pytest.fixture
@@ -30,9 +32,21 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made.result_queue.close()
 
 
-def test_libraries_are_loaded_before_workers_are_forked_and_nothing_of_the_project(executor: Any) -> None:
-    assert set(LIBRARIES) <= set(sys.modules)
-    assert not [name for name in LIBRARIES if name.startswith(("faultline", "fault", "generators"))]
+def test_what_tasks_import_is_loaded_before_workers_are_forked(executor: Any) -> None:
+    assert {*LIBRARIES, *OWN} <= set(sys.modules)
+
+
+def test_a_fork_that_finds_the_project_changed_loads_it_anew(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
+    forgotten, forks = [], []
+    monkeypatch.setattr(os, "register_at_fork", lambda *, after_in_child: forks.append(after_in_child))
+    monkeypatch.setattr(LoadedCode, "forget", lambda self: forgotten.append(self.packages))
+    executor.start()
+    (forked,) = forks
+    forked()
+    assert not forgotten
+    monkeypatch.setattr(LoadedCode, "is_stale", lambda self: True)
+    forked()
+    assert forgotten == [frozenset(subject.PACKAGES)]
 
 
 def test_the_end_of_a_task_ends_the_wait(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

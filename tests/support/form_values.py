@@ -9,20 +9,20 @@ from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
-PLAN = {"faults": [{"victim": "worker", "action": "term", "at_s": 45}]}
+PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}
 STEP = {"kind": "step", "at_s": 30, "to": 400}
 # A legal value of each field that is not its default; together they are legal, too.
 CHANGED: dict[str, Any] = {
     "rate": 250.5, "warmup_s": 12, "duration_s": 120, "corpus": "moby-dick", "skew": 0.8, "vocabulary": 500,
     "iterations": 50, "prices": "five-companies", "truth": None, "rate_curve": STEP, "skew_curve": {**STEP, "to": 1.2},
-    "accept_overload": True,
+    "accept_overload": True, "generator_processes": 3, "generator_on": "executors",
     "window_s": 20, "slide_s": 4, "watermark_s": 6, "disorder": 0.2, "late": 0.05, "stocks": 50, "users": 200,
     "query": "q5", "source": "engine", "events": {"shares": [4, 6, 90]}, "batch_events": 200_000,
     "mechanisms": "all", "parallelism": "1-2-2", "topology": {"divisor": 3.0},
     "preload_events": 400_000, "state_store": "memory", "state_mb": 2.5, "state_touch": 0.05,
     "checkpoint_interval_s": 6, "snapshot_interval_s": 20,
     "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
-    "partitions": 4, "shuffle_partitions": 4, "fault": "worker", "fault_action": "term", "fault_at_s": 45,
+    "partitions": 4, "shuffle_partitions": 4, "fault": "driver", "fault_action": "term", "fault_at_s": 45,
     "fault_plan": PLAN, "restart_delay_s": 1.5, "seed": 7,
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
@@ -53,6 +53,8 @@ def legal(name: str, workload: str) -> Any:
         return None
     if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
         return WITHOUT_FAULT[name]
+    if workload == "nexmark" and name.startswith("generator_"):
+        return Configuration.model_fields[name].default
     return 0 if name == "state_mb" and not kind.can("preloaded_state") else CHANGED[name]
 
 
@@ -61,7 +63,8 @@ def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
     values = {name: legal(name, spec.complete(DEFAULT)["workload"]) for name in Configuration.model_fields}
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
     values |= {axis: list(spec.values("paper")[axis][:2]) for axis in spec.axes}
-    return values | ({"fault_plan": None} if "fault" in spec.axes else {})
+    # An axis of faults hits Spark workers, too, which a generator on executors would not survive.
+    return values | ({"fault_plan": None, "generator_on": "host"} if "fault" in spec.axes else {})
 
 
 def form_values(dag_id: str) -> dict[str, Any]:

@@ -54,6 +54,12 @@ def run_token(attempt: str) -> str:
     return f"faultline-run={attempt}"
 
 
+def load_token(attempt: str) -> str:
+    """The argument in the place of `run_token` for what sends the attempt's load with programs that a fault may look
+    for: it is no victim."""
+    return f"faultline-load={attempt}"
+
+
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
@@ -119,19 +125,21 @@ def spawn_detached(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     punctual: bool = False,
+    token: str | None = None,
     timeout_s: float = 20.0,
 ) -> Entry:
     """Starts `command` so that it outlives, and holds nothing of, its starter.
 
     Double fork, new session, no inherited descriptors, standard streams to files, Airflow's
     variables removed. The ledger line is synced to disk before the program itself starts: a
-    process that runs is always in the ledger. The attempt's token is appended to the command.
+    process that runs is always in the ledger. The attempt's token is appended to the command,
+    or `token`.
     A `punctual` process is scheduled before others, where the system lets this user ask for that.
 
     Returns the ledger entry. Raises InfrastructureError when the process could not be started.
     """
     spec = {
-        "command": [*command, run_token(attempt)],
+        "command": [*command, token or run_token(attempt)],
         "role": role,
         "attempt": attempt,
         "ledger": str(ledger),
@@ -258,7 +266,7 @@ def processes_with_token(attempt: str) -> list[psutil.Process]:
     They carry its token as one whole argument; a shell or an editor that merely has a file of the
     attempt open does not.
     """
-    tokens = {run_token(attempt), f"-Dfaultline.run={attempt}"}
+    tokens = {run_token(attempt), load_token(attempt), f"-Dfaultline.run={attempt}", f"-Dfaultline.load={attempt}"}
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()

@@ -282,6 +282,9 @@ class Engine(Witness, Protocol):
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         """What is to be started; writes the files that it reads."""
 
+    def starting(self, attempt: Attempt) -> Callable[[], None]:
+        """What is to be called now and then until all that was primed is committed: it holds back what can wait."""
+
     def begun(self, attempt: Attempt, runtime: Runtime) -> None:
         """All that was primed is committed. What hastened the start so far is taken away here, so that processes which
         a fault makes it start again do it as everybody's do."""

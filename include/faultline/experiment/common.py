@@ -22,6 +22,7 @@ MAX_RESTARTS = 5
 
 CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 StateStore = Literal["rocksdb", "memory"]
+GeneratorPlace = Literal["host", "executors"]
 if TYPE_CHECKING:
     Victim = str
     Action = str
@@ -72,6 +73,11 @@ class Common(BaseModel):
     )
     accept_overload: bool = Field(
         False, description="Take a rate that the engine cannot keep up with as a result, not as a failed measurement."
+    )
+    generator_processes: int = Field(1, ge=1, le=64, description="Processes that share the schedule of the load.")
+    generator_on: GeneratorPlace = Field(
+        "host",
+        description="Where they run: `host`, beside the broker, or `executors`, tasks of Spark executors of their own.",
     )
     state_mb: float = Field(1.0, ge=0, le=100_000, description="Logical state preloaded before the gate, in MB.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")

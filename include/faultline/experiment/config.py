@@ -124,6 +124,7 @@ class _Checked(Common):
             )
         self._check_parameters()
         self._check_commit_mode()
+        self._check_generator()
         most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))
         require_records(self.rate_curve, self.rate, most, self.warmup_s + self.duration_s)
         if self.fault != "none":
@@ -149,6 +150,19 @@ class _Checked(Common):
         if self.skew_curve is not None and self.skew is None:
             raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
         kind.check(self.own, self)
+
+    def _check_generator(self) -> None:
+        """Refuses a generator that nothing would start, or that a fault could hit."""
+        for key in ("generator_processes", "generator_on"):
+            if not self.paced and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: no generator sends the input of this workload; leave it empty")
+        if self.generator_on == "executors" and self.fault != "none":
+            hosts = {one.fault.victim for one in self.planned_faults()} & {"worker", "any"}
+            if hosts:
+                raise ValueError(
+                    f"generator_on: a fault that hits a Spark worker ({hosts.pop()}) ends the generator's executors, "
+                    "too; use host, or another victim"
+                )
 
     def _check_commit_mode(self) -> None:
         """Refuses a commit mode in which the workload or the cluster cannot run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fault.errors import PlanError
 from fault.plan import Fault, PlannedFault
@@ -16,11 +16,36 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.workloads.base import Companion, Filling
+
+if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
+    from faultline.experiment.config import Configuration
 
 # Of plan.json.
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What must be committed before the gate opens, where no generator sends a primer.
+
+    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
+    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
+    """
+
+    offsets: Mapping[str, int]
+    runs: int
+    what: str
+    events: int
+    typical_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
+
+    role: str
+    command: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -181,6 +206,7 @@ def _generator(config: Configuration, repetition: int, endpoints: Endpoints, top
         "primer_lines": config.kind.primer_lines(config.own),
         "seed": config.seed,
         "repetition": repetition,
+        "processes": config.generator_processes,
     }
 
 
@@ -194,6 +220,8 @@ def configuration_of(attempt: Attempt) -> Configuration:
 
     Raises InfrastructureError when that file is missing or damaged, or this version refuses what it holds.
     """
+    from faultline.experiment.config import parse_configuration
+
     try:
         return parse_configuration(attempt.read()["config"])
     except ConfigError as error:

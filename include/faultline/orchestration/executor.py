@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 
 from airflow.executors.local_executor import LocalExecutor
 
+from faultline.base.loaded_code import LoadedCode
 from faultline.base.settings import load_settings
 from faultline.base.window_lock import is_measured
 
-# What the tasks of this project import of others, beside what the scheduler has of it. Workers are forked from the
-# scheduler, and each task from its worker: what is loaded here, no task has to load, and that is most of what a task
-# takes. Nothing of the project itself: a task runs the code that lies there when it runs.
+# What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and
+# each task from its worker: what is loaded here, no task has to load, and that is most of what a task takes.
 LIBRARIES = (
     "airflow.providers.apache.spark.operators.spark_submit",
     "airflow.providers.standard.operators.trigger_dagrun",
@@ -31,6 +32,26 @@ LIBRARIES = (
     "pydantic",
     "scipy.stats",
 )
+# Of the project itself. A task runs the code that lies there when it runs: when a file was changed since, it loads all
+# of it by itself.
+PACKAGES = ("faultline", "fault", "generators")
+OWN = (
+    "faultline.orchestration.experiment",
+    "faultline.orchestration.kafka",
+    "faultline.orchestration.local_spark",
+    "faultline.orchestration.notes",
+    "faultline.orchestration.provision",
+    "faultline.orchestration.spark",
+    "faultline.orchestration.sweep",
+    "faultline.analysis.verdict",
+    "faultline.records.store",
+    "faultline.reports.headline",
+    "faultline.runner.collect",
+    "faultline.runner.orphans",
+    "faultline.runner.prepare",
+    "faultline.runner.steps",
+    "faultline.runner.teardown",
+)
 # How long work that comes from elsewhere (a run that somebody triggers, a trigger that fires) may go unseen.
 IDLE_S = 0.8
 MEASURED_S = 8.0
@@ -40,8 +61,10 @@ class EventExecutor(LocalExecutor):
     """See `airflow.executors.local_executor.LocalExecutor`."""
 
     def start(self) -> None:
-        for name in LIBRARIES:
+        for name in (*LIBRARIES, *OWN):
             importlib.import_module(name)
+        own = LoadedCode.of(PACKAGES)
+        os.register_at_fork(after_in_child=lambda: own.forget() if own.is_stale() else None)
         self._window_lock = load_settings().window_lock
         super().start()
 

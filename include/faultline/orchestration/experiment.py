@@ -301,9 +301,10 @@ def start_recorder(attempt: Attempt) -> int:
 @task
 @step
 def start_generator(attempt: Attempt) -> int | None:
+    from faultline.orchestration.spark import generator_command
     from faultline.runner import steps
 
-    entry = steps.start_generator(attempt, load_settings())
+    entry = steps.start_generator(attempt, load_settings(), generator_command)
     return None if entry is None else entry.pid
 
 

@@ -7,12 +7,15 @@ hook's command; the workload supervisor runs it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
+from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import HOST, Settings
-from faultline.engines.running import Submission
+from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.engines.spark.submission import SparkSubmission
+from faultline.experiment.plan import configuration_of
 
 
 def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -30,8 +33,23 @@ def command_of(submission: Submission) -> list[str]:
     Raises InfrastructureError when the Connection `spark_default` is missing: the hook would fall
     back to YARN without a word.
     """
-    if not isinstance(submission, SparkSubmission):
-        return list(submission.command)
+    return _spark_submit(submission) if isinstance(submission, SparkSubmission) else list(submission.command)
+
+
+def generator_command(
+    attempt: Attempt, settings: Settings, arguments: Sequence[str]
+) -> tuple[list[str], Mapping[str, str]]:
+    """Command and environment of a generator with these arguments that is a job on the cluster."""
+    from faultline.cluster.java import find_java
+    from faultline.engines.spark.generator_job import generator_job
+
+    runtime = Runtime(find_java(settings.home / "java.json").home)
+    processes = configuration_of(attempt).generator_processes
+    job = generator_job(attempt, processes, settings, runtime, tuple(arguments))
+    return _spark_submit(job), job.environment
+
+
+def _spark_submit(submission: SparkSubmission) -> list[str]:
     # Seconds of imports, which whoever only asks for the Connections does without.
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fault.action import Context
 from fault.errors import FaultError
@@ -15,12 +15,14 @@ from fault.hosts import Hosts
 from fault.identity import Tokens
 from fault.injector import Injector
 from fault.plan import PlannedFault
-from fault.remote import RemoteHost, RemoteInjector
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Instant
 from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.plan import plan_of
+
+if TYPE_CHECKING:  # see fault.hosts
+    from fault.remote import RemoteHost, RemoteInjector
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def read_assignment(directory: Path) -> Assignment:
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
+    from fault.remote import RemoteHost
+
     return RemoteHost(
         host=str(values["host"]),
         user=str(values["user"]),
@@ -108,4 +112,8 @@ def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
 
 def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:
     """An injector for each machine that is reached over SSH, by name; none connects before it is used."""
+    if not assignment.hosts:
+        return {}
+    from fault.remote import RemoteInjector
+
     return {name: RemoteInjector(host) for name, host in assignment.hosts.items()}

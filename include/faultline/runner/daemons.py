@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ from faultline.base.processes import Entry, process_of, read_ledger, spawn_detac
 from faultline.base.settings import HOST, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.registry import engine_at
-from faultline.experiment.workloads.base import Companion
+from faultline.experiment.plan import Companion
 
 DAEMON_START_S = 10.0
 
@@ -101,7 +101,16 @@ def last_words(log: Path, telling: re.Pattern[str]) -> str:
     return (told or errors or lines or ["(empty)"])[-1][:300]
 
 
-def spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *, stdout: Path) -> Entry:
+def spawn(
+    attempt: Attempt,
+    settings: Settings,
+    role: str,
+    command: list[str],
+    *,
+    stdout: Path,
+    environment: Mapping[str, str] | None = None,
+    token: str | None = None,
+) -> Entry:
     """Starts a detached process of the attempt. Raises InfrastructureError when its role has one already."""
     # The scheduler may die and have a step begun twice; what two generators send is no measurement.
     if newest(attempt, role) is not None:
@@ -114,6 +123,8 @@ def spawn(attempt: Attempt, settings: Settings, role: str, command: list[str], *
         stdout=stdout,
         stderr=attempt.logs / f"{role}.err",
         cwd=settings.root,
+        env=environment,
+        token=token,
         # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure.
         punctual=role in ("generator", "conductor"),
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
-from faultline.base.processes import Entry, process_of
+from faultline.base.processes import Entry, load_token, process_of
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until
 from faultline.cluster.class_data import archive_here
@@ -24,8 +24,7 @@ from faultline.engines.base import Progress, covers
 from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime, Submission
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
-from faultline.experiment.workloads.base import Filling
+from faultline.experiment.plan import AttemptPlan, Filling, configuration_of, plan_of
 from faultline.runner.daemons import (
     death,
     folder_of,
@@ -40,6 +39,9 @@ from faultline.runner.daemons import (
 from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
 
+# Of an attempt's generator with these arguments: its command, and its environment beside this one.
+ExecutorCommand = Callable[[Attempt, Settings, Sequence[str]], tuple[list[str], Mapping[str, str]]]
+
 RECORDER_START_S = 15.0
 # How often whoever waits for its turn asks whether it is still wanted, beside a window that is measured.
 CANCELLED_S = 10.0
@@ -53,6 +55,8 @@ SETTLE_S = 30.0
 # A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
 DRAIN_LIMIT_S = 180.0
 STOP_S = 60.0
+# Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
+WHILE_STARTING_S = 0.25
 # Between two looks at the journals.
 IN_WINDOW_S = 1.0
 AT_END_S = 0.1
@@ -118,10 +122,11 @@ def scheduled_records(plan: AttemptPlan) -> int:
     return GeneratorSpec.model_validate(plan.generator).total
 
 
-def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
+def start_generator(attempt: Attempt, settings: Settings, on_executors: ExecutorCommand) -> Entry | None:
     """Starts the generator, which prepares its data, sends the primer, and waits at the gate.
 
-    None when the engine makes the events itself.
+    `on_executors`: the command and environment of one whose processes run on the cluster. None when the engine makes
+    the events itself.
     """
     told = plan_of(attempt).generator
     if told is None:
@@ -129,14 +134,13 @@ def start_generator(attempt: Attempt, settings: Settings) -> Entry | None:
     specification = attempt.folder / "generator_config.json"
     write_json(specification, told)
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
-    histogram = ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
-    return spawn(
-        attempt,
-        settings,
-        "generator",
-        [*module("generators"), *arguments, *histogram],
-        stdout=attempt.generator_journal,
-    )
+    arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
+    journal = attempt.generator_journal
+    if configuration_of(attempt).generator_on == "host":
+        return spawn(attempt, settings, "generator", [*module("generators"), *arguments], stdout=journal)
+    command, environment = on_executors(attempt, settings, arguments)
+    token = load_token(attempt.id)
+    return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
 
 
 def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[Submission], list[str]]) -> Entry:
@@ -203,9 +207,16 @@ def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
 def _await_commit(
     attempt: Attempt, entry: Entry, what: str, committed: Callable[[], bool], limit_s: float = PRIMER_TIMEOUT_S
 ) -> None:
+    starting = engine_at(attempt).starting(attempt)
+
+    def look() -> bool:
+        starting()
+        return committed()
+
     wait_until(
-        committed,
+        look,
         timeout_s=limit_s,
+        every_s=WHILE_STARTING_S,
         what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
         alive=lambda: workload_trouble(attempt, entry),
     )

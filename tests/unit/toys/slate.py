@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,9 @@ class Slate:
         told = write_program_configuration(attempt, plan, {"slate": str(attempt.folder / SLATE)})
         program = "import json, sys; open(json.load(open(sys.argv[1]))['slate'] + '.began', 'w'); sys.exit(3)"
         return Submission((sys.executable, "-c", program, str(told)), {"CHALK": "white"}, 0.0, max_restarts=1)
+
+    def starting(self, attempt: Any) -> Callable[[], None]:
+        return lambda: None
 
     def begun(self, attempt: Any, runtime: Any) -> None:
         pass

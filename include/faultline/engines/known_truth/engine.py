@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError
 from faultline.base.journal import JournalReader, Line, read_journal
 from faultline.base.processes import run_token
 from faultline.base.settings import Settings
@@ -83,7 +84,9 @@ class KnownTruth:
         return {}
 
     def check(self, config: Configuration) -> None:
-        """Nothing: what contradicts its script was refused with the configuration."""
+        """What contradicts its script was refused with the configuration."""
+        if config.generator_on != "host":
+            raise ConfigError("generator_on: no Spark runs beside this engine's program; use host")
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         return None
@@ -100,6 +103,9 @@ class KnownTruth:
         told = write_program_configuration(attempt, plan, {})
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         return Submission(program, {}, plan.restart_delay_s, MAX_RESTARTS)
+
+    def starting(self, attempt: Attempt) -> Callable[[], None]:
+        return lambda: None
 
     def begun(self, attempt: Attempt, runtime: Runtime) -> None:
         pass

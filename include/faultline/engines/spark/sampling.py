@@ -8,6 +8,8 @@ from types import MappingProxyType
 from faultline.base.journal import Line
 from faultline.engines.spark.rest import fetch_list
 
+# What marks an executor of the generator: not the mark of a run, as what sends the load is no victim of a fault.
+LOAD_MARK = "-Dfaultline.load="
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -22,8 +24,11 @@ class DriverSampler:
         self._app_id: str | None = None
 
     def role_of(self, command: Sequence[str]) -> str | None:
-        ours = EXECUTOR_MAIN in command and any(self._attempt in part for part in command)
-        return "executors" if ours else None
+        if EXECUTOR_MAIN not in command:
+            return None
+        if f"{LOAD_MARK}{self._attempt}" in command:
+            return "generator"
+        return "executors" if any(self._attempt in part for part in command) else None
 
     def sample(self) -> Iterable[Line]:
         if self._app_id is None:

@@ -19,6 +19,8 @@ WORKER_MEMORY_SHARE = 0.35
 # Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
 # workers do not reserve it, so it is left free for them here.
 MEMORY_OVERHEAD = 1.1
+# Of an executor of the generator: the least that Spark takes, since Python makes the records and sends them.
+GENERATOR_MEMORY_MB = 512
 
 
 def worker_memory_mb() -> int:
@@ -42,9 +44,10 @@ def master_state(endpoints: Endpoints) -> dict[str, Any] | None:
 
 
 def check_capacity(config: Configuration) -> None:
-    """Refuses executors that the workers can never hold."""
+    """Refuses executors that the workers can never hold, the generator's among them."""
     per_worker = -(-config.executors // WORKERS)
     wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
+    wanted += -(-_generators(config) // WORKERS) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
     if wanted > worker_memory_mb():
         raise ConfigError(
             f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
@@ -56,10 +59,16 @@ def slots_free(state: Mapping[str, Any] | None, config: Configuration) -> bool:
     """Whether the living workers have room for all executors, as the Master sees it."""
     if not state:
         return False
-    room = 0
+    room = spare = 0
     for worker in state.get("workers", []):
         if worker.get("state") == "ALIVE":
             by_cores = int(worker["coresfree"]) // config.executor_cores
             by_memory = int(worker["memoryfree"]) // config.executor_memory_mb
             room += min(by_cores, by_memory)
-    return room >= config.executors
+            spare += int(worker["coresfree"])
+    return room >= config.executors and spare >= config.executors * config.executor_cores + _generators(config)
+
+
+def _generators(config: Configuration) -> int:
+    """Executors of one core each that the generator takes."""
+    return config.generator_processes if config.generator_on == "executors" else 0

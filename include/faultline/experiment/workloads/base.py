@@ -7,7 +7,6 @@ can come to lean on another's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.experiment.common import Common
+from faultline.experiment.plan import Companion, Filling
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
@@ -35,30 +35,6 @@ class Parameters(BaseModel):
     """Base of the parameters that only some workloads have; they become fields of the configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-@dataclass(frozen=True)
-class Filling:
-    """What must be committed before the gate opens, where no generator sends a primer.
-
-    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
-    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
-    """
-
-    offsets: Mapping[str, int]
-    runs: int
-    what: str
-    events: int
-    typical_s: float
-    longest_s: float
-
-
-@dataclass(frozen=True)
-class Companion:
-    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
-
-    role: str
-    command: tuple[str, ...]
 
 
 P = TypeVar("P", bound=Parameters)

@@ -1,0 +1,52 @@
+"""The generator as a job on Spark's cluster: what is submitted, and how its executors are told from the workload's."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import generators
+from faultline.base.attempt import Attempt
+from faultline.base.settings import Settings
+from faultline.engines.running import Runtime
+from faultline.engines.spark.sampling import LOAD_MARK
+from faultline.engines.spark.settings import logging_option, loopback_settings, program, spark_environment
+from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
+from faultline.engines.spark.submission import SparkSubmission
+
+# As `spark_jobs/generate.py` names it.
+CODE = "faultline_code"
+
+
+def generator_job(
+    attempt: Attempt, processes: int, settings: Settings, runtime: Runtime, arguments: tuple[str, ...]
+) -> SparkSubmission:
+    """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's."""
+    return SparkSubmission(
+        command=(str(program(settings, "generate")), *arguments),
+        environment={**spark_environment(settings, runtime.java_home), "PYTHONPATH": str(settings.root)},
+        restart_delay_s=0.0,
+        max_restarts=0,
+        name=f"generator {attempt.id}",
+        settings={
+            **loopback_settings(),
+            "spark.archives": f"{_packed(attempt)}#{CODE}",
+            "spark.cores.max": str(processes),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": f"{GENERATOR_MEMORY_MB}m",
+            # A member that failed has sent records: another one that sent them again would be no help.
+            "spark.task.maxFailures": "1",
+            "spark.stage.maxConsecutiveAttempts": "1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": logging_option(settings),
+            "spark.executor.extraJavaOptions": f"{LOAD_MARK}{attempt.id} {logging_option(settings)}",
+        },
+    )
+
+
+def _packed(attempt: Attempt) -> Path:
+    """The package `generators` with its data, as an archive in the attempt's scratch folder."""
+    attempt.scratch.mkdir(exist_ok=True)
+    package = Path(generators.__file__).parent
+    return Path(shutil.make_archive(str(attempt.scratch / CODE), "zip", package.parent, package.name))
