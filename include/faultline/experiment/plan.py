@@ -16,36 +16,13 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.preparations import Companion, Filling
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
     from faultline.experiment.config import Configuration
 
 # Of plan.json.
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Filling:
-    """What must be committed before the gate opens, where no generator sends a primer.
-
-    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
-    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
-    """
-
-    offsets: Mapping[str, int]
-    runs: int
-    what: str
-    events: int
-    typical_s: float
-    longest_s: float
-
-
-@dataclass(frozen=True)
-class Companion:
-    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
-
-    role: str
-    command: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
         "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", *own_section("Workload"),
     ),
-    "Load that moves": ("rate_curve", "skew_curve", "accept_overload"),
+    "Load": ("rate_curve", "skew_curve", "accept_overload", "generator_processes", "generator_on"),
     **{name: own_section(name) for name in own_sections()},
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",

@@ -20,7 +20,7 @@ from faultline.base.processes import Entry, process_of, read_ledger, spawn_detac
 from faultline.base.settings import HOST, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.registry import engine_at
-from faultline.experiment.plan import Companion
+from faultline.experiment.preparations import Companion
 
 DAEMON_START_S = 10.0
 

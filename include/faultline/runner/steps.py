@@ -24,7 +24,8 @@ from faultline.engines.base import Progress, covers
 from faultline.engines.registry import engine_at, engine_of
 from faultline.engines.running import Runtime, Submission
 from faultline.experiment.config import Configuration
-from faultline.experiment.plan import AttemptPlan, Filling, configuration_of, plan_of
+from faultline.experiment.plan import AttemptPlan, configuration_of, plan_of
+from faultline.experiment.preparations import Filling
 from faultline.runner.daemons import (
     death,
     folder_of,

@@ -21,7 +21,8 @@ PROGRAM = f"""
 import ctypes, sys, threading
 def named(name):
     ctypes.CDLL(None).prctl(15, name.encode())
-    print(threading.get_native_id(), flush=True)
+    sys.stdout.write(str(threading.get_native_id()) + "\\n")
+    sys.stdout.flush()
     threading.Event().wait()
 for name in ("{COMPILER}", "C1 CompilerThre"):
     threading.Thread(target=named, args=(name,), daemon=True).start()

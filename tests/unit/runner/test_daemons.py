@@ -17,7 +17,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
 from faultline.base.processes import Entry, end_ledger, read_ledger, spawn_detached
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
-from faultline.experiment.plan import Companion
+from faultline.experiment.preparations import Companion
 from faultline.runner.daemons import last_words, start_companion, start_fault_daemons, workload_trouble
 
 

@@ -13,7 +13,6 @@ from faultline.base.settings import WORKERS, Settings, free_port
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
-from faultline.engines.spark.compilers import HeldBack
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
@@ -71,9 +70,13 @@ class Spark:
         return submit(attempt, plan, settings, runtime)
 
     def starting(self, attempt: Attempt) -> Callable[[], None]:
+        from faultline.engines.spark.compilers import HeldBack
+
         return HeldBack(attempt).look
 
     def begun(self, attempt: Attempt, runtime: Runtime) -> None:
+        from faultline.engines.spark.compilers import HeldBack
+
         HeldBack(attempt).let_go()
         class_link.to_usual(attempt, runtime)
 

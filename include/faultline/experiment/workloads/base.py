@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.experiment.common import Common
-from faultline.experiment.plan import Companion, Filling
+from faultline.experiment.preparations import Companion, Filling
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's

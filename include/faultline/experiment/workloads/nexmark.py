@@ -9,7 +9,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT
 from faultline.experiment.common import HIGHEST_RATE, Common
-from faultline.experiment.plan import Filling
+from faultline.experiment.preparations import Filling
 from faultline.experiment.workloads.base import MAX_RATE, Workload
 from faultline.experiment.workloads.nexmark_events import (
     AWAITING_TIME,

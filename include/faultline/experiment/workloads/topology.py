@@ -9,7 +9,7 @@ from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.settings import HOST
 from faultline.experiment.common import Common
-from faultline.experiment.plan import Companion
+from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.base import Workload, primer_records
 from faultline.experiment.workloads.topology_rules import (
     CONTROL,

@@ -7,7 +7,7 @@ import os
 import shutil
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.plan import Companion
+from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.topology_rules import TopologyParameters, mechanisms_of, parallelism, rules_of
 
 # Where the stage `persist` writes with `store=postgresql`, and a Memcached that runs already.

@@ -1,0 +1,30 @@
+"""What a workload needs before its gate opens, beside its topics: a state that is filled, processes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What must be committed before the gate opens, where no generator sends a primer.
+
+    `offsets`: ends by partition that a batch must reach. `runs`: how often the query has been started by then. `what`:
+    in words, for whoever waits. `events`: how many are made; `typical_s`, `longest_s`: how long that takes.
+    """
+
+    offsets: Mapping[str, int]
+    runs: int
+    what: str
+    events: int
+    typical_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A process of the attempt's own beside workload and generator. `{port}` in `command` is a free one of loopback."""
+
+    role: str
+    command: tuple[str, ...]
