@@ -13,7 +13,7 @@ from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.cluster.class_data import archive_path
 from faultline.cluster.java import find_java
-from faultline.cluster.services import prepare_spark, spark_home
+from faultline.cluster.services import prepare_spark, spark_submit
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, engine_settings, program, spark_environment
 
 # Seconds; it takes a minute on a slow machine with two cores.
@@ -60,12 +60,11 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
     # The workloads' JVMs have the page that tells of stages and executors.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
-    command = [str(spark_home() / "bin" / "spark-submit"), "--master", LOCAL_MASTER]
-    command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    command = spark_submit(conf, program(settings, "rehearsal"), str(folder), master=LOCAL_MASTER)
     with log.open("wb") as out:
         try:
             done = subprocess.run(
-                [*command, str(program(settings, "rehearsal")), str(folder)],
+                command,
                 cwd=folder,
                 env={**clean_environment(), **spark_environment(settings, find_java(settings.home / "java.json").home)},
                 stdin=subprocess.DEVNULL,

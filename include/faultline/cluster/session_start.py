@@ -13,17 +13,16 @@ import os
 from faultline.base.settings import load_settings
 from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
-from faultline.cluster.services import prepare_spark, spark_home
+from faultline.cluster.services import prepare_spark, spark_submit
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 
 
 def main() -> None:
     settings = load_settings()
     prepare_spark(settings)
-    command = [str(spark_home() / "bin" / "spark-submit"), "--master", LOCAL_MASTER, "--name", "session"]
-    for key, value in batch_settings(settings, archive=archive_here(settings)).items():
-        command += ["--conf", f"{key}={value}"]
-    command += [str(program(settings, "session")), "--socket", str(settings.session_socket)]
+    conf = batch_settings(settings, archive=archive_here(settings))
+    socket = ("--socket", str(settings.session_socket))
+    command = spark_submit(conf, program(settings, "session"), *socket, master=LOCAL_MASTER, name="session")
     environment = {**os.environ, **spark_environment(settings, find_java(settings.home / "java.json").home)}
     os.execve(command[0], command, environment)
 

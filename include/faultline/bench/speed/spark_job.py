@@ -16,6 +16,7 @@ from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings
 from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_submit
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 
 TIMEOUT_S = 1800.0
@@ -39,10 +40,8 @@ class Cost:
 
 def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
     """The spark-submit of program `name`; `large` as in `batch_settings`."""
-    command = ["spark-submit", "--master", LOCAL_MASTER]
-    for key, value in batch_settings(settings, archive=archive_here(settings), large=large).items():
-        command += ["--conf", f"{key}={value}"]
-    return [*command, "--name", f"bench {name}", "--deploy-mode", "client", str(program(settings, name)), *arguments]
+    conf = batch_settings(settings, archive=archive_here(settings), large=large)
+    return spark_submit(conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
 
 
 def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:

@@ -19,6 +19,7 @@ from faultline.cluster.services.spark import (
     session_service,
     spark_home,
     spark_services,
+    spark_submit,
     worker_registered,
 )
 from faultline.engines.spark.standalone import WORKER_MEMORY
@@ -34,6 +35,7 @@ __all__ = [
     "prepare_kafka",
     "prepare_spark",
     "spark_home",
+    "spark_submit",
     "worker_registered",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
@@ -46,6 +47,13 @@ def spark_home() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise InfrastructureError("pyspark: not installed; run ./faultline again, which sets the environment up")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+def spark_submit(conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = "") -> list[str]:
+    """The command that hands a program of ours to Spark, without Airflow's Connections."""
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
+    command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    return [*command, *(("--name", name) if name else ()), str(program), *arguments]
 
 
 def spark_services(settings: Settings, instance: str) -> list[Service]:

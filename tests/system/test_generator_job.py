@@ -1,0 +1,156 @@
+"""One schedule sent by one process, by several of this machine, and by tasks of Spark executors: the same records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from faultline.base.attempt import Attempt
+from faultline.base.journal import read_journal
+from faultline.base.processes import load_token, processes_with_token
+from faultline.base.settings import ROOT, Settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services import spark_submit
+from faultline.engines.running import Runtime
+from faultline.engines.spark.generator_job import generator_job
+from generators.spec import GeneratorSpec
+from tests.support.installation import Installation
+from tests.support.topics import read_topic
+
+pytestmark = pytest.mark.timeout(600)
+
+PARTITIONS = 2
+RATE, SECONDS = 600.0, 5.0
+AHEAD_NS = 500_000_000
+
+
+class Sent:
+    """A generator on topic `name`, whose files lie in `folder`."""
+
+    def __init__(self, settings: Settings, folder: Path, processes: int, on_executors: bool) -> None:
+        self.settings, self.attempt = settings, Attempt(folder)
+        self.topic = folder.name
+        self.spec = GeneratorSpec(
+            bootstrap=settings.endpoints.kafka, topic=self.topic, partitions=PARTITIONS, rate=RATE, seconds=SECONDS,
+            source="zipf", state_mb=0.1, state_touch=0.2, primer_lines=10, processes=processes,
+        )  # fmt: skip
+        folder.mkdir()
+        config = folder / "generator_config.json"
+        config.write_text(self.spec.model_dump_json())
+        arguments = ["--config", str(config), "--gate", str(self.attempt.gate)]
+        arguments += ["--histogram", str(folder / "lag.hlog")]
+        self.command = [sys.executable, "-m", "generators", *arguments]
+        self.environment = {"PYTHONPATH": str(ROOT)}
+        if on_executors:
+            runtime = Runtime(find_java(settings.home / "java.json").home)
+            job = generator_job(self.attempt, processes, settings, runtime, tuple(arguments))
+            program, *rest = job.command
+            self.command = spark_submit(
+                job.settings, Path(program), *rest, master=settings.endpoints.engine, name=job.name
+            )
+            self.environment = dict(job.environment)
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The generator, ended at the end whatever happened."""
+        with self.attempt.generator_journal.open("wb") as out, (self.attempt.folder / "err").open("wb") as err:
+            process = subprocess.Popen(
+                [*self.command, load_token(self.attempt.id)], env={**os.environ, **self.environment}, stdout=out,
+                stderr=err,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
+
+    def said(self, name: str) -> dict[str, Any] | None:
+        found = [line for line in read_journal(self.attempt.generator_journal) if line.get("event") in (name, "failed")]
+        assert not found or found[-1]["event"] == name, found[-1]
+        return found[-1] if found else None
+
+    def open_gate(self) -> int:
+        """T0 on the wall clock."""
+        wait_until(lambda: self.said("primed"), timeout_s=120, what=f"{self.topic}: its primer")
+        t0 = {"t0_wall_ns": time.time_ns() + AHEAD_NS, "t0_mono_ns": time.monotonic_ns() + AHEAD_NS}
+        ready = self.attempt.gate.with_suffix(".tmp")
+        ready.write_text(json.dumps(t0))
+        ready.rename(self.attempt.gate)
+        return t0["t0_wall_ns"]
+
+    def schedule(self, t0_wall_ns: int) -> list[tuple[int, str]]:
+        """What lies in the topic beside the primer: (ms after T0, line), sorted."""
+        found = [one for one in read_topic(self.settings.endpoints.kafka, self.topic) if not one.primer]
+        return sorted((one.timestamp_ms - t0_wall_ns // 1_000_000, one.value) for one in found)
+
+
+@pytest.fixture(scope="module")
+def settings(shared_installation: Installation) -> Settings:
+    assert shared_installation.run("up").returncode == 0
+    return shared_installation.settings
+
+
+@contextmanager
+def topics(settings: Settings, names: Sequence[str]) -> Iterator[None]:
+    admin = AdminClient({"bootstrap.servers": settings.endpoints.kafka})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        future.result()
+    try:
+        yield
+    finally:
+        for future in admin.delete_topics(list(names)).values():
+            future.result()
+
+
+def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp_path: Path) -> None:
+    names = [f"{kind}-{time.time_ns()}" for kind in ("one", "several", "executors")]
+    with topics(settings, names):
+        found, primers = [], []
+        for name, processes, on_executors in zip(names, (1, 3, 3), (False, False, True), strict=True):
+            sent = Sent(settings, tmp_path / name, processes, on_executors)
+            with sent.running() as process:
+                t0 = sent.open_gate()
+                done = wait_until(lambda sent=sent: sent.said("done"), timeout_s=60, what=name)  # type: ignore[misc]
+                assert process.wait(30) == 0
+            assert (done["records"], done["acked"], done["unknown"]) == (RATE * SECONDS, RATE * SECONDS, 0)
+            assert done["schedule_lag_ms"]["max"] > 0 and (sent.attempt.folder / "lag.hlog").exists()
+            found.append(sent.schedule(t0))
+            primers.append([one.value for one in read_topic(settings.endpoints.kafka, name) if one.primer])
+            wait_until(
+                lambda sent=sent: not leftovers(sent), timeout_s=60, what=f"{name}: the end of all its processes"
+            )  # type: ignore[misc]
+        one, several, executors = found
+        assert len(one) == RATE * SECONDS
+        # T0 lies within a millisecond differently in each run, and so may what is rounded down to one.
+        for other in (several, executors):
+            assert sorted(line for _, line in other) == sorted(line for _, line in one)
+            assert all(abs(mine - theirs) <= 1 for (mine, _), (theirs, _) in zip(one, other, strict=True))
+        assert primers[0] == primers[1] == primers[2] and len(primers[0]) > 10
+
+
+def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings, tmp_path: Path) -> None:
+    name = f"killed-{time.time_ns()}"
+    with topics(settings, [name]):
+        sent = Sent(settings, tmp_path / name, 2, on_executors=True)
+        with sent.running() as process:
+            sent.open_gate()
+            wait_until(lambda: sent.said("progress"), timeout_s=60, what="its first second")
+            process.send_signal(signal.SIGKILL)
+            wait_until(lambda: not leftovers(sent), timeout_s=60, what="the end of all its processes")
+        assert sent.said("done") is None
+
+
+def leftovers(sent: Sent) -> list[int]:
+    return [process.pid for process in processes_with_token(sent.attempt.id)]
