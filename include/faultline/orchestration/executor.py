@@ -16,6 +16,7 @@ from airflow.executors.local_executor import LocalExecutor
 from faultline.base.loaded_code import LoadedCode
 from faultline.base.settings import load_settings
 from faultline.base.window_lock import is_measured
+from faultline.orchestration.forms import configuration_params
 
 # What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and
 # each task from its worker: what is loaded here, no task has to load, and that is most of what a task takes.
@@ -63,6 +64,7 @@ class EventExecutor(LocalExecutor):
     def start(self) -> None:
         for name in (*LIBRARIES, *OWN):
             importlib.import_module(name)
+        configuration_params()  # whose schema every DAG is made with
         own = LoadedCode.of(PACKAGES)
         os.register_at_fork(after_in_child=lambda: own.forget() if own.is_stale() else None)
         self._window_lock = load_settings().window_lock

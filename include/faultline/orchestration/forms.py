@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 from airflow.sdk import Param
@@ -45,9 +47,16 @@ def section_of(name: str) -> str:
     return next(section for section, names in SECTIONS.items() if name in names)
 
 
+@functools.cache
+def _properties() -> dict[str, Any]:
+    """JSON schema of the configuration's fields: some 5 ms, and each task reads its DAG anew, with all its fields."""
+    properties: dict[str, Any] = Configuration.model_json_schema()["properties"]
+    return properties
+
+
 def field_schema(name: str) -> dict[str, Any]:
     """JSON schema of one configuration field: type, limits, choices."""
-    properties = Configuration.model_json_schema()["properties"][name]
+    properties = copy.deepcopy(_properties()[name])
     variants = properties.get("anyOf", [properties])
     schema = {key: value for key, value in variants[0].items() if key != "title"}
     if "const" in schema:  # one choice so far; a list of choices is what the form can show
