@@ -104,11 +104,11 @@ def judge(directory: Path) -> Record:
 
 def failed_record(
     attempt: AttemptFile,
-    status: Literal["failed", "cancelled"],
+    status: Literal["failed", "cancelled", "invalid"],
     reasons: Sequence[str],
     directory: Path | None = None,
 ) -> Record:
-    """The record of an attempt that was not measured: every figure null, artifacts as far as they exist."""
+    """The record of an attempt that was not measured to its end: every figure null, artifacts as far as they exist."""
     return _record(
         attempt,
         measured_at_ns=attempt.prepared_wall_ns,

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value with its unit, its range over `n` repetitions, and `n`."""
+    """A measured value with its unit, its range over `n` repetitions, `n`, and what each of them gave."""
 
     value: float
     unit: str
     low: float
     high: float
     n: int
+    values: tuple[float, ...] = ()
 
 
 def summarise(values: Sequence[float], unit: str) -> Figure:
     """Median, smallest and largest of at least one value."""
-    return Figure(statistics.median(values), unit, min(values), max(values), len(values))
+    return Figure(statistics.median(values), unit, min(values), max(values), len(values), tuple(values))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, task
@@ -22,9 +21,6 @@ from faultline.orchestration.search import SEARCH_PARAMS, require_search, search
 if TYPE_CHECKING:
     from faultline.experiment.matrix import PlannedCell
 
-# Above it, an aggregate gains more from Spark's optimisations than they cost, and takes longer than one may that the
-# Spark that stays does.
-LARGE_BYTES = 100_000_000
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
 DOC = """\
 ### {title}
@@ -221,13 +217,14 @@ class Aggregate(LocalSparkJob):
         from faultline.comparison.coverage import gap_of, recorded
         from faultline.experiment.matrix import sweep_id_of
         from faultline.orchestration.notes import write_note
+        from faultline.records.harvested import is_large
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
         from faultline.reports.headline import sweep_headline
 
         settings, run_id = load_settings(), context["run_id"]
-        self.large = tuples_bytes(settings.attempts) > LARGE_BYTES
+        self.large = is_large(settings.attempts)
         super().execute(context)
         # So that the first look at the results need not parse what the sweep has added.
         index = Index(settings.results)
@@ -240,11 +237,6 @@ class Aggregate(LocalSparkJob):
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing)
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)
-
-
-def tuples_bytes(attempts: Path) -> int:
-    """Size of all harvested tuples, which is what aggregating them takes."""
-    return sum(file.stat().st_size for file in attempts.glob("*/harvest/tuples.parquet"))
 
 
 def aggregate() -> Aggregate:

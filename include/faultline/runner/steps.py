@@ -37,6 +37,7 @@ from faultline.runner.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
+from faultline.runner.punctuality import require_punctual
 from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
 
@@ -233,7 +234,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
 
     Returns the journal's last line on them (for a control: the gate's).
     """
-    planned = plan_of(attempt).faults
+    plan = plan_of(attempt)
     entry = spawn(
         attempt,
         settings,
@@ -243,6 +244,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     )
 
     def alive() -> str | None:
+        require_punctual(attempt, plan)
         failed = seen(attempt.conductor_journal, event="failed")
         return f"conductor: {failed['message']}" if failed else death(attempt, entry)
 
@@ -252,7 +254,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
         what="conductor: opening the gate",
         alive=alive,
     )
-    for one in planned:
+    for one in plan.faults:
         gate = wait_until(
             lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
             timeout_s=one.end_s + SETTLE_S,
@@ -267,7 +269,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     """Waits for the schedule's end and the drain, then stops workload and recorder.
 
     A process that died is noted, not raised: the measurement is kept, and the judge calls it
-    invalid. Raises Cancelled when the parent sweep was stopped.
+    invalid. Raises Cancelled when the parent sweep was stopped, InvalidMeasurement for a rate that cannot be reached.
     """
     plan = plan_of(attempt)
     problems: list[str] = []
@@ -280,7 +282,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
                 timeout_s=plan.window_s + SETTLE_S,
                 every_s=_pace(attempt, plan),
                 what=f"{role}: the end of its schedule",
-                alive=lambda role=role: death(attempt, newest(attempt, role)),  # type: ignore[misc]
+                alive=lambda role=role: require_punctual(attempt, plan) or death(attempt, newest(attempt, role)),  # type: ignore[misc]
             )
         except Cancelled:
             raise

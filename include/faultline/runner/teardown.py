@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import Cancelled, ConfigError, FaultlineError
+from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InvalidMeasurement
 from faultline.base.journal import Journal, events, read_journal
 from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_token
 from faultline.base.settings import Settings
@@ -87,15 +87,19 @@ def heal_leftovers(attempt: Attempt) -> None:
 
 
 def missing_record(attempt: Attempt) -> Record:
-    """The record of an attempt that no judge got to see: `cancelled` or `failed`, with the noted reasons."""
+    """The record of an attempt that no judge got to see: `cancelled`, `invalid` when a step found out that nothing can
+    be measured, or `failed`; with the noted reasons."""
     from faultline.analysis.judge import failed_record
     from faultline.analysis.raw_files import read_attempt
 
     failures = read_journal(attempt.folder / "failures.jsonl")
     reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
-    status: Literal["failed", "cancelled"] = "failed"
-    if any(line["kind"] == Cancelled.__name__ for line in failures):
+    kinds = [line["kind"] for line in failures]
+    status: Literal["failed", "cancelled", "invalid"] = "failed"
+    if Cancelled.__name__ in kinds:
         status = "cancelled"
+    elif kinds and kinds[0] == InvalidMeasurement.__name__:
+        status, reasons = "invalid", [failures[0]["message"]]
     if not reasons:
         reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
     return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)

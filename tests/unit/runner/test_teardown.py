@@ -144,3 +144,22 @@ def test_keeping_the_logs_goes_on_where_it_was_killed(
         keep_logs(attempt)
         assert not attempt.checkpoint.is_symlink() and not kept.exists() and not attempt.throwaway.exists()
         assert (attempt.checkpoint / "commits" / "7").read_text() == "v1"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "reason"),
+    [
+        (["InvalidMeasurement", "InfrastructureError"], "invalid", "schedule-lag: late"),
+        (["InfrastructureError", "InvalidMeasurement"], "failed", "InfrastructureError: await_end: schedule-lag: late"),
+        (["InvalidMeasurement", "Cancelled"], "cancelled", "InvalidMeasurement: await_end: schedule-lag: late"),
+    ],
+)
+def test_a_step_that_finds_out_that_nothing_can_be_measured_makes_the_record_invalid(
+    settings: Settings, kinds: list[str], status: str, reason: str
+) -> None:
+    attempt, _ = left(settings, {}, engine=None)
+    lines = [{"event": "failed", "step": "await_end", "kind": kind, "message": "schedule-lag: late"} for kind in kinds]
+    write_lines(attempt.folder / "failures.jsonl", lines)
+    close(attempt, settings, lambda topics: None)
+    (record,) = Store(settings.results).query()
+    assert (record.status, record.reasons[0]) == (status, reason)

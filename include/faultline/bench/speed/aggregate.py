@@ -8,6 +8,7 @@ writes is compared with what was planted, so that no wrong answer is timed.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say
 from faultline.base.window import NS
 from faultline.bench.records import made_record, write_record
-from faultline.bench.speed.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
+from faultline.bench.speed.growth import HUGE, QUICK_SIZES, SIZES, Size, growth_figures, huge_figures, repetitions
 from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.client.operations import require
 from faultline.cluster.services import prepare_spark
+from faultline.records.harvested import is_large
 from faultline.records.record import Record, TimelineEvent
 
 # Tuples of one attempt: 200 s of 50 lines a second, each of ten words.
@@ -59,14 +61,19 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     settings = load_settings()
     require(settings)
     prepare_spark(settings)  # only its logging settings are needed
-    sizes = []
-    for asked in QUICK_SIZES if quick else SIZES:
-        with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
-            planted = plant(Path(folder), asked)
-            costs = tuple(_measure(settings, Path(folder), planted) for _ in repetitions(quick))
-        sizes.append(Size(asked, asked, costs))
-        say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
-    return {name: asdict(figure) for name, figure in growth_figures(sizes).items()}
+    sizes = [_size(settings, asked, repetitions(quick), say) for asked in (QUICK_SIZES if quick else SIZES)]
+    figures = growth_figures(sizes)
+    if not quick:
+        figures |= huge_figures(sizes[-1], _size(settings, HUGE, range(1), say))
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def _size(settings: Settings, asked: int, times: Sequence[int], say: Say) -> Size:
+    with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
+        planted = plant(Path(folder), asked)
+        costs = tuple(_measure(settings, Path(folder), planted) for _ in times)
+    say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
+    return Size(asked, asked, costs)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,8 @@ def _counted(rows: pd.DataFrame, lasted_s: float) -> pd.DataFrame:
 
 def _measure(settings: Settings, results: Path, planted: Planted) -> Cost:
     arguments = ["--records", str(results / "records"), "--attempts", str(results / "attempts")]
-    command = submit_command(settings, "aggregate", [*arguments, "--target", str(results / "summary")])
+    arguments += ["--target", str(results / "summary")]
+    command = submit_command(settings, "aggregate", arguments, large=is_large(results / "attempts"))
     cost = run_job(settings, command, results)
     problems = wrong(results / "summary", planted)
     if problems:

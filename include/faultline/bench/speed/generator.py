@@ -8,6 +8,9 @@ as it sends them, while the JVM picks from lines made before; both send 99 bytes
 time from the first record to the last acknowledgement, without start-up on either side; for the JVM
 it is the steady part after its warm-up records, which is the better of the two numbers it prints.
 Each figure is the median over the repetitions; `low` and `high` are their smallest and largest.
+
+How punctual it is, is measured with Zipf's lines, too: at steady rates, along a curve, and at half of what it was
+seen to send at most.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +43,6 @@ from generators.stream import make_source
 
 PARTITIONS = 2
 RECORD_BYTES = 100
-PACED_RATE = 5_000.0
 # Lines that the JVM draws from in the Zipf comparison; it holds them all in memory.
 _PAYLOAD_LINES = 100_000
 _TIMEOUT_S = 300.0
@@ -54,11 +57,18 @@ class Plan:
     repetitions: int
     records: int
     warmup_records: int
+    punctual_repetitions: int
+    steady_s: float
     paced_s: float
 
 
-FULL = Plan(repetitions=5, records=3_000_000, warmup_records=500_000, paced_s=10.0)
-QUICK = Plan(repetitions=2, records=1_500_000, warmup_records=500_000, paced_s=5.0)
+FULL = Plan(5, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
+QUICK = Plan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=1, steady_s=10.0, paced_s=5.0)
+# Records a second at which the rate is held against the schedule's; by their names in figures.
+STEADY = {"1e3": 1_000.0, "1e4": 10_000.0, "1e5": 100_000.0}
+# A rate that doubles and halves, within 5 s each.
+CURVE_RATE = 20_000.0
+CURVE = {"kind": "sine", "period_s": 10.0, "amplitude": 10_000.0}
 
 
 def parse_jvm_rate(output: str) -> float:
@@ -101,25 +111,45 @@ class _Bench:
         lines.write_bytes(b"\n".join(make_source(zipf).payloads(records)))
         self._generate(constant)  # the broker's own warm-up, thrown away
         ratios: dict[str, list[float]] = {"constant": [], "zipf": []}
-        rates, cpu_rates, two, lags = [], [], [], []
+        rates, cpu_rates, two, highest = [], [], [], []
         for _ in range(self._plan.repetitions):
             ours = self._generate(constant)
             ratios["constant"].append(_rate(ours) / self._jvm("--record-size", str(RECORD_BYTES)))
             rates.append(_rate(ours))
             cpu_rates.append(ours["records"] / ours["cpu_s"])
-            ratios["zipf"].append(_rate(self._generate(zipf)) / self._jvm("--payload-file", str(lines)))
-            pair = self._generate(constant.model_copy(update={"processes": 2, "records": 2 * self._plan.records}))
-            two.append(_rate(pair) / (2 * _rate(ours)))
-            paced = self._spec(source="text", rate=PACED_RATE, seconds=self._plan.paced_s, records=None)
-            lags.append(float(self._generate(paced)["schedule_lag_ms"]["p99"]))
+            drawn = _rate(self._generate(zipf))
+            highest.append(drawn)
+            ratios["zipf"].append(drawn / self._jvm("--payload-file", str(lines)))
+            pair = self._generate(zipf.model_copy(update={"processes": 2, "records": 2 * self._plan.records}))
+            two.append(_rate(pair) / (2 * drawn))
         return {
             "ratio_constant": summarise(ratios["constant"], "1"),
             "ratio_zipf": summarise(ratios["zipf"], "1"),
             "records_per_s": summarise(rates, "records/s"),
             "records_per_cpu_s": summarise(cpu_rates, "records/cpu-s"),
-            "schedule_lag_p99_ms": summarise(lags, "ms"),
             "efficiency_2_processes": summarise(two, "1"),
+            **self._punctuality(summarise(highest, "records/s").value / 2),
         }
+
+    def _punctuality(self, half: float) -> dict[str, Figure]:
+        """How far rates are from what was asked for, as shares of it; lateness at `half` of the highest; cores."""
+        found: dict[str, list[float]] = {}
+        for _ in range(self._plan.punctual_repetitions):
+            for name, rate in STEADY.items():
+                done = self._paced(rate, self._plan.steady_s)[-1]
+                found.setdefault(f"rate_error_{name}", []).append(abs(done["elapsed_s"] / self._plan.steady_s - 1))
+                if name == "1e3":
+                    found.setdefault("cores_1e3", []).append(done["cpu_s"] / done["elapsed_s"])
+            course = self._paced(CURVE_RATE, self._plan.paced_s, rate_curve=CURVE)
+            found.setdefault("curve_error", []).append(course_error(course))
+            late = self._paced(round(half), self._plan.paced_s)[-1]["schedule_lag_ms"]["p99"]
+            found.setdefault("schedule_lag_p99_ms", []).append(float(late))
+        units = {"cores_1e3": "cores", "schedule_lag_p99_ms": "ms"}
+        return {name: summarise(values, units.get(name, "1")) for name, values in found.items()}
+
+    def _paced(self, rate: float, seconds: float, **values: Any) -> list[dict[str, Any]]:
+        """The events of one process that sends Zipf's lines by a schedule."""
+        return self._follow(self._spec(source="zipf", rate=rate, seconds=seconds, records=None, **values))
 
     def _spec(self, **values: Any) -> GeneratorSpec:
         defaults = {"rate": None, "records": self._plan.records, "partitions": PARTITIONS, "topic": "none yet"}
@@ -140,6 +170,10 @@ class _Bench:
 
     def _generate(self, spec: GeneratorSpec) -> dict[str, Any]:
         """Runs one generator to its end; returns its `done` event."""
+        return self._follow(spec)[-1]
+
+    def _follow(self, spec: GeneratorSpec) -> list[dict[str, Any]]:
+        """Runs one generator to its end; returns its events, the last of which is `done`."""
         with self._topic() as topic:
             folder = self._folder / topic
             folder.mkdir()
@@ -186,12 +220,19 @@ def _rate(done: dict[str, Any]) -> float:
     return float(done["acked"] / done["elapsed_s"])
 
 
-def _follow(process: subprocess.Popen[str], gate: Path, expected: int) -> dict[str, Any]:
-    """Opens the gate when the generator is primed; returns its `done` event, with every record acknowledged."""
-    event: dict[str, Any] = {}
+def course_error(events: Sequence[Mapping[str, Any]]) -> float:
+    """By how much the records that were sent between two progress events differ from those that came due, at worst."""
+    seen = [(int(event["sent"]), int(event["due"])) for event in events if event["event"] == "progress"]
+    steps = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(seen)]
+    return max(abs(sent / due - 1) for sent, due in steps if due)
+
+
+def _follow(process: subprocess.Popen[str], gate: Path, expected: int) -> list[dict[str, Any]]:
+    """Opens the gate when the generator is primed; returns its events, with every record acknowledged."""
+    events: list[dict[str, Any]] = []
     for line in process.stdout or ():
-        event = json.loads(line)
-        if event["event"] == "primed":
+        events.append(json.loads(line))
+        if events[-1]["event"] == "primed":
             t0 = {
                 "t0_wall_ns": time.time_ns() + _T0_AHEAD_NS,
                 "t0_mono_ns": time.monotonic_ns() + _T0_AHEAD_NS,
@@ -199,8 +240,9 @@ def _follow(process: subprocess.Popen[str], gate: Path, expected: int) -> dict[s
             ready = gate.with_suffix(".tmp")
             ready.write_text(json.dumps(t0), encoding="utf-8")
             ready.rename(gate)
-    if event.get("event") != "done":
-        raise InfrastructureError(f"the generator failed: {event.get('message', 'it ended without a word')}")
-    if event["acked"] != expected:
-        raise InfrastructureError(f"the broker acknowledged {event['acked']} of {expected} records")
-    return event
+    if not events or events[-1]["event"] != "done":
+        said = events[-1].get("message", "it ended without a word") if events else "it said nothing"
+        raise InfrastructureError(f"the generator failed: {said}")
+    if events[-1]["acked"] != expected:
+        raise InfrastructureError(f"the broker acknowledged {events[-1]['acked']} of {expected} records")
+    return events

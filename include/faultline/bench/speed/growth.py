@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,9 @@ from faultline.bench.speed.spark_job import Cost
 
 SIZES = (10**5, 10**6, 10**7)
 QUICK_SIZES = (10**4, 10**5)
-REPETITIONS, QUICK_REPETITIONS = 3, 1
+# Tuples of hours of measurement: run once, to see that time and memory stay in proportion.
+HUGE = 10**8
+REPETITIONS, QUICK_REPETITIONS = 5, 5
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,19 @@ def growth_figures(sizes: Sequence[Size]) -> dict[str, Figure]:
         ]
         figures[name] = summarise(found, "1")
     return figures
+
+
+def huge_figures(largest: Size, huge: Size) -> dict[str, Figure]:
+    """Figures of the one run at HUGE; its exponent is that of the time since the `largest` of the usual sizes."""
+    (cost,) = huge.costs
+    usual = statistics.median(one.seconds for one in largest.costs)
+    size = power(huge.asked)
+    return {
+        f"time_{size}_s": summarise([cost.seconds], "s"),
+        f"cpu_{size}_s": summarise([cost.cpu_s], "cpu-s"),
+        f"peak_{size}_mb": summarise([cost.peak_mb], "MB"),
+        f"exponent_{size}": summarise([exponent({largest.tuples: usual, huge.tuples: cost.seconds})], "1"),
+    }
 
 
 def repetitions(quick: bool) -> range:

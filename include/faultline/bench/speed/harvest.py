@@ -23,7 +23,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.bench.figure import Figure
-from faultline.bench.speed.growth import QUICK_SIZES, SIZES, Size, growth_figures, repetitions
+from faultline.bench.speed.growth import HUGE, QUICK_SIZES, SIZES, Size, growth_figures, huge_figures, repetitions
 from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
 from faultline.experiment.config import Configuration, parse_configuration
@@ -67,8 +67,13 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
                 f"{subject.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} "
                 f"batches, {filled.outputs:,} outputs): {', '.join(map(str, size.costs))}"
             )
+        found = growth_figures(sizes)
+        if subject is SUBJECTS[0] and not quick:
+            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), range(1))
+            say(f"{subject.workload}, {huge.tuples:,} tuples, once: {huge.costs[0]}")
+            found |= huge_figures(sizes[-1], huge)
         prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
-        figures |= {prefix + name: figure for name, figure in growth_figures(sizes).items()}
+        figures |= {prefix + name: figure for name, figure in found.items()}
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
