@@ -13,7 +13,7 @@ from faultline.bench.kills import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, plan
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy, state_of
@@ -21,7 +21,7 @@ from faultline.orchestration.run_experiment import retry_policy, state_of
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"experiment", NIGHTLY, *MATRICES}
+    assert set(bag.dags) == {"experiment", NIGHTLY, SPEED, *MATRICES}
 
 
 def test_dag_files_hold_wiring_only() -> None:

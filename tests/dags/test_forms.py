@@ -15,11 +15,11 @@ from airflow.sdk.exceptions import ParamValidationError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
 from faultline.orchestration.nightly import night_cells
 from tests.support.form_values import form_values, wrong_value
 
-FORMS = ["experiment", NIGHTLY, *MATRICES]
+FORMS = ["experiment", NIGHTLY, SPEED, *MATRICES]
 # What the form chooses its widgets by; of a field that may be empty it looks at the other type.
 WIDGETS = {"boolean", "array", "object", "string", "number", "integer"}
 
@@ -79,6 +79,8 @@ def test_the_legal_values_are_legal_together(bag: Any, dag_id: str) -> None:
         assert len(Matrix.under(spec.resolve(values, values["preset"]), spec.axes).cells("s")) >= 4
         with pytest.raises(ParamValidationError):
             triggered(bag.dags[dag_id], {spec.axes[0]: []})
+    elif dag_id == SPEED:
+        assert values["baseline_nights"] == 5
     elif dag_id == NIGHTLY:
         assert night_cells(values, "2026-11-21T02:00:00+00:00")
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields
 
 PLAN = {"faults": [{"victim": "driver", "action": "term", "at_s": 45}]}
@@ -71,6 +71,8 @@ def form_values(dag_id: str) -> dict[str, Any]:
     """Of all fields of a DAG's form; legal together."""
     if dag_id == NIGHTLY:
         return NIGHT
+    if dag_id == SPEED:
+        return {"baseline_nights": 5}
     if dag_id in MATRICES:
         return matrix_values(MATRICES[dag_id])
     return {**{name: legal(name, "word_count") for name in Configuration.model_fields}, **BOOKKEEPING}
@@ -81,4 +83,5 @@ def wrong_value(dag_id: str) -> tuple[str, Any]:
     if dag_id in MATRICES:
         axis = MATRICES[dag_id].axes[0]
         return axis, ["wrong"] if isinstance(form_values(dag_id)[axis][0], str) else [-1]
-    return ("build", "two words") if dag_id == NIGHTLY else ("rate", 0)
+    others = {NIGHTLY: ("build", "two words"), SPEED: ("baseline_nights", 0)}
+    return others.get(dag_id, ("rate", 0))

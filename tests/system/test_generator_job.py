@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -22,9 +24,11 @@ from faultline.base.processes import load_token, processes_with_token
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
-from faultline.cluster.services import spark_submit
+from faultline.cluster.services import kafka_ready, spark_submit
+from faultline.cluster.supervision import Supervisor
 from faultline.engines.running import Runtime
 from faultline.engines.spark.generator_job import generator_job
+from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec
 from tests.support.installation import Installation
 from tests.support.topics import read_topic
@@ -39,11 +43,13 @@ AHEAD_NS = 500_000_000
 class Sent:
     """A generator on topic `name`, whose files lie in `folder`."""
 
-    def __init__(self, settings: Settings, folder: Path, processes: int, on_executors: bool) -> None:
+    def __init__(
+        self, settings: Settings, folder: Path, processes: int, on_executors: bool, rate: float = RATE
+    ) -> None:
         self.settings, self.attempt = settings, Attempt(folder)
         self.topic = folder.name
         self.spec = GeneratorSpec(
-            bootstrap=settings.endpoints.kafka, topic=self.topic, partitions=PARTITIONS, rate=RATE, seconds=SECONDS,
+            bootstrap=settings.endpoints.kafka, topic=self.topic, partitions=PARTITIONS, rate=rate, seconds=SECONDS,
             source="zipf", state_mb=0.1, state_touch=0.2, primer_lines=10, processes=processes,
         )  # fmt: skip
         folder.mkdir()
@@ -150,6 +156,50 @@ def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings,
             process.send_signal(signal.SIGKILL)
             wait_until(lambda: not leftovers(sent), timeout_s=60, what="the end of all its processes")
         assert sent.said("done") is None
+
+
+# The same program that gives up sooner: what is not acknowledged after these seconds is unknown.
+IMPATIENT = """
+import sys
+from generators import producer
+producer.DELIVERY_TIMEOUT_MS, producer.Sender.flush.__defaults__ = 4_000, (4.0,)
+from generators.__main__ import main
+sys.exit(main())
+"""
+FLOOD = 50_000.0
+
+
+def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_counted(
+    settings: Settings, tmp_path: Path
+) -> None:
+    name = f"gone-{time.time_ns()}"
+    broker = psutil.Process(Supervisor(settings).pids()["kafka"])
+    with topics(settings, [name]):
+        sent = Sent(settings, tmp_path / name, 1, on_executors=False, rate=FLOOD)
+        sent.command[1:3] = ["-c", IMPATIENT]
+        with sent.running() as process:
+            sent.open_gate()
+            before = wait_until(lambda: sent.said("progress"), timeout_s=60, what="its first second")
+            resident = psutil.Process(process.pid)
+            broker.suspend()
+            try:
+                peak = 0
+
+                def over() -> bool:
+                    nonlocal peak
+                    with contextlib.suppress(psutil.Error):
+                        peak = max(peak, resident.memory_info().rss)
+                    return process.poll() is not None
+
+                wait_until(over, timeout_s=120, what="the end of the generator")
+            finally:
+                broker.resume()
+        done = sent.said("done")
+        assert process.returncode == 0 and done is not None
+        assert done["records"] == FLOOD * SECONDS and done["acked"] + done["unknown"] == done["records"]
+        assert 0 < before["sent"] <= done["acked"] + QUEUE_RECORDS and done["unknown"] > FLOOD
+        assert peak < 300e6, "100,000 records of 100 bytes on their way, and no others"
+        wait_until(lambda: kafka_ready(settings.endpoints.kafka), timeout_s=60, what="the broker's answer")
 
 
 def leftovers(sent: Sent) -> list[int]:

@@ -13,13 +13,26 @@ NIGHTLY = "nightly_regression"
 VARIABLE = "FAULTLINE_NIGHTLY_SCHEDULE"
 # At two in the morning, UTC.
 DEFAULT = "0 2 * * *"
+# Faultline's own speed, when the night of the experiments is over.
+SPEED = "nightly_speed"
+SPEED_VARIABLE = "FAULTLINE_SPEED_SCHEDULE"
+SPEED_DEFAULT = "0 5 * * *"
 
 
 def schedule() -> str:
     """The cron expression by which nights are due, UTC. Raises ConfigError for what is none."""
-    cron = os.environ.get(VARIABLE) or DEFAULT
+    return _cron(VARIABLE, DEFAULT)
+
+
+def speed_schedule() -> str:
+    """The same for the nights of Faultline's own speed."""
+    return _cron(SPEED_VARIABLE, SPEED_DEFAULT)
+
+
+def _cron(variable: str, default: str) -> str:
+    cron = os.environ.get(variable) or default
     if not croniter.is_valid(cron):
-        raise ConfigError(f"{VARIABLE}: {cron!r} is no cron expression; write five fields, such as {DEFAULT}")
+        raise ConfigError(f"{variable}: {cron!r} is no cron expression; write five fields, such as {default}")
     return cron
 
 

@@ -27,14 +27,14 @@ MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.
 WARMUP_S, DURATION_S = 20.0, 55.0
 QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 10.0
-REPETITIONS, QUICK_REPETITIONS = 6, 3
+REPETITIONS, QUICK_REPETITIONS = 6, 6
 TIMEOUT_S = 3600.0
 # Of an experiment, in order: what follows on what, and the files that say when.
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
 
 
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
-    """A sweep of six default word counts, or of three short ones when `quick`. Figures: `fixed_s`, from one gate to the
+    """A sweep of six default word counts, or of six short ones when `quick`. Figures: `fixed_s`, from one gate to the
     next less the window; `single_s`, what an experiment alone would take beside its window; `share`, the fixed cost's
     part of a default experiment; and the seconds of each step.
     """

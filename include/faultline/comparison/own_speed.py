@@ -1,0 +1,123 @@
+"""Faultline's own speed over the nights: the figures of its benchmarks, judged as those of experiments are.
+
+A night is what `./faultline bench NAME --quick --json` answered for each benchmark, in a file of its own. Nights of one
+build are pooled, builds are never averaged, and a night is held against nights on a machine like its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
+from faultline.comparison.statistics.sample import Sample
+
+# Of all other figures less is better: seconds, cores, megabytes, errors, exponents.
+MORE_IS_BETTER = ("ratio_", "records_per_", "efficiency_")
+# What a machine is, for figures to be comparable; its load is none of it.
+OF_A_MACHINE = ("cores", "memory_mb", "system", "python")
+
+
+@dataclass(frozen=True)
+class SpeedNight:
+    """One night. `figures`: what each repetition gave, by `<benchmark>.<figure>`. `failed`: benchmarks without any."""
+
+    date: str
+    build: str
+    machine: tuple[str, ...]
+    figures: Mapping[str, Sample]
+    failed: tuple[str, ...] = ()
+
+    @property
+    def day(self) -> str:
+        """The date without the time."""
+        return self.date[:10]
+
+
+@dataclass(frozen=True)
+class SpeedVerdict:
+    """A night against the nights before it; no comparisons without such nights, and `problem` says why."""
+
+    night: SpeedNight
+    baseline: tuple[SpeedNight, ...]
+    comparisons: Mapping[str, Comparison]
+    problem: str = ""
+
+    def of(self, verdict: Verdict) -> list[str]:
+        """The figures with this verdict."""
+        return [name for name, one in self.comparisons.items() if one.verdict is verdict]
+
+    def reasons(self) -> list[str]:
+        """A line for each figure that became worse."""
+        return [_line(name, self.comparisons[name]) for name in self.of(Verdict.WORSE)]
+
+    def summary(self) -> str:
+        """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
+        if not self.comparisons:
+            return "nothing to compare"
+        counts = ((len(self.of(one)), str(one)) for one in Verdict)
+        days = [one.day for one in self.baseline]
+        against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        return f"{', '.join(f'{n} {name}' for n, name in counts if n)}; against {against}"
+
+
+def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) -> SpeedVerdict:
+    """Holds a night against those of the newest build among the `window` before it on a machine like its own."""
+    before = [one for one in nights if one.date < night.date and one.machine == night.machine and one.figures]
+    before = sorted(before, key=lambda one: one.date)[-window:]
+    baseline = tuple(one for one in before if one.build == before[-1].build)
+    if not night.figures:
+        return SpeedVerdict(night, baseline, {}, f"{night.day}: no benchmark gave a figure")
+    if not baseline:
+        return SpeedVerdict(night, (), {}, f"{night.day}: no earlier night on such a machine")
+    pairs, floors = {}, {}
+    for name, after in night.figures.items():
+        sides = [one.figures[name] for one in baseline if name in one.figures]
+        if sides:
+            pairs[name] = (Sample.of([value for side in sides for value in side.values]), after)
+            floors[name] = between(sides)
+    found: dict[str, Comparison] = {}
+    for lower in (True, False):
+        chosen = {name: pair for name, pair in pairs.items() if lower is not _more_is_better(name)}
+        found |= compare(chosen, lower_is_better=lower, floors=floors)
+    return SpeedVerdict(night, baseline, {name: found[name] for name in pairs})
+
+
+def read_nights(folder: Path) -> list[SpeedNight]:
+    """The nights that are kept in a folder, the oldest first."""
+    return [_night(json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
+
+
+def as_json(
+    date: str, build: str, outcomes: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
+) -> dict[str, Any]:
+    """A night as it is kept. `outcomes`: the answers of benchmarks; `failures`: why the others gave none, by name."""
+    return {"schema": 1, "date": date, "build": build, "outcomes": list(outcomes), "failures": dict(failures)}
+
+
+def _night(kept: Mapping[str, Any]) -> SpeedNight:
+    outcomes = kept["outcomes"]
+    machine = outcomes[0]["machine"] if outcomes else {}
+    return SpeedNight(
+        date=kept["date"],
+        build=kept["build"],
+        machine=tuple(str(machine.get(key)) for key in OF_A_MACHINE),
+        figures={
+            f"{outcome['name']}.{name}": Sample.of(figure["values"])
+            for outcome in outcomes
+            for name, figure in outcome["figures"].items()
+        },
+        failed=tuple(kept["failures"]),
+    )
+
+
+def _more_is_better(name: str) -> bool:
+    return name.partition(".")[2].startswith(MORE_IS_BETTER)
+
+
+def _line(name: str, one: Comparison) -> str:
+    change = "" if one.change is None else f", {one.change.value:+.0%} ({one.change.low:+.0%}…{one.change.high:+.0%})"
+    return f"{name}: {one.before.median:.4g} -> {one.after.median:.4g}{change}, p = {one.p:.2g}"

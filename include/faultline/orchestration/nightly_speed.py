@@ -1,0 +1,126 @@
+"""The DAG `nightly_speed`: Faultline's own benchmarks in their quick form, held against the nights before.
+
+measure (mapped over the benchmarks) -> compare_speed -> no_slowdown
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
+
+from faultline.base.processes import clean_environment
+from faultline.base.settings import load_settings
+from faultline.base.window_lock import beside_windows
+from faultline.cluster.airflow_home import installation_environment
+from faultline.experiment.nightly_schedule import SPEED, speed_schedule
+from faultline.orchestration.nightly import night_of_run
+from faultline.orchestration.sweep import integer_param
+
+# Those of `./faultline bench` that take minutes in their quick form and say something on one machine.
+BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
+# They measure windows themselves, and wait for others' as experiments do; the rest keeps away from any window.
+WITH_WINDOWS = ("overhead", "recorder")
+LONGEST_S = 3600.0
+DOC = """\
+### Faultline's own speed, each night
+
+Runs the benchmarks of `./faultline bench` in their quick form, one after another, and never beside a window that is
+measured; keeps what they gave in `results/speed/`, and holds the night against up to `baseline_nights` nights before it
+of one build on a machine like this one. The task `no_slowdown` **fails when a figure became worse**; the note says which.
+
+Paused at first. Schedule (cron, UTC): environment variable `FAULTLINE_SPEED_SCHEDULE`, read when services start.
+"""
+
+
+def speed_dag() -> DAG:
+    """Builds the DAG. Raises ConfigError for a schedule that is none."""
+    with DAG(
+        SPEED,
+        schedule=CronTriggerTimetable(speed_schedule(), timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        max_active_tasks=1,
+        is_paused_upon_creation=True,
+        params=speed_params(),
+        doc_md=DOC,
+        description="Faultline's own benchmarks, held against the nights before",
+        tags=["faultline", "nightly"],
+        render_template_as_native_obj=True,
+    ) as dag:
+        measured = measure.expand(name=list(BENCHMARKS))
+        compared = compare_speed(measured)
+        chain(measured, compared, no_slowdown(compared))
+    return dag
+
+
+def speed_params() -> dict[str, Param]:
+    """The form."""
+    return {"baseline_nights": integer_param("baseline_nights", 7, 1, 365, "Nights that a night is held against.")}
+
+
+@task(retries=0)
+def measure(name: str) -> dict[str, Any]:
+    """Runs one benchmark by the command line, as a person would; returns its answer."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    settings = load_settings()
+    command = [sys.executable, "-P", "-m", "faultline", "bench", name, "--quick", "--json"]
+    alone = contextlib.nullcontext() if name in WITH_WINDOWS else beside_windows(settings.window_lock)
+    with alone:
+        done = subprocess.run(
+            command,
+            env=clean_environment(installation_environment(settings)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=LONGEST_S,
+            check=False,
+        )
+    if done.returncode:
+        raise AirflowFailException(f"bench {name}: ended with status {done.returncode}; its words stand above")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE)
+def compare_speed(measured: Any) -> dict[str, Any]:
+    """Keeps the night in `results/speed/`, and puts the verdict on it into the run's note."""
+    from faultline.base.attempt import write_json
+    from faultline.comparison.own_speed import as_json, judge_speed, read_nights
+    from faultline.orchestration.notes import write_note
+    from faultline.runner.environment import git_commit
+
+    context, settings = get_current_context(), load_settings()
+    outcomes = [one for one in measured if one]
+    failures = {name: "failed" for name in BENCHMARKS if name not in {one["name"] for one in outcomes}}
+    night = night_of_run()
+    folder = settings.results / "speed"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = as_json(night, git_commit(settings.root) or "unknown", outcomes, failures)
+    write_json(folder / f"{night.replace(':', '')}.json", kept)
+    nights = read_nights(folder)
+    own = next(one for one in nights if one.date == night)
+    verdict = judge_speed(own, nights, int(context["params"]["baseline_nights"]))
+    lines = [verdict.summary(), *verdict.reasons(), *([verdict.problem] if verdict.problem else [])]
+    lines += [f"bench {name} gave no figures" for name in own.failed]
+    print(*lines, sep="\n")
+    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], "\n\n".join(lines)):
+        print(problem)
+    return {"reasons": verdict.reasons(), "problem": verdict.problem, "failed": list(own.failed)}
+
+
+@task
+def no_slowdown(verdict: dict[str, Any]) -> None:
+    """Fails when a figure became worse or a benchmark gave none; is skipped when there was nothing to compare."""
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+    problems = [*verdict["reasons"], *(f"bench {name} gave no figures" for name in verdict["failed"])]
+    if problems:
+        raise AirflowFailException("; ".join(problems))
+    if verdict["problem"]:
+        raise AirflowSkipException(verdict["problem"])

@@ -1,0 +1,103 @@
+"""The nights of Faultline's own speed: which benchmarks run, what is kept, and what fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from faultline.base.errors import ConfigError
+from faultline.bench.catalogue import BENCHMARKS as KNOWN
+from faultline.bench.figure import summarise
+from faultline.bench.speed.performance import SPEED as OF_SPEED
+from faultline.experiment.nightly_schedule import SPEED, speed_schedule
+from faultline.orchestration import nightly_speed as subject
+from faultline.orchestration.nightly_speed import BENCHMARKS, WITH_WINDOWS
+
+
+def test_its_benchmarks_are_those_of_speed() -> None:
+    assert set(BENCHMARKS) <= set(OF_SPEED) <= set(KNOWN)
+    assert set(WITH_WINDOWS) <= set(BENCHMARKS)
+
+
+def test_benchmarks_run_one_after_another_and_the_night_is_judged_whatever_failed(bag: Any) -> None:
+    dag = bag.dags[SPEED]
+    assert (dag.max_active_tasks, dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, 1, False, True)
+    assert dag.get_task("compare_speed").trigger_rule == "all_done"
+    assert dag.get_task("no_slowdown").upstream_task_ids == {"compare_speed"}
+
+
+def test_a_schedule_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_SPEED_SCHEDULE", "at five")
+    with pytest.raises(ConfigError, match="FAULTLINE_SPEED_SCHEDULE: 'at five' is no cron expression"):
+        speed_schedule()
+
+
+def answer(name: str, factor: float) -> dict[str, Any]:
+    values = [factor * one for one in (1.00, 1.01, 0.99, 1.02, 0.98)]
+    machine = {"cores": 2, "memory_mb": 1, "system": "x", "python": "3"}
+    return {"name": name, "figures": {"time_s": vars(summarise(values, "s"))}, "machine": machine}
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The notes that nights wrote; results lie in a folder of the test's."""
+    written: list[str] = []
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    monkeypatch.setattr(
+        "faultline.orchestration.notes.write_note", lambda settings, dag, run, text: written.append(text)
+    )
+    return written
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, day: int, measured: list[Any]) -> dict[str, Any]:
+    context = {"params": {"baseline_nights": 7}, "dag": SimpleNamespace(dag_id=SPEED), "run_id": f"night_{day}"}
+    monkeypatch.setattr(subject, "get_current_context", lambda: context)
+    monkeypatch.setattr(subject, "night_of_run", lambda: f"2026-11-{day:02d}T05:00:00+00:00")
+    told: dict[str, Any] = subject.compare_speed.function(measured)
+    return told
+
+
+def test_a_slower_night_fails_and_says_which_figure(
+    monkeypatch: pytest.MonkeyPatch, notes: list[str], tmp_path: Path
+) -> None:
+    first = compared(monkeypatch, 1, [answer(name, 1.0) for name in BENCHMARKS])
+    with pytest.raises(AirflowSkipException, match="no earlier night"):
+        subject.no_slowdown.function(first)
+    same = compared(monkeypatch, 2, [answer(name, 1.0) for name in BENCHMARKS])
+    subject.no_slowdown.function(same)
+    slow = compared(monkeypatch, 3, [answer(name, 1.5 if name == "page" else 1.0) for name in BENCHMARKS])
+    with pytest.raises(AirflowFailException, match=r"page\.time_s: 1 -> 1\.5, \+50%"):
+        subject.no_slowdown.function(slow)
+    assert "1 worse" in notes[-1] and len(list((tmp_path / "speed").glob("*.json"))) == 3
+
+
+def test_a_benchmark_without_figures_is_told_and_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, notes: list[str]
+) -> None:
+    compared(monkeypatch, 1, [answer(name, 1.0) for name in BENCHMARKS])
+    told = compared(monkeypatch, 2, [*(answer(name, 1.0) for name in BENCHMARKS[1:]), None])
+    assert told["failed"] == [BENCHMARKS[0]] and "same" in notes[-1]
+    with pytest.raises(AirflowFailException, match=f"bench {BENCHMARKS[0]} gave no figures"):
+        subject.no_slowdown.function(told)
+
+
+def test_a_benchmark_is_run_as_a_person_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **how: Any) -> Any:
+        asked.append(command)
+        assert how["env"]["FAULTLINE_RESULTS"] == str(tmp_path)
+        return subprocess.CompletedProcess(command, 0 if "page" in command else 1, json.dumps(answer("page", 1.0)))
+
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    monkeypatch.setattr(subprocess, "run", run)
+    assert subject.measure.function("page")["name"] == "page"
+    assert asked[-1][-4:] == ["bench", "page", "--quick", "--json"]
+    with pytest.raises(AirflowFailException, match="bench aggregate: ended with status 1"):
+        subject.measure.function("aggregate")
