@@ -31,7 +31,8 @@ DOC = """\
 
 Runs the benchmarks of `./faultline bench` in their quick form, one after another, and never beside a window that is
 measured; keeps what they gave in `results/speed/`, and holds the night against up to `baseline_nights` nights before it
-of one build on a machine like this one. The task `no_slowdown` **fails when a figure became worse**; the note says which.
+of one build on a machine like this one. The task `no_slowdown` **fails when a figure became worse**, and the note says
+which.
 
 Paused at first. Schedule (cron, UTC): environment variable `FAULTLINE_SPEED_SCHEDULE`, read when services start.
 """
