@@ -19,11 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from settling import settled
 
 POLL_S = 0.2
-# Shorter than the shortest batch, so that none is missed.
-WARMING_POLL_S = 0.1
 # A consumer that has read a batch asks the broker for more, which waits for records as long as this. A query with two
 # branches reads each batch twice, and its second reading would stand behind that request: by default half a second a
 # partition.
@@ -52,8 +49,7 @@ class Workload:
         return writer.trigger(processingTime=milliseconds(config["trigger_s"])).start()
 
     def warm_up(self) -> None:
-        """Works through the primer in small batches, with a throw-away topic and checkpoint, until they are no faster
-        than those before, or the primer is through.
+        """Works through the primer in small batches, with a throw-away topic and checkpoint.
 
         The same plan on the same executors, so that the measured query starts with compiled code. Only
         the first incarnation does it: a restarted driver is measured as cold as it is.
@@ -63,12 +59,7 @@ class Workload:
         writer = self._writer(plan["topic"], plan["checkpoint"], options).trigger(availableNow=True)
         # Planning took as long as the executors' start; now all of them are to be warmed.
         self.await_executors()
-        warming, durations = writer.start(), dict[int, float]()
-        while not warming.awaitTermination(WARMING_POLL_S):
-            if progress := warming.lastProgress:
-                durations[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
-            if settled(list(durations.values())):
-                warming.stop()
+        writer.start().awaitTermination()
 
     def await_executors(self) -> None:
         """Returns when all executors have registered."""

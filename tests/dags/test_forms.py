@@ -66,7 +66,8 @@ def test_every_field_has_one_widget_and_refuses_what_it_cannot_show(bag: Any, da
 
 @pytest.mark.parametrize("dag_id", FORMS)
 def test_a_wrong_value_is_refused_by_its_name(bag: Any, dag_id: str) -> None:
-    for name, value in (wrong_value(dag_id), ("build", "two words")):
+    wrong = [wrong_value(dag_id), *([("build", "two words")] if "build" in bag.dags[dag_id].params else [])]
+    for name, value in wrong:
         with pytest.raises(ParamValidationError, match=f"Invalid input for param {name}: "):
             triggered(bag.dags[dag_id], {name: value})
 

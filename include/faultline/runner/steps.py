@@ -273,6 +273,11 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     """
     plan = plan_of(attempt)
     problems: list[str] = []
+
+    def alive(role: str) -> str | None:
+        require_punctual(attempt, plan)
+        return death(attempt, newest(attempt, role))
+
     scheduled = [("conductor", attempt.conductor_journal)]
     scheduled += [("generator", attempt.generator_journal)] if plan.paced else []
     for role, journal in scheduled:
@@ -282,7 +287,7 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
                 timeout_s=plan.window_s + SETTLE_S,
                 every_s=_pace(attempt, plan),
                 what=f"{role}: the end of its schedule",
-                alive=lambda role=role: require_punctual(attempt, plan) or death(attempt, newest(attempt, role)),  # type: ignore[misc]
+                alive=lambda role=role: alive(role),  # type: ignore[misc]
             )
         except Cancelled:
             raise
