@@ -24,7 +24,7 @@ from faultline.runner.progress import describe, split_of
 
 DAG_ID = "state_size_x_checkpoint_interval"
 PRESET = "demo"
-EXPERIMENT_BUDGET_S = 165.0
+EXPERIMENT_BUDGET_S = 112.0
 PARSE_TIMEOUT_S = 120.0
 
 
