@@ -307,8 +307,9 @@ def strings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, value
 
 
-# What may be left out: sizes, a schedule, whom to tell, how long to wait.
-HARMLESS = tuple(f"${{FAULTLINE_{name}:-" for name in ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "NOTIFIERS", "QUIET_S"))
+# What may be left out: sizes, schedules, whom to tell, how long to wait.
+OPTIONAL = ("WORKER_CPUS", "NIGHTLY_SCHEDULE", "SPEED_SCHEDULE", "NOTIFIERS", "QUIET_S")
+HARMLESS = tuple(f"${{FAULTLINE_{name}:-" for name in OPTIONAL)
 
 
 def test_no_password_has_a_default() -> None:
