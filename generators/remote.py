@@ -57,12 +57,19 @@ class RemoteMembers:
         self._connections: dict[int, socket.socket] = {}
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
+        self._tell: Tell | None = None
 
     def begin(self, tell: Tell) -> None:
+        self._tell = tell
         self._listener = socket.create_server((self._host, 0), backlog=self.count)
         address = Address(self._host, self._listener.getsockname()[1], secrets.token_hex(16))
         threading.Thread(target=self._accept, args=(self._listener, address.secret, tell), daemon=True).start()
         self._launch(address)
+
+    def fail(self, message: str) -> None:
+        """Whoever was to start the members could not, or has lost one; called from any thread."""
+        if self._tell is not None:
+            self._tell(Report(0, {"event": "failed", "message": message}))
 
     def open_gate(self, start: Start) -> None:
         for connection in self._connections.values():

@@ -1,31 +1,35 @@
 """A generator whose processes are tasks of Spark's executors, so that one schedule can be sent from several machines.
 
-    spark-submit generate.py --config FILE --gate FILE --histogram FILE TOKEN
+    spark-submit generate.py --errors FILE --config FILE --gate FILE --histogram FILE TOKEN
 
-The same command line, events and files as `python -m generators`, which this is but for its members. The driver is the
-lead; each task of one barrier stage sends a stripe, and talks with the lead over a connection of its own
-(`generators.remote`), since Spark tells of a task only when it is done. The code comes along as the archive CODE; the
-Python of the executors must have what the generators need.
+Beside `--errors` the same command line, events and files as `python -m generators`, which this is but for its members.
+The driver is the lead; each task of one barrier stage sends a stripe, and talks with the lead over a connection of its
+own (`generators.remote`), since Spark tells of a task only when it is done. The code comes along as the archive CODE;
+the Python of the executors must have what the generators need.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from generators.__main__ import main
+from generators.__main__ import main as generate
 from generators.crew import Members
 from generators.remote import Address, RemoteMembers
 from generators.spec import GeneratorSpec
 
 # The folder as which each executor finds the package `generators`.
 CODE = "faultline_code"
+# From the end of the last member to the end of Spark's job.
+END_S = 30.0
 
 
 def send(told: str, address: Address, member: int, _: Iterator[int]) -> Iterator[int]:
@@ -44,22 +48,49 @@ class Executors:
 
     def __init__(self, context: SparkContext, spec: GeneratorSpec) -> None:
         self._context, self._spec = context, spec
-
-    def members(self) -> Members:
-        """As many as the specification has processes."""
-        host = str(self._context.getConf().get("spark.driver.host"))
-        return RemoteMembers(self._spec.processes, host, self._launch)
+        host = str(context.getConf().get("spark.driver.host"))
+        self.members = RemoteMembers(spec.processes, host, self._launch)
+        self._job = threading.Thread(target=lambda: None)
 
     def _launch(self, address: Address) -> None:
+        self._job = threading.Thread(target=self._run, args=(address,), daemon=True)
+        self._job.start()
+
+    def _run(self, address: Address) -> None:
         task = partial(send, self._spec.model_dump_json(), address)
         stage = self._context.parallelize(range(self._spec.processes), self._spec.processes).barrier()
-        threading.Thread(target=stage.mapPartitionsWithIndex(task).collect, daemon=True).start()
+        try:
+            stage.mapPartitionsWithIndex(task).collect()
+        except Exception as error:
+            # Of a member that has connected the crew knows already, and of one that never could, only by this.
+            self.members.fail(" ".join(str(error).split())[:500])
+
+    def end(self) -> None:
+        """Waits for the end of the job, which the end of the crew has ended."""
+        self._job.join(END_S)
+
+
+def main(arguments: Sequence[str]) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--errors", type=Path, required=True)
+    options, rest = own.parse_known_args(arguments)
+    # spark-submit puts both streams of its program on its standard output, where only events may stand.
+    with options.errors.open("ab") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
+    spark = SparkSession.builder.getOrCreate()
+    hired: list[Executors] = []
+
+    def hire(spec: GeneratorSpec) -> Members:
+        hired.append(Executors(spark.sparkContext, spec))
+        return hired[-1].members
+
+    # spark-submit's JVM is what the attempt knows and ends; this program ends with it.
+    status = generate([*rest, "--parent", str(os.getppid())], hire)
+    for one in hired:
+        one.end()
+    spark.stop()
+    return status
 
 
 if __name__ == "__main__":
-    spark = SparkSession.builder.getOrCreate()
-    # spark-submit's JVM is what the attempt knows and ends; this program ends with it.
-    own = [*sys.argv[1:], "--parent", str(os.getppid())]
-    status = main(own, lambda spec: Executors(spark.sparkContext, spec).members())
-    spark.stop()
-    sys.exit(status)
+    sys.exit(main(sys.argv[1:]))

@@ -52,7 +52,7 @@ class Sent:
             bootstrap=settings.endpoints.kafka, topic=self.topic, partitions=PARTITIONS, rate=rate, seconds=SECONDS,
             source="zipf", state_mb=0.1, state_touch=0.2, primer_lines=10, processes=processes,
         )  # fmt: skip
-        folder.mkdir()
+        self.attempt.logs.mkdir(parents=True)
         config = folder / "generator_config.json"
         config.write_text(self.spec.model_dump_json())
         arguments = ["--config", str(config), "--gate", str(self.attempt.gate)]

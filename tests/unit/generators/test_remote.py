@@ -100,6 +100,12 @@ def test_a_member_that_leaves_fails_the_crew() -> None:
         crew.await_all("prepared")
 
 
+def test_members_that_cannot_be_started_fail_the_crew_with_the_reason() -> None:
+    members = RemoteMembers(2, HOST, lambda address: members.fail("no module named numpy"))
+    with Crew(members, StopSwitch()) as crew, pytest.raises(GeneratorError, match="no module named numpy"):
+        crew.await_all("prepared")
+
+
 def test_a_lead_that_leaves_stops_its_members() -> None:
     ended: queue.Queue[str] = queue.Queue()
 

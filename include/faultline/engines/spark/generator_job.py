@@ -23,7 +23,7 @@ def generator_job(
 ) -> SparkSubmission:
     """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's."""
     return SparkSubmission(
-        command=(str(program(settings, "generate")), *arguments),
+        command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
         environment={**spark_environment(settings, runtime.java_home), "PYTHONPATH": str(settings.root)},
         restart_delay_s=0.0,
         max_restarts=0,
