@@ -36,12 +36,12 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
+    await_dags(api, DAG_ID, "experiment")  # until then nobody knows its runs
     run_id = _running(api)
     if run_id:
         say(f"goes on with {run_id}")
     elif missing:
         say(f"{len(missing)} of {len(cells)} experiments to measure, about {_minutes(len(missing))}")
-        await_dags(api, DAG_ID, "experiment")
         run_id = api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
     else:
         say("all experiments have valid records; `--again` measures them anew")
