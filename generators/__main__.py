@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> in
 
     try:
         spec = read_spec(options.config)
+        if options.stripe is None and options.histogram is None:
+            raise InputError("--histogram: give the file for the lateness")
         if options.stripe is not None:
             send_stripe(spec, options.stripe, lambda: await_gate(options.gate, stop), journal, stop)
         elif (members := (hire or local_members)(spec)) is not None:

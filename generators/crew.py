@@ -79,10 +79,11 @@ class LocalMembers:
 
     @staticmethod
     def _listen(number: int, process: subprocess.Popen[str], tell: Tell) -> None:
-        if process.stdout is not None:
-            for line in process.stdout:
+        try:
+            for line in process.stdout or ():
                 tell(Report(number, json.loads(line)))
-        tell(Report(number, None))
+        finally:
+            tell(Report(number, None))
 
 
 class Crew:
@@ -138,12 +139,12 @@ class Crew:
                 said[report.member] = report.event
         return [said[number] for number in range(self._members.count)]
 
-    def follow(self, progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
+    def follow(self, progress: Callable[[int, int, int], None]) -> list[dict[str, Any]]:
         """Adds up the members' progress until each is done; returns the `done` events by member.
 
-        `progress(sent, due)` is called whenever the first member reports, so about once a second.
+        `progress(sent, due, late)` is called whenever the first member reports, so about once a second.
         """
-        latest: dict[int, tuple[int, int]] = {}
+        latest: dict[int, tuple[int, int, int]] = {}
         done: dict[int, dict[str, Any]] = {}
         while len(done) < self._members.count:
             report = self.next_report()
@@ -152,9 +153,9 @@ class Crew:
             if report.event["event"] == "done":
                 done[report.member] = report.event
             elif report.event["event"] == "progress":
-                latest[report.member] = report.event["sent"], report.event["due"]
+                latest[report.member] = report.event["sent"], report.event["due"], report.event["late"]
                 if report.member == min(set(range(self._members.count)) - self._done):
-                    progress(sum(sent for sent, _ in latest.values()), sum(due for _, due in latest.values()))
+                    progress(*map(sum, zip(*latest.values(), strict=True)))
         return [done[number] for number in range(self._members.count)]
 
 

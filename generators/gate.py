@@ -37,6 +37,11 @@ class StopSwitch:
         """
         self._parent = os.getppid() if pid is None else pid
 
+    def watch_present_parent(self) -> None:
+        """The same of the present parent, unless one is watched already."""
+        if not self._parent:
+            self.watch_parent()
+
     def pull(self, reason: str) -> None:
         """Asks to stop."""
         self._reason = self._reason or reason

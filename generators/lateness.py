@@ -17,6 +17,8 @@ LOWEST_US = 1
 HIGHEST_US = 3_600_000_000  # one hour; later records count as one hour
 DIGITS = 3
 # 3 significant digits need 2,048 sub-buckets: values below are exact, those above lose low bits.
+# What is later than this was not sent when it was due: the 99th percentile must not be.
+LATE_MS = 50.0
 _EXACT_BITS = 11
 _SLOTS = 1 << _EXACT_BITS
 
@@ -51,6 +53,13 @@ class Lateness:
         slots = shift * _SLOTS + (us >> shift)
         np.add.at(self._counts, slots, 1)
         self._filled = 0
+
+    def number_late(self) -> int:
+        """How many of the records so far were more than LATE_MS late, to the histogram's three digits."""
+        self._count()
+        late_us = int(LATE_MS * 1000)
+        shift = max(late_us.bit_length() - _EXACT_BITS, 0)
+        return int(self._counts[shift * _SLOTS + (late_us >> shift) + 1 :].sum())
 
     def histogram(self) -> HdrHistogram:
         """All that was recorded so far, in microseconds."""

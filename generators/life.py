@@ -115,12 +115,12 @@ def run_schedule(
     sender: Sender,
     start: Start,
     stop: StopSwitch,
-    progress: Callable[[int, int], None],
+    progress: Callable[[int, int, int], None],
     clock: Clock | None = None,
 ) -> Outcome:
     """Sends this stripe's records from T0 on, flushes, and accounts for them.
 
-    `sender` is fresh (nothing sent). `progress(sent, due)` is called about once a second.
+    `sender` is fresh (nothing sent). `progress(sent, due, late)` is called about once a second.
     Raises Stopped when asked to stop.
     """
     clock = RealClock() if clock is None else clock
@@ -132,7 +132,7 @@ def run_schedule(
             return stream.total
         return stripe.share(schedule.due_count(clock.now_ns() - start.mono_ns))
 
-    ticker = Ticker(clock, lambda: progress(sender.sent, due_now()))
+    ticker = Ticker(clock, lambda: progress(sender.sent, due_now(), lateness.number_late()))
     # The objects of the preparation are not looked at again: no pause of the collector in the loop.
     gc.collect()
     gc.freeze()

@@ -31,7 +31,7 @@ def send_alone(spec: GeneratorSpec, gate: Path, histogram: Path, journal: Journa
     def primed_gate() -> Start:
         _prime(spec, journal, broker, stop)
         # A detached process loses its first parent early, on purpose; the present one stays.
-        stop.watch_parent()
+        stop.watch_present_parent()
         return await_gate(gate, stop)
 
     broker = Broker(spec.bootstrap)
@@ -58,11 +58,11 @@ def lead(
         crew.await_all("prepared")
         journal.event("prepared")
         _prime(spec, journal, broker, stop)
-        stop.watch_parent()
+        stop.watch_present_parent()
         start = await_gate(gate, stop)
         crew.open_gate(start)
         journal.event("gate", t0_wall_ns=start.wall_ns)
-        done = crew.follow(lambda sent, due: journal.event("progress", sent=sent, due=due))
+        done = crew.follow(lambda sent, due, late: journal.event("progress", sent=sent, due=due, late=late))
     _close(spec)
     merged = new_histogram()
     for event in done:
@@ -88,7 +88,13 @@ def _send(
     journal.event("gate", t0_wall_ns=start.wall_ns)
     sender = Sender(producer, spec.topic, stop.check)
     outcome = run_schedule(
-        spec, stripe, stream, sender, start, stop, lambda sent, due: journal.event("progress", sent=sent, due=due)
+        spec,
+        stripe,
+        stream,
+        sender,
+        start,
+        stop,
+        lambda sent, due, late: journal.event("progress", sent=sent, due=due, late=late),
     )
     return start, outcome
 

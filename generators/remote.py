@@ -35,6 +35,7 @@ MOST_OFF_NS = 5_000_000
 PROBES = 8
 # A member that has connected answers at once, if it is one.
 ANSWER_S = 10.0
+HELLO_BYTES = 1000
 _GATE_POLL_S = 0.2
 
 
@@ -97,15 +98,19 @@ class RemoteMembers:
     def _hear(self, connection: socket.socket, secret: str, tell: Tell) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(ANSWER_S)
-        with connection, contextlib.suppress(OSError, ValueError, KeyError), connection.makefile("r") as lines:
-            hello = json.loads(lines.readline())
+        with (
+            connection,
+            contextlib.suppress(OSError, ValueError, KeyError, TypeError),
+            connection.makefile("r") as lines,
+        ):
+            hello = json.loads(lines.readline(HELLO_BYTES))
             number = int(hello["member"])
             if not hmac.compare_digest(str(hello["secret"]), secret) or not self._take(number, connection):
                 return
             try:
                 off_ns, within_ns = clock_offset(connection, lines)
                 if abs(off_ns) - within_ns > MOST_OFF_NS:
-                    tell(Report(number, {"event": "failed", "message": _off(off_ns)}))
+                    tell(Report(number, {"event": "failed", "message": _off(connection.getpeername()[0], off_ns)}))
                 connection.settimeout(None)
                 for line in lines:
                     tell(Report(number, json.loads(line)))
@@ -120,8 +125,8 @@ class RemoteMembers:
             return True
 
 
-def _off(off_ns: int) -> str:
-    return f"the clock of its host is {off_ns / 1e6:+.1f} ms off this one's; let both follow one time server"
+def _off(host: str, off_ns: int) -> str:
+    return f"the clock of its host {host} is {off_ns / 1e6:+.1f} ms off this one's; let both follow one time server"
 
 
 def clock_offset(connection: socket.socket, lines: TextIO) -> tuple[int, int]:

@@ -3,9 +3,9 @@
     spark-submit generate.py --errors FILE --config FILE --gate FILE --histogram FILE TOKEN
 
 Beside `--errors` the same command line, events and files as `python -m generators`, which this is but for its members.
-The driver is the lead; each task of one barrier stage sends a stripe, and talks with the lead over a connection of its
-own (`generators.remote`), since Spark tells of a task only when it is done. The code comes along as the archive CODE;
-the Python of the executors must have what the generators need.
+The driver is the lead; each task of one stage sends a stripe, and talks with the lead over a connection of its own
+(`generators.remote`), since Spark tells of a task only when it is done. The code comes along as the archive
+`faultline_code`; the Python of the executors must have what the generators need.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ from pyspark.sql import SparkSession
 
 from generators.__main__ import main as generate
 from generators.crew import Members
+from generators.journal import Journal
 from generators.remote import Address, RemoteMembers
 from generators.spec import GeneratorSpec
 
-# The folder as which each executor finds the package `generators`.
-CODE = "faultline_code"
 # From the end of the last member to the end of Spark's job.
 END_S = 30.0
 
 
-def send(told: str, address: Address, member: int, _: Iterator[int]) -> Iterator[int]:
-    """The task of an executor: sends the stripe `member` of the specification `told`."""
+def send(told: str, host: str, port: int, secret: str, member: int, _: Iterator[int]) -> Iterator[int]:
+    """The task of an executor: sends the stripe `member` of the specification `told`.
+
+    What it is handed is plain: the executor has none of our code before it looks into the archive.
+    """
     from pyspark import SparkFiles
 
-    sys.path.insert(0, SparkFiles.get(CODE))
-    from generators.remote import serve
+    sys.path.insert(0, SparkFiles.get("faultline_code"))
+    from generators.remote import Address, serve
+    from generators.spec import GeneratorSpec
 
-    serve(GeneratorSpec.model_validate_json(told), member, address)
+    serve(GeneratorSpec.model_validate_json(told), member, Address(host, port, secret))
     yield member
 
 
@@ -57,8 +60,10 @@ class Executors:
         self._job.start()
 
     def _run(self, address: Address) -> None:
-        task = partial(send, self._spec.model_dump_json(), address)
-        stage = self._context.parallelize(range(self._spec.processes), self._spec.processes).barrier()
+        task = partial(send, self._spec.model_dump_json(), address.host, address.port, address.secret)
+        # No barrier stage: the crew waits for all of its members anyway, and Spark for a quarter of a minute between
+        # two looks whether there is room for one.
+        stage = self._context.parallelize(range(self._spec.processes), self._spec.processes)
         try:
             stage.mapPartitionsWithIndex(task).collect()
         except Exception as error:
@@ -78,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     with options.errors.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     spark = SparkSession.builder.getOrCreate()
+    Journal(sys.stdout).event("application", app_id=spark.sparkContext.applicationId)
     hired: list[Executors] = []
 
     def hire(spec: GeneratorSpec) -> Members:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from faultline.base.errors import ConfigError
+from faultline.base.waiting import wait_until
 from faultline.bench.catalogue import BENCHMARKS as KNOWN
 from faultline.bench.figure import summarise
 from faultline.bench.speed.performance import SPEED as OF_SPEED
@@ -90,14 +92,31 @@ def test_a_benchmark_without_figures_is_told_and_costs_the_others_nothing(
 def test_a_benchmark_is_run_as_a_person_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[list[str]] = []
 
-    def run(command: list[str], **how: Any) -> Any:
+    def run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
         asked.append(command)
-        assert how["env"]["FAULTLINE_RESULTS"] == str(tmp_path)
-        return subprocess.CompletedProcess(command, 0 if "page" in command else 1, json.dumps(answer("page", 1.0)))
+        assert environment["FAULTLINE_RESULTS"] == str(tmp_path)
+        return (0 if "page" in command else 1), json.dumps(answer("page", 1.0))
 
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
+    monkeypatch.setattr(subject, "run_group", run)
+    monkeypatch.setattr(subject, "nothing_is_measured", lambda: True)
     assert subject.measure.function("page")["name"] == "page"
     assert asked[-1][-4:] == ["bench", "page", "--quick", "--json"]
     with pytest.raises(AirflowFailException, match="bench aggregate: ended with status 1"):
         subject.measure.function("aggregate")
+
+
+def test_what_a_benchmark_started_ends_with_it() -> None:
+    """Also when it ends by itself, and leaves something behind."""
+    child = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1).pid)"
+    status, output = subject.run_group([sys.executable, "-c", child], {})
+    assert status == 0
+    wait_until(lambda: not alive(int(output)), timeout_s=30, what="the end of what it started")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

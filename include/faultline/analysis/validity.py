@@ -14,8 +14,9 @@ import numpy.typing as npt
 from faultline.analysis.steady_state import STEADY_P, mann_kendall
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
+from generators.lateness import LATE_MS
 
-SCHEDULE_LAG_MS = 50.0
+SCHEDULE_LAG_MS = LATE_MS
 INTERVAL_EXCESS = 1.2
 # More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
 CLOCK_JUMP_MS = 100.0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -15,7 +17,8 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 
 from faultline.base.processes import clean_environment
 from faultline.base.settings import load_settings
-from faultline.base.window_lock import beside_windows
+from faultline.base.waiting import wait_until
+from faultline.base.window_lock import window
 from faultline.cluster.airflow_home import installation_environment
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
 from faultline.orchestration.nightly import night_of_run
@@ -23,14 +26,19 @@ from faultline.orchestration.sweep import integer_param
 
 # Those of `./faultline bench` that take minutes in their quick form and say something on one machine.
 BENCHMARKS = ("generator", "overhead", "recorder", "harvest", "aggregate", "page")
-# They measure windows themselves, and wait for others' as experiments do; the rest keeps away from any window.
+# They measure windows themselves; beside the rest none opens.
 WITH_WINDOWS = ("overhead", "recorder")
 LONGEST_S = 3600.0
+# An experiment that runs may take hours, and others may be queued behind it.
+LONGEST_WAIT_S = 12 * 3600.0
+POLL_S = 10.0
+# From SIGTERM to SIGKILL.
+END_S = 10.0
 DOC = """\
 ### Faultline's own speed, each night
 
-Runs the benchmarks of `./faultline bench` in their quick form, one after another, and never beside a window that is
-measured; keeps what they gave in `results/speed/`, and holds the night against up to `baseline_nights` nights before it
+Runs the benchmarks of `./faultline bench` in their quick form, one after another, when no experiment is queued or
+running; keeps what they gave in `results/speed/`, and holds the night against up to `baseline_nights` nights before it
 of one build on a machine like this one. The task `no_slowdown` **fails when a figure became worse**, and the note says
 which.
 
@@ -70,22 +78,43 @@ def measure(name: str) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowFailException
 
     settings = load_settings()
-    command = [sys.executable, "-P", "-m", "faultline", "bench", name, "--quick", "--json"]
-    alone = contextlib.nullcontext() if name in WITH_WINDOWS else beside_windows(settings.window_lock)
-    with alone:
-        done = subprocess.run(
-            command,
-            env=clean_environment(installation_environment(settings)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=LONGEST_S,
-            check=False,
+    wait_until(
+        nothing_is_measured,
+        timeout_s=LONGEST_WAIT_S,
+        every_s=POLL_S,
+        what=f"bench {name}: an end of the experiments that are queued or running",
+    )
+    with contextlib.nullcontext() if name in WITH_WINDOWS else window(settings.window_lock):
+        status, output = run_group(
+            [sys.executable, "-P", "-m", "faultline", "bench", name, "--quick", "--json"],
+            clean_environment(installation_environment(settings)),
         )
-    if done.returncode:
-        raise AirflowFailException(f"bench {name}: ended with status {done.returncode}; its words stand above")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    if status:
+        raise AirflowFailException(f"bench {name}: ended with status {status}; its words stand above")
+    answer: dict[str, Any] = json.loads(output)
     return answer
+
+
+def nothing_is_measured() -> bool:
+    """Whether no experiment is queued or running, whoever asked for it."""
+    running = get_current_context()["ti"].get_dr_count(dag_id="experiment", states=["queued", "running"])
+    return not running
+
+
+def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Status and output of a command. Whatever ends the wait ends all that it started, too."""
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=LONGEST_S)
+            return process.returncode, output
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_S)
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE)
@@ -94,7 +123,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     from faultline.base.attempt import write_json
     from faultline.comparison.own_speed import as_json, judge_speed, read_nights
     from faultline.orchestration.notes import write_note
-    from faultline.runner.environment import git_commit
+    from faultline.runner.environment import git_commit, installed_build
 
     context, settings = get_current_context(), load_settings()
     outcomes = [one for one in measured if one]
@@ -102,7 +131,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     night = night_of_run()
     folder = settings.results / "speed"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = as_json(night, git_commit(settings.root) or "unknown", outcomes, failures)
+    kept = as_json(night, git_commit(settings.root) or installed_build(settings), outcomes, failures)
     write_json(folder / f"{night.replace(':', '')}.json", kept)
     nights = read_nights(folder)
     own = next(one for one in nights if one.date == night)

@@ -125,8 +125,9 @@ def spawn(
         cwd=settings.root,
         env=environment,
         token=token,
-        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure.
-        punctual=role in ("generator", "conductor"),
+        # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure. Of a
+        # generator on the cluster this is only the lead, a JVM.
+        punctual=role in ("generator", "conductor") and token is None,
     )
 
 

@@ -16,9 +16,9 @@ from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
-from faultline.runner.punctuality import LATE_S, late_s
+from faultline.runner.punctuality import number_late
 
-# Budget of one experiment without its warm-up and measured window: start 50, drain 5, harvest and judge 25.
+# Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
 # A recorder that has been silent for so long is worth a word.
 SILENCE_S = 5.0
@@ -81,8 +81,8 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     left = max(0.0, window_s - elapsed) + 35.0
     began = int(gate["t0_wall_ns"])
     seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
-    if config.paced and (late := late_s(attempt, config.rate)) and late[-1] > LATE_S:
-        seen = f"{seen}; the generator is {late[-1]:.0f} s behind its schedule"
+    if config.paced and (late := number_late(attempt)):
+        seen = f"{seen}; {late:,} records were sent late"
     if elapsed > window_s:
         return Phase("draining", seen, 30.0)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"

@@ -45,7 +45,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
 
 
 def compilers(attempt: str) -> list[int]:
-    return list(HeldBack(Attempt(Path(attempt))).threads())
+    return list(HeldBack(Attempt(Path(attempt))).threads(COMPILER))
 
 
 def niceness(thread: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,55 +10,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faultline.analysis.validity import SCHEDULE_LAG_MS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InvalidMeasurement
 from faultline.base.journal import write_lines
-from faultline.runner.punctuality import LATE_S, late_s, require_punctual
+from faultline.runner.punctuality import require_punctual
+from generators.lateness import Lateness, percentiles_ms
 
-RATE = 1000.0
+SPEC = {"bootstrap": "b:1", "topic": "t", "partitions": 2, "rate": 1000, "seconds": 75, "source": "zipf"}
+TOTAL = 75_000
 
 
-def attempt_that_is(folder: Path, late: Sequence[float]) -> Attempt:
-    """An attempt whose generator was so many s behind, second by second."""
+def attempt_with(folder: Path, *late: int) -> Attempt:
+    """An attempt whose generator said so, second by second."""
     attempt = Attempt(folder)
-    lines = [{"event": "primed"}]
-    lines += [
-        {"event": "progress", "due": second * 1000, "sent": round((second - behind) * RATE)}
-        for second, behind in enumerate(late, start=1)
-    ]
-    write_lines(attempt.generator_journal, lines)
+    lines = [{"event": "progress", "due": n * 1000, "sent": n * 1000, "late": one} for n, one in enumerate(late)]
+    write_lines(attempt.generator_journal, [{"event": "primed"}, *lines])
     return attempt
 
 
-def plan(window_s: float, generator: bool = True) -> Any:
-    return SimpleNamespace(window_s=window_s, generator={"rate": RATE} if generator else None)
+def plan(spec: dict[str, Any] | None = SPEC) -> Any:  # noqa: B006 - read only
+    return SimpleNamespace(generator=spec)
 
 
 def test_a_rate_that_is_never_reached_is_told_within_seconds(tmp_path: Path) -> None:
-    attempt = attempt_that_is(tmp_path, [0.3, 0.9, 1.4, 1.9, 2.4])
-    assert late_s(attempt, RATE) == [0.3, 0.9, 1.4, 1.9, 2.4]
-    with pytest.raises(InvalidMeasurement, match=r"^schedule-lag: 2\.4 s behind after 2,600 of 5,000 .* 1,000 records"):
-        require_punctual(attempt, plan(75.0))
+    message = r"^schedule-lag: 900 of 75,000 records were more than 50 ms late, .* 1,000 records/s"
+    with pytest.raises(InvalidMeasurement, match=message):
+        require_punctual(attempt_with(tmp_path, 0, 100, 900), plan())
 
 
-@pytest.mark.parametrize("late", [[], [0.0] * 60, [5.0, 4.0], [5.0, 0.0, 0.0, 4.0]])
-def test_a_pause_that_is_made_up_for_is_left_to_the_judge(tmp_path: Path, late: list[float]) -> None:
-    require_punctual(attempt_that_is(tmp_path, late), plan(75.0))
+@pytest.mark.parametrize("late", [(), (0, 0), (0, 750)])
+def test_a_pause_that_the_percentile_bears_is_left_to_the_judge(tmp_path: Path, late: tuple[int, ...]) -> None:
+    require_punctual(attempt_with(tmp_path, *late), plan())
 
 
-def test_what_has_no_generator_is_never_late(tmp_path: Path) -> None:
-    require_punctual(Attempt(tmp_path), plan(75.0, generator=False))
+def test_what_has_no_generator_or_one_of_before_is_never_late(tmp_path: Path) -> None:
+    require_punctual(Attempt(tmp_path), plan(None))
+    attempt = Attempt(tmp_path)
+    write_lines(attempt.generator_journal, [{"event": "progress", "due": 1000, "sent": 1}])
+    require_punctual(attempt, plan())
 
 
-@given(late=st.lists(st.floats(0, 10), max_size=300), window_s=st.floats(10, 86_400))
-def test_it_is_told_only_when_more_than_a_hundredth_of_the_schedule_was_late(
-    tmp_path_factory: pytest.TempPathFactory, late: list[float], window_s: float
+def test_along_a_curve_the_share_is_of_what_the_curve_sends(tmp_path: Path) -> None:
+    moving = SPEC | {"rate_curve": {"kind": "step", "at_s": 10, "to": 10_000}}
+    require_punctual(attempt_with(tmp_path, 900), plan(moving))  # of 660,000
+
+
+@given(late_ms=st.lists(st.floats(0, 200), min_size=1, max_size=400), more=st.integers(0, 200))
+def test_it_is_certain_exactly_when_the_judge_would_say_so(
+    tmp_path_factory: pytest.TempPathFactory, late_ms: list[float], more: int
 ) -> None:
-    attempt = attempt_that_is(tmp_path_factory.mktemp("attempt"), late)
-    seconds = sum(one > LATE_S for one in late_s(attempt, RATE))
+    """With what is to come all punctual: then the percentile of the whole is the judge's."""
+    import numpy as np
+
+    counted = Lateness()
+    for one in [*late_ms, *[0.0] * more]:
+        counted.record(round(one * 1e6), np.zeros(1, dtype=np.int64))
+    total = len(late_ms) + more
+    spec = SPEC | {"rate": total, "seconds": 1}
+    attempt = attempt_with(tmp_path_factory.mktemp("attempt"), counted.number_late())
     try:
-        require_punctual(attempt, plan(window_s))
+        require_punctual(attempt, plan(spec))
     except InvalidMeasurement:
-        assert seconds > 0.01 * window_s
-    else:
-        assert seconds < max(3, 0.01 * window_s + 1)
+        # The histogram keeps three digits, and tells a percentile by the upper end of its slot.
+        assert percentiles_ms(counted.histogram())["p99"] > SCHEDULE_LAG_MS * 0.999

@@ -33,6 +33,7 @@ def left(settings: Settings, values: dict[str, Any], *, engine: str | None) -> t
     attempt, config = Attempt(settings.attempts / "20261121T061500Z-3fa9c1"), parse_configuration(values)
     (attempt.checkpoint / "commits").mkdir(parents=True)
     attempt.scratch.mkdir()
+    attempt.logs.mkdir()
     said = {
         "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
         "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": 1, "topics": {"input": "t"},
@@ -52,13 +53,18 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, eng
     attempt, worker = left(settings, {}, engine=engine)
     attempt.harvest.mkdir()
     (attempt.harvest / "counts.parquet").touch()
+    write_lines(attempt.generator_journal, [{"event": "application", "app_id": "app-2"}])
+    sending = settings.spark_work / "worker-2" / "app-2" / "0"
+    sending.mkdir(parents=True)
+    (sending / "stderr").write_text("said by a process of the generator")
     kept = attempt.folder / "checkpoint.kept"  # of a teardown that was killed while it kept the logs
     kept.mkdir()
     deleted: list[str] = []
     assert close(attempt, settings, deleted.extend) == {"ended": [], "topics": ["t"]}
     assert deleted == ["t"]
     assert not attempt.checkpoint.exists() and not attempt.scratch.exists() and not worker.exists()
-    assert not kept.exists()
+    assert not kept.exists() and not sending.parent.exists()
+    assert (attempt.logs / "generator-0.err").read_text() == "said by a process of the generator"
     (record,) = Store(settings.results).query()
     assert (record.attempt, record.status) == (attempt.id, "failed")
 

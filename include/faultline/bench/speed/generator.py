@@ -63,10 +63,10 @@ class Plan:
 
 
 FULL = Plan(5, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
-QUICK = Plan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=1, steady_s=10.0, paced_s=5.0)
+QUICK = Plan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=5, steady_s=5.0, paced_s=5.0)
 # Records a second at which the rate is held against the schedule's; by their names in figures.
 STEADY = {"1e3": 1_000.0, "1e4": 10_000.0, "1e5": 100_000.0}
-# A rate that doubles and halves, within 5 s each.
+# A rate that goes from one to one and a half, to a half, and back, within 10 s.
 CURVE_RATE = 20_000.0
 CURVE = {"kind": "sine", "period_s": 10.0, "amplitude": 10_000.0}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.journal import read_journal
+from faultline.base.journal import events, read_journal
 from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
@@ -59,6 +59,17 @@ def discard(attempt: Attempt, settings: Settings) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for folder in worker_folders(attempt, settings):
         shutil.rmtree(folder, ignore_errors=True)
+    _clear_generator(attempt, settings)
+
+
+def _clear_generator(attempt: Attempt, settings: Settings) -> None:
+    """Removes what workers keep of a generator that ran on executors, but for what its processes said."""
+    said = events(read_journal(attempt.generator_journal), "application")
+    for line in said:
+        for folder in settings.spark_work.glob(f"worker-*/{line['app_id']}"):
+            for log in folder.glob("*/stderr"):
+                shutil.copyfile(log, attempt.logs / f"generator-{log.parent.name}.err")
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:

@@ -21,8 +21,9 @@ from faultline.base.attempt import Attempt
 from faultline.base.rights import may_raise_priority
 from faultline.engines.spark.settings import mark_option
 
-# As Linux shows the name of such a thread of HotSpot, which it cuts at 15 characters.
-COMPILER = "C2 CompilerThre"
+# As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
+# either kind, which then have its priority.
+COMPILER, QUICK_COMPILER = "C2 CompilerThre", "C1 CompilerThre"
 LAST_NICENESS = 19
 YOUNG_S = 0.5
 
@@ -38,29 +39,29 @@ class HeldBack:
     def look(self) -> None:
         """Puts the compilers that there are by now behind other threads; JVMs start, and start more of them."""
         if may_raise_priority():
-            self._set(LAST_NICENESS)
+            self._set(LAST_NICENESS, COMPILER)
 
     def let_go(self) -> None:
         """Makes them as everybody's again."""
         if may_raise_priority():
             # A compiler that started another one meanwhile gave it its own priority.
             for _ in range(2):
-                self._set(os.getpriority(os.PRIO_PROCESS, 0))
+                self._set(os.getpriority(os.PRIO_PROCESS, 0), COMPILER, QUICK_COMPILER)
 
-    def _set(self, niceness: int) -> None:
-        for thread in self.threads():
-            # It may have ended.
-            with contextlib.suppress(ProcessLookupError):
+    def _set(self, niceness: int, *names: str) -> None:
+        for thread in self.threads(*names):
+            # It may have ended, or belong to a process with rights of its own.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getpriority(os.PRIO_PROCESS, thread) != niceness:
                     os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
-    def threads(self) -> Iterator[int]:
-        """The thread ids of the optimising compilers in all JVMs of the attempt."""
+    def threads(self, *names: str) -> Iterator[int]:
+        """The ids of the threads with one of these names in all JVMs of the attempt."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if self._is_ours(process):
                     for task in Path(f"/proc/{process.pid}/task").iterdir():
-                        if (task / "comm").read_text().strip() == COMPILER:
+                        if (task / "comm").read_text().strip() in names:
                             yield int(task.name)
 
     def _is_ours(self, process: psutil.Process) -> bool:
