@@ -80,7 +80,7 @@ def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Stripe = Stri
     sender = Sender(producer, "t")
     stream = Stream(make_source(given_spec), make_fillers(given_spec), given_spec, stripe)
     clock = FakeClock(T0.mono_ns - 300_000_000)
-    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda s, d: None, clock)
+    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda sent, due, late: None, clock)
 
 
 def test_every_record_has_its_intended_time_and_partition() -> None:
