@@ -26,7 +26,7 @@ Hire = Callable[[GeneratorSpec], Members | None]
 
 def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> int:
     """Runs one generator; returns its exit code. `hire`: where the members come from; by default, this machine."""
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     journal = Journal(sys.stdout)
     stop = StopSwitch()
     stop.install()
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, hire: Hire | None = None) -> in
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     """The command line; a member has no histogram of its own."""
     made = argparse.ArgumentParser(prog="python -m generators", description="A paced Kafka producer.")
     made.add_argument("--config", type=Path, required=True, help="the specification, JSON")

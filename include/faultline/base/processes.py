@@ -60,6 +60,16 @@ def load_token(attempt: str) -> str:
     return f"faultline-load={attempt}"
 
 
+def run_option(attempt: str) -> str:
+    """What marks a JVM of an attempt, as `run_token` marks other processes."""
+    return f"-Dfaultline.run={attempt}"
+
+
+def load_option(attempt: str) -> str:
+    """The same of a JVM that sends the load."""
+    return f"-Dfaultline.load={attempt}"
+
+
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
@@ -266,7 +276,7 @@ def processes_with_token(attempt: str) -> list[psutil.Process]:
     They carry its token as one whole argument; a shell or an editor that merely has a file of the
     attempt open does not.
     """
-    tokens = {run_token(attempt), load_token(attempt), f"-Dfaultline.run={attempt}", f"-Dfaultline.load={attempt}"}
+    tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids"]):
         own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()

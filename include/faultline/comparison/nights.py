@@ -174,10 +174,14 @@ def summary(verdict: NightVerdict) -> str:
     """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
     if verdict.compared is None or not verdict.compared.rows:
         return "nothing to compare"
-    counts = [(str(one), len(verdict.compared.of(one))) for one in Verdict]
-    days = [night.day for night in verdict.baseline]
+    counts = {one: len(verdict.compared.of(one)) for one in Verdict}
+    return counts_in_words(counts, [night.day for night in verdict.baseline])
+
+
+def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:
+    """How many figures got each verdict, and the days of the baseline, the first and the last of them."""
     against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{', '.join(f'{n} {name}' for name, n in counts if n)}; against {against}"
+    return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"
 
 
 def as_json(verdict: NightVerdict) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from faultline.comparison.nights import counts_in_words
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
 from faultline.comparison.statistics.sample import Sample
 
@@ -58,10 +59,8 @@ class SpeedVerdict:
         """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
         if not self.comparisons:
             return "nothing to compare"
-        counts = ((len(self.of(one)), str(one)) for one in Verdict)
-        days = [one.day for one in self.baseline]
-        against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        return f"{', '.join(f'{n} {name}' for n, name in counts if n)}; against {against}"
+        counts = {one: len(self.of(one)) for one in Verdict}
+        return counts_in_words(counts, [one.day for one in self.baseline])
 
 
 def judge_speed(night: SpeedNight, nights: Sequence[SpeedNight], window: int) -> SpeedVerdict:

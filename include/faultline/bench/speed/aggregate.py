@@ -8,7 +8,6 @@ writes is compared with what was planted, so that no wrong answer is timed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say
 from faultline.base.window import NS
 from faultline.bench.records import made_record, write_record
-from faultline.bench.speed.growth import HUGE, QUICK_SIZES, SIZES, Size, growth_figures, huge_figures, repetitions
+from faultline.bench.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
 from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.client.operations import require
 from faultline.cluster.services import prepare_spark
@@ -61,17 +60,17 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     settings = load_settings()
     require(settings)
     prepare_spark(settings)  # only its logging settings are needed
-    sizes = [_size(settings, asked, repetitions(quick), say) for asked in (QUICK_SIZES if quick else SIZES)]
+    sizes = [_size(settings, asked, REPETITIONS, say) for asked in (QUICK_SIZES if quick else SIZES)]
     figures = growth_figures(sizes)
     if not quick:
-        figures |= huge_figures(sizes[-1], _size(settings, HUGE, range(1), say))
+        figures |= huge_figures(sizes[-1], _size(settings, HUGE, 1, say))
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
-def _size(settings: Settings, asked: int, times: Sequence[int], say: Say) -> Size:
+def _size(settings: Settings, asked: int, times: int, say: Say) -> Size:
     with tempfile.TemporaryDirectory(prefix="faultline-aggregate-") as folder:
         planted = plant(Path(folder), asked)
-        costs = tuple(_measure(settings, Path(folder), planted) for _ in times)
+        costs = tuple(_measure(settings, Path(folder), planted) for _ in range(times))
     say(f"{asked:,} tuples of {len(planted.cells):,} configurations: {', '.join(map(str, costs))}")
     return Size(asked, asked, costs)
 

@@ -14,7 +14,7 @@ SIZES = (10**5, 10**6, 10**7)
 QUICK_SIZES = (10**4, 10**5)
 # Tuples of hours of measurement: run once, to see that time and memory stay in proportion.
 HUGE = 10**8
-REPETITIONS, QUICK_REPETITIONS = 5, 5
+REPETITIONS = 5
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,6 @@ def huge_figures(largest: Size, huge: Size) -> dict[str, Figure]:
         f"peak_{size}_mb": summarise([cost.peak_mb], "MB"),
         f"exponent_{size}": summarise([exponent({largest.tuples: usual, huge.tuples: cost.seconds})], "1"),
     }
-
-
-def repetitions(quick: bool) -> range:
-    """How often each size is measured."""
-    return range(QUICK_REPETITIONS if quick else REPETITIONS)
 
 
 def power(size: int) -> str:

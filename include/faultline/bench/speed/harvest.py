@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.bench.figure import Figure
-from faultline.bench.speed.growth import HUGE, QUICK_SIZES, SIZES, Size, growth_figures, huge_figures, repetitions
+from faultline.bench.speed.growth import HUGE, QUICK_SIZES, REPETITIONS, SIZES, Size, growth_figures, huge_figures
 from faultline.bench.speed.spark_job import Cost, run_job, submit_command
 from faultline.bench.topics import Filled, fill, fresh_topics
 from faultline.experiment.config import Configuration, parse_configuration
@@ -61,7 +60,7 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
         config = parse_configuration({"workload": subject.workload, "fault": "none"})
         sizes = []
         for asked in subject.quick_sizes if quick else subject.sizes:
-            size, filled = measure(settings, config, asked, subject.records(asked), repetitions(quick))
+            size, filled = measure(settings, config, asked, subject.records(asked), REPETITIONS)
             sizes.append(size)
             say(
                 f"{subject.workload}, {filled.tuples:,} tuples ({filled.records:,} records, {len(filled.batches):,} "
@@ -69,7 +68,7 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             )
         found = growth_figures(sizes)
         if subject is SUBJECTS[0] and not quick:
-            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), range(1))
+            huge, _ = measure(settings, config, HUGE, subject.records(HUGE), 1)
             say(f"{subject.workload}, {huge.tuples:,} tuples, once: {huge.costs[0]}")
             found |= huge_figures(sizes[-1], huge)
         prefix = "" if subject is SUBJECTS[0] else f"{subject.workload}_"
@@ -77,9 +76,7 @@ def run(settings: Settings, say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
-def measure(
-    settings: Settings, config: Configuration, asked: int, records: int, times: Sequence[int]
-) -> tuple[Size, Filled]:
+def measure(settings: Settings, config: Configuration, asked: int, records: int, times: int) -> tuple[Size, Filled]:
     """Fills topics once, and harvests them as often as asked for."""
     with (
         fresh_topics(settings.endpoints.kafka, config.partitions) as topics,
@@ -87,7 +84,7 @@ def measure(
     ):
         filled = fill(settings.endpoints.kafka, topics, config, records)
         configuration = write_configuration(Path(folder), settings, topics, config, filled)
-        costs = tuple(_harvest(settings, configuration, filled) for _ in times)
+        costs = tuple(_harvest(settings, configuration, filled) for _ in range(times))
     return Size(asked, filled.tuples, costs), filled
 
 

@@ -27,7 +27,7 @@ MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.
 WARMUP_S, DURATION_S = 20.0, 55.0
 QUICK_WARMUP_S, QUICK_DURATION_S = 5.0, 10.0
-REPETITIONS, QUICK_REPETITIONS = 6, 6
+REPETITIONS = 6
 TIMEOUT_S = 3600.0
 # Of an experiment, in order: what follows on what, and the files that say when.
 STEPS = ("processes", "engine", "warm", "gate", "drain", "harvest", "judge", "close")
@@ -39,9 +39,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     part of a default experiment; and the seconds of each step.
     """
     settings = bring_up(say)
-    repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     warmup_s, duration_s = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
-    attempts = sweep(settings, repetitions, warmup_s, duration_s, say)
+    attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, say)
     return {name: asdict(figure) for name, figure in figures(attempts, warmup_s + duration_s).items()}
 
 

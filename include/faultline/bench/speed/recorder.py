@@ -34,7 +34,7 @@ from faultline.cluster.supervision import Supervisor
 
 PROCESSES = 30
 SECONDS, QUICK_SECONDS = 30.0, 10.0
-TIMES, QUICK_TIMES = 5, 5
+TIMES = 5
 # The first samples read every process's command line, once.
 SETTLE_S = 5.0
 # Parts of what is measured itself.
@@ -44,18 +44,18 @@ MEASURED = ("kafka", "spark-worker-1", "spark-worker-2")
 def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     """Figures: `recorder_cores` at 30 processes, `recorder_late` samples, `services_cores` beside a window."""
     settings = bring_up(say)
-    seconds, times = (QUICK_SECONDS, QUICK_TIMES) if quick else (SECONDS, TIMES)
+    seconds = QUICK_SECONDS if quick else SECONDS
     used, late = [], []
     with recording(settings, PROCESSES) as (recorder, attempt):
         time.sleep(SETTLE_S)
-        for _ in range(times):
+        for _ in range(TIMES):
             used.append(cores(lambda: _seconds_of([recorder]), seconds))
             say(f"recorder: {used[-1]:.4f} cores at {PROCESSES} processes")
         late.append(sum(line.get("kind") == "overrun" for line in read_journal(attempt.recorder_journal)))
     beside = []
     with window(settings.window_lock):
         time.sleep(SETTLE_S)
-        for _ in range(times):
+        for _ in range(TIMES):
             beside.append(cores(lambda: _services(settings), seconds))
             say(f"services: {beside[-1]:.4f} cores beside a window")
     return {

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from faultline.base.attempt import Attempt
+from faultline.base.processes import run_option
 from faultline.base.rights import may_raise_priority
-from faultline.engines.spark.settings import mark_option
 
 # As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
 # either kind, which then have its priority.
@@ -32,7 +32,7 @@ class HeldBack:
     """The compilers of one attempt, from its start to its gate."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self._mark = mark_option(attempt.id)
+        self._mark = run_option(attempt.id)
         # Whether a process is a JVM of the attempt; it has been looked at once.
         self._ours: dict[tuple[int, float], bool] = {}
 

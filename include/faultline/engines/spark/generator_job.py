@@ -7,9 +7,9 @@ from pathlib import Path
 
 import generators
 from faultline.base.attempt import Attempt
+from faultline.base.processes import load_option
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime
-from faultline.engines.spark.sampling import LOAD_MARK
 from faultline.engines.spark.settings import logging_option, loopback_settings, program, spark_environment
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
 from faultline.engines.spark.submission import SparkSubmission
@@ -40,7 +40,7 @@ def generator_job(
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": logging_option(settings),
-            "spark.executor.extraJavaOptions": f"{LOAD_MARK}{attempt.id} {logging_option(settings)}",
+            "spark.executor.extraJavaOptions": f"{load_option(attempt.id)} {logging_option(settings)}",
         },
     )
 

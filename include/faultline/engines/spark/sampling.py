@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from faultline.base.journal import Line
+from faultline.base.processes import load_option
 from faultline.engines.spark.rest import fetch_list
 
-# What marks an executor of the generator: not the mark of a run, as what sends the load is no victim of a fault.
-LOAD_MARK = "-Dfaultline.load="
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -26,7 +25,7 @@ class DriverSampler:
     def role_of(self, command: Sequence[str]) -> str | None:
         if EXECUTOR_MAIN not in command:
             return None
-        if f"{LOAD_MARK}{self._attempt}" in command:
+        if load_option(self._attempt) in command:
             return "generator"
         return "executors" if any(self._attempt in part for part in command) else None
 

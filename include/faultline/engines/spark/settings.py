@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
+from faultline.base.processes import run_option
 from faultline.base.settings import HOST, Settings
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
@@ -79,7 +80,7 @@ def workload_settings(
 ) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf. `archive`: of loaded classes."""
     # The attempt's id in an executor's command line is what the guard rails look for.
-    options = f'{mark_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
+    options = f'{run_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
     options = f"{options} {archive_option(archive)}".rstrip()
     return {
         **engine_settings(),
@@ -91,11 +92,6 @@ def workload_settings(
         "spark.driver.extraJavaOptions": options,
         "spark.executor.extraJavaOptions": options,
     }
-
-
-def mark_option(attempt: str) -> str:
-    """The JVM option by which `processes_with_token` knows a process of the attempt."""
-    return f"-Dfaultline.run={attempt}"
 
 
 def logging_option(settings: Settings) -> str:
@@ -116,7 +112,7 @@ def batch_settings(
     A job for an `attempt` bears its mark, so that whoever closes the attempt finds it when its task was killed.
     """
     options = [] if large else ["-XX:TieredStopAtLevel=1"]
-    options += [mark_option(attempt)] if attempt else []
+    options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
     return {
         **loopback_settings(),
