@@ -160,7 +160,7 @@ def run(
     record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
     print(json.dumps(record.as_dict(), indent=2))
     say(f"{record.status}; what happened, and when: ./faultline explain {record.attempt}")
-    raise typer.Exit(0 if record.status == "valid" else 1)
+    raise typer.Exit(0 if record.sound else 1)
 
 
 @app.command()
@@ -267,6 +267,28 @@ def missing(
         print(json.dumps(missing_cells.as_json(gaps), indent=2))
     else:
         missing_cells.print_gaps(gaps)
+
+
+@app.command()
+def judge(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, or the id of one attempt.")],
+    again: Annotated[bool, typer.Option("--again", help="Let today's records take the place of those that stand.")] = False,
+    within: Annotated[
+        list[float] | None, typer.Option(help="A `recovered_within` to try, such as 0.5. Repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of attempts.")] = False,
+) -> None:
+    """Judge the raw files of a sweep once more, and show what today's definitions make of its recoveries.
+
+    Nothing is written without --again; with it, a record that changes is moved to results/superseded/ first.
+    """
+    from faultline.client.judging import judge_sweep
+
+    outcome = judge_sweep(sweep, tuple(within or ()), again=again)
+    if as_json:
+        print(json.dumps(outcome.rows(), indent=2))
+    else:
+        outcome.print()
 
 
 @app.command()

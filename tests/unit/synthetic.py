@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from faultline.analysis.bins import Schedule, between, bins_of_batches
+from faultline.analysis.bins import Schedule, bins_of_batches
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.steady_state import band
 from faultline.base.journal import write_lines
 from faultline.base.window import NS, Window
 from faultline.engines.base import Commit, Seen, Traces
@@ -196,7 +195,6 @@ class Synthetic(Left):
         hit = self.hits[number]
         tuples = fold([self.tuples], self.window)
         bins = bins_of_batches(self.commits, Schedule(self.records), tuples, self.window)
-        reference = between(bins, self.window.start_ns, self.t0)
         asked = [self._rest(wall) for wall in (hit.t0 - NS, hit.t7 + 5 * NS)]
         samples = [sample for sample in asked if sample is not None]
         traces = Traces(
@@ -214,9 +212,15 @@ class Synthetic(Left):
             victims=[self.victims[number]],
             end_offsets=self._offsets(hit.t0),
             bins=bins,
-            lag=band(reference["lag"].to_numpy(dtype=float)),
-            throughput=band(reference["throughput_rps"].to_numpy(dtype=float)),
-            latency=band(reference["latency_ms"].to_numpy(dtype=float)),
+            production=tuples.production,
+            limits=limits_of(
+                tuples.production,
+                bins,
+                start_ns=self.window.start_ns,
+                until_ns=self.t0,
+                interval_s=self.s.configuration.checkpoint_interval_s,
+                within=0.25,
+            ),
             emissions_ms=tuples.emissions_ms,
             window=self.window,
             services=self.services,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.analysis.steady_state import Band
+from faultline.analysis.recovery_end import Limits
 from faultline.base.journal import Line, events
 from faultline.base.window import Window
 from faultline.engines.base import Commit, Epoch, Life, Seen, Span, Traces, Witness
@@ -30,9 +30,9 @@ class Evidence:
 
     `engine`: of the run, which left the `traces`. `victim`: the role, where the victim lines name none.
     `victims`: the conductor's lines of those that were hit. `end_offsets`: the broker's, read just before the signal.
-    Bands are None where the baseline held nothing. `services`: lines of the journal of that name. `undone`: the
-    conductor's lines of this fault; none for an act that has no end. `until_ns`: the next fault's t0; this fault is
-    watched no longer.
+    `production`: tuples by cell of production. `limits`: up to where the engine counts as recovered; None where nothing
+    was seen before the fault. `services`: lines of the journal of that name. `undone`: the conductor's lines of this
+    fault; none for an act that has no end. `until_ns`: the next fault's t0; this fault is watched no longer.
     """
 
     engine: Witness
@@ -42,9 +42,8 @@ class Evidence:
     victims: Sequence[Line]
     end_offsets: Mapping[str, int]
     bins: pd.DataFrame
-    lag: Band | None
-    throughput: Band | None
-    latency: Band | None
+    production: pd.DataFrame
+    limits: Limits | None
     emissions_ms: npt.NDArray[np.int64]
     window: Window
     services: Sequence[Line] = ()
@@ -61,6 +60,14 @@ class Evidence:
         """Last instant that a bin may end at to count: the next fault, or the generator's rest."""
         end = self.window.watched_until_ns
         return end if self.until_ns is None else min(end, self.until_ns)
+
+    @property
+    def produced_until_ns(self) -> int:
+        """Until when what is produced tells of this recovery: the load's end, or what the next fault can make late."""
+        end = self.window.end_ns
+        if self.until_ns is None or self.limits is None:
+            return end
+        return min(end, self.until_ns - round(self.limits.latency_ms * 1_000_000))
 
     def seen(self, kind: str) -> list[Seen]:
         """What the engine was seen to do in the time of this fault."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -17,18 +17,20 @@ from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.evidence import Event
 from faultline.analysis.latency import summarise, write_histogram
 from faultline.analysis.observations import Measured, measured_of
+from faultline.analysis.placebo import placebo_of
 from faultline.analysis.raw_files import AttemptFile, read_raw
 from faultline.analysis.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
-from faultline.analysis.validity import Findings, reasons
+from faultline.analysis.validity import Findings, reasons, status_of
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
 from faultline.records.record import (
+    SCHEMA,
     AuditPart,
     ByRole,
     ClockOffset,
@@ -42,6 +44,7 @@ from faultline.records.record import (
     RecoveryPart,
     ScheduleLagMs,
     StateBytes,
+    Status,
     TimelineEvent,
     WorkPart,
 )
@@ -71,24 +74,45 @@ ARTIFACTS = {
 }
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What the raw files of an attempt come to: its record, and the events and figures that are kept beside them."""
+
+    record: Record
+    measured: Measured
+    named: tuple[Event, ...]
+
+
 def judge(directory: Path) -> Record:
     """Judges the attempt in `directory`; writes `series.json`, `audit.json` and `latency.hlog` there.
 
     The record is returned, not stored. Raises InfrastructureError when raw files are missing or broken.
     """
-    measured = measured_of(read_raw(directory))
-    recovered = recoveries_of(measured)
-    named = _timeline(measured, recovered)
-    window, raw = measured.window, measured.raw
-    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
-    why = reasons(_findings(measured, recovered, besides))
+    found = judged(directory)
+    measured, window = found.measured, found.measured.window
     write_json(directory / "audit.json", {**asdict(measured.audit), "offenders": measured.offenders})
     write_histogram(directory / "latency.hlog", measured.tuples, window)
-    write_series(directory / "series.json", series(window, measured.bins, measured.tuples, raw.processes, named))
-    return _record(
+    content = series(window, measured.bins, measured.tuples, measured.raw.processes, found.named)
+    write_series(directory / "series.json", content)
+    return found.record.model_copy(update={"artifacts": artifacts(directory)})
+
+
+def judged(directory: Path, *, within: float | None = None) -> Judgement:
+    """As `judge`, and writes nothing. `within`: another `recovered_within` than the configuration's."""
+    raw = read_raw(directory)
+    if within is not None:
+        config = raw.attempt.config.model_copy(update={"recovered_within": within})
+        raw = replace(raw, attempt=raw.attempt.model_copy(update={"config": config}))
+    measured = measured_of(raw)
+    recovered = recoveries_of(measured)
+    named = _timeline(measured, recovered)
+    window = measured.window
+    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
+    why = reasons(_findings(measured, recovered, besides))
+    record = _record(
         raw.attempt,
         measured_at_ns=window.t0_ns,
-        status="invalid" if why else "valid",
+        status=status_of(why),
         reasons=why,
         timeline=[
             TimelineEvent(
@@ -100,11 +124,12 @@ def judge(directory: Path) -> Record:
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
     )
+    return Judgement(record, measured, tuple(named))
 
 
 def failed_record(
     attempt: AttemptFile,
-    status: Literal["failed", "cancelled", "invalid"],
+    status: Literal["failed", "cancelled", "unsound"],
     reasons: Sequence[str],
     directory: Path | None = None,
 ) -> Record:
@@ -133,6 +158,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     paced = config.paced
     used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
     done = events(raw.generator, "done")
+    placebo = placebo_of(measured)
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
     times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     # Stages have batches, too: what one emits as it ends was not all done in that second.
@@ -159,6 +185,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
         audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
         recoveries=recoveries,
+        placebo=None if placebo is None else RecoveryPart.model_validate(placebo),
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(measured.tuples, traces, window),
         cpu_nodes=_cpu_nodes(raw.attempt, used),
@@ -271,7 +298,7 @@ def _record(
     attempt: AttemptFile,
     *,
     measured_at_ns: int,
-    status: Literal["valid", "invalid", "failed", "cancelled"],
+    status: Status,
     reasons: list[str],
     timeline: list[TimelineEvent],
     metrics: Metrics,
@@ -281,7 +308,7 @@ def _record(
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
     environment["clock_offsets"] = clock_offsets
     return Record(
-        schema=1,
+        schema=SCHEMA,
         matrix=attempt.matrix,
         sweep_id=attempt.sweep_id,
         config=attempt.config.model_dump(mode="json"),

@@ -8,7 +8,7 @@ exact: nearest rank over the weighted values, no interpolation, nothing clipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogWriter
 
+from faultline.analysis.production import MS, ProducedFold, fold_produced, is_sparse
 from faultline.base.errors import InfrastructureError
 from faultline.base.window import NS, Window
 
@@ -36,6 +37,7 @@ class Tuples:
     `window`: latency_ms of tuples produced in the measured window, reflected, not negative.
     `by_batch`: lineage, batch, latency_ms. `by_second`: second after T0 of the emission, latency_ms.
     `produced`: second after T0 of the production. `emitted`: emitted_ms, the instant of output, sorted.
+    `production`: all tuples, those that were never reflected too, by cell of production (see `production`).
     """
 
     window: pd.DataFrame
@@ -45,6 +47,7 @@ class Tuples:
     by_second: pd.DataFrame
     produced: pd.DataFrame
     emitted: pd.DataFrame
+    production: pd.DataFrame
 
     @property
     def emissions_ms(self) -> Ints:
@@ -71,7 +74,10 @@ class Latency:
 def fold_tuples(path: Path, window: Window) -> Tuples:
     """Folds `tuples.parquet` (a file or a directory of parts); InfrastructureError when unreadable."""
     try:
-        return fold(_chunks(path), window)
+        tuples = fold(_chunks(path), window)
+        if is_sparse(tuples.production, window):
+            return replace(tuples, production=fold_produced(_chunks(path), window, MS))
+        return tuples
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
 
@@ -80,9 +86,11 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
     """Folds chunks with TUPLE_COLUMNS; null `batch` and `emitted_ms` mean never reflected."""
     in_window, by_batch, by_second, produced = _Fold(["latency_ms"]), _Fold(_BATCH), _Fold(_SECOND), _Fold(["second"])
     emitted = _Fold(["emitted_ms"])
+    production = ProducedFold(window)
     negative = unreflected = 0
     for chunk in chunks:
         tuples = chunk[~chunk["primer"].astype(bool)]
+        production.add(tuples["produced_ms"], tuples["emitted_ms"], tuples["n"])
         produced_ns = tuples["produced_ms"].astype("int64") * 1_000_000
         produced.add(pd.DataFrame({"second": (produced_ns - window.t0_ns) // NS, "n": tuples["n"]}))
         measured = (produced_ns >= window.start_ns) & (produced_ns < window.end_ns)
@@ -97,7 +105,14 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
         by_second.add(seen)
         emitted.add(seen)
     return Tuples(
-        in_window.total, negative, unreflected, by_batch.total, by_second.total, produced.total, emitted.total
+        in_window.total,
+        negative,
+        unreflected,
+        by_batch.total,
+        by_second.total,
+        produced.total,
+        emitted.total,
+        production.total,
     )
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from faultline.analysis.detection import without_effect
 from faultline.analysis.evidence import Event, Evidence
 from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
 from faultline.analysis.injected import Injected
 from faultline.analysis.observations import Measured
+from faultline.analysis.on_time import p99_ms
 from faultline.analysis.recovery import Recovery, measure
-from faultline.analysis.steady_state import band
+from faultline.analysis.recovery_end import Limits, limits_of
 from faultline.analysis.timeline import companions, read_timeline
 from faultline.analysis.validity import Settled
 from faultline.base.window import NS
@@ -36,8 +35,7 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
         return []
     if any(measured.deaths.values()):  # what was cut short or not watched is no recovery
         return [Recovered(fault.settled) for fault in injected]
-    reference = measured.reference
-    bands = [band(reference[name].to_numpy(dtype=np.float64)) for name in ("lag", "throughput_rps", "latency_ms")]
+    limits = limits_until(measured, min((one.t0_ns for one in injected if one.t0_ns is not None), default=0))
     found = []
     for fault, planned in zip(injected, raw.planned, strict=True):
         if fault.settled.outcome != "effective":
@@ -55,9 +53,8 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
             victims=fault.victims,
             end_offsets=fault.end_offsets or {},
             bins=measured.bins,
-            lag=bands[0],
-            throughput=bands[1],
-            latency=bands[2],
+            production=measured.tuples.production,
+            limits=limits,
             emissions_ms=measured.tuples.emissions_ms,
             window=measured.window,
             services=raw.services,
@@ -68,6 +65,19 @@ def recoveries_of(measured: Measured) -> list[Recovered]:
     return found
 
 
+def limits_until(measured: Measured, until_ns: int) -> Limits | None:
+    """Up to where the engine counts as recovered, from what was seen between warm-up and `until_ns`, the fault."""
+    window, config = measured.window, measured.raw.attempt.config
+    return limits_of(
+        measured.tuples.production,
+        measured.bins,
+        start_ns=window.start_ns,
+        until_ns=min(window.end_ns, until_ns),
+        interval_s=config.checkpoint_interval_s if config.paced else measured.resolution_s,
+        within=config.recovered_within,
+    )
+
+
 def _recovered(measured: Measured, fault: Injected, evidence: Evidence) -> Recovered:
     """The recovery from a fault that took effect on its victims, unless it changed nothing for the run."""
     if why := without_effect(evidence):
@@ -75,15 +85,13 @@ def _recovered(measured: Measured, fault: Injected, evidence: Evidence) -> Recov
     if measured.reference.empty:  # invalid for its baseline
         return Recovered(fault.settled)
     timeline = read_timeline(evidence)
-    ended_ns = measured.window.end_ns
-    if evidence.until_ns is not None:
-        ended_ns = min(ended_ns, evidence.until_ns)
-    recovery, problems = measure(timeline, ended_ns, measured.resolution_s)
+    ended_ns = evidence.watched_until_ns if evidence.until_ns is not None else measured.window.end_ns
+    recovery, problems = measure(timeline)
     if fault.end_offsets is None:
         problems = (*problems, "missing: the broker's end offsets before the signal")
-    if None in (evidence.lag, evidence.throughput, evidence.latency):
+    if evidence.limits is None:
         # without this the unfound t7 would pass for censoring
-        problems = (*problems, "missing: a band, no tuple was emitted before the fault")
+        problems = (*problems, "missing: what is normal, no tuple was emitted before the fault")
     return Recovered(
         fault.settled,
         tuple(replace(one, name=fault.name(one.name)) for one in (*timeline.values(), *companions(evidence))),
@@ -97,7 +105,7 @@ def _with_impact(
 ) -> Recovery:
     t0_ns, bins, raw = evidence.t0_ns, measured.bins, measured.raw
     t6_ns, t7_ns = (timeline[name].wall_ns if name in timeline else ended_ns for name in ("t6", "t7"))
-    median = evidence.throughput.median if evidence.throughput else 0.0
+    median = float(measured.reference["throughput_rps"].median())
     silence = longest_silence(evidence.emissions_ms, t0_ns, t6_ns)
     area = (
         lag_area_of_bins(bins, t0_ns, t7_ns)
@@ -106,7 +114,22 @@ def _with_impact(
     )
     return replace(
         recovery,
+        **choices(measured, evidence.limits, evidence.produced_until_ns),
         dip_depth=dip_depth(bins, median, measured.resolution_s, t0_ns, t7_ns),
         silence_s=None if silence is None else (silence[1] - silence[0]) / NS,
         lag_area_record_s=area,
     )
+
+
+def choices(measured: Measured, limits: Limits | None, until_ns: int) -> dict[str, float | None]:
+    """What was taken for recovered, and how the tail of what was watched compares with what was before the fault."""
+    if limits is None:
+        return {}
+    tail = p99_ms(measured.tuples.production, until_ns - round(limits.hold_s * NS), until_ns)
+    return {
+        "recovered_within": measured.raw.attempt.config.recovered_within,
+        "latency_limit_ms": limits.latency_ms,
+        "lag_limit": limits.lag,
+        "hold_s": limits.hold_s,
+        "plateau_ratio": tail / limits.baseline_p99_ms if tail is not None and limits.baseline_p99_ms else None,
+    }

@@ -27,7 +27,9 @@ PARTS = {
 class Recovery:
     """Seconds; None where unknown. All None for a control and for a fault without effect.
 
-    `dip_depth` is a share, `lag_area_record_s` is in record·seconds (see `impact`).
+    `dip_depth` is a share, `lag_area_record_s` is in record·seconds (see `impact`). What counted as recovered:
+    `recovered_within`, a share, `latency_limit_ms` (L*), `lag_limit` (lag*, records) and `hold_s` (H). `plateau_ratio`:
+    p99 of the tuples of the last H, in that of those before the fault.
     """
 
     recovered: bool | None = None
@@ -44,14 +46,19 @@ class Recovery:
     dip_depth: float | None = None
     silence_s: float | None = None
     lag_area_record_s: float | None = None
+    recovered_within: float | None = None
+    latency_limit_ms: float | None = None
+    lag_limit: float | None = None
+    hold_s: float | None = None
+    plateau_ratio: float | None = None
 
 
-def measure(timeline: Timeline, ended_ns: int, resolution_s: float | None) -> tuple[Recovery, tuple[str, ...]]:
+def measure(timeline: Timeline) -> tuple[Recovery, tuple[str, ...]]:
     """The recovery between the events of `timeline`, and what is wrong with the chain.
 
-    `ended_ns` is the end of the measured window, or the next fault when that came first. A tail of missing
-    events is censoring: the watch ended first. A problem is `missing: …` (a gap before an event that was
-    seen) or `negative: …`.
+    A tail of missing events is censoring: the watch ended first. `last_out` is when the recovery is known not to have
+    been over: it lies in (last_out, t7]. A problem is `missing: …` (a gap before an event that was seen) or
+    `negative: …`.
     """
     chain, problems = _settle(timeline)
     seen = [name for name in CHAIN if name in chain]
@@ -66,12 +73,14 @@ def measure(timeline: Timeline, ended_ns: int, resolution_s: float | None) -> tu
         _assert_identities(chain)
     replacement = timeline.get("replacement_up")
     t0_ns = chain["t0"]
+    out = timeline.get("last_out")
+    out_ns = t0_ns if out is None else max(t0_ns, out.wall_ns)
     return (
         Recovery(
             recovered=recovered,
             replacement_up_s=None if replacement is None else _seconds(replacement.wall_ns - t0_ns),
-            censored_at_s=None if recovered else _seconds(ended_ns - t0_ns),
-            resolution_s=resolution_s,
+            censored_at_s=None if recovered else _seconds(out_ns - t0_ns),
+            resolution_s=_seconds(max(0, chain["t7"] - out_ns)) if recovered else None,
             **lengths,
         ),
         tuple(problems),

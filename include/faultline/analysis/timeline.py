@@ -1,21 +1,18 @@
 """The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
 
-Only t2 depends on what was broken (see `detection`); everything else reads the engine's traces and the
-bins, within the time that belongs to the fault: from t0 to the next fault.
+Only t2 depends on what was broken (see `detection`), t6 and t7 on when tuples were on time again (see `recovery_end`);
+everything else reads the engine's traces and the bins, within the time that belongs to the fault: from t0 to the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-
 from faultline.analysis.detection import detect, undo_of
 from faultline.analysis.evidence import Event, Evidence
 from faultline.analysis.impact import longest_silence
-from faultline.analysis.steady_state import first_held
+from faultline.analysis.on_time import cells_of
+from faultline.analysis.recovery_end import end_of
 from faultline.base.window import CLOCK_RESOLUTION_NS
 from faultline.engines.base import Seen
 
@@ -37,10 +34,8 @@ def read_timeline(evidence: Evidence) -> dict[str, Event]:
     if t2 is not None:
         for event in _redeployed(evidence, t2, found.get("t5")):
             _add(found, event)
-    if "t5" in found:
-        _add(found, _lag_normal(evidence, found["t5"].wall_ns))
-    if "t6" in found:
-        _add(found, _all_normal(evidence, found["t6"].wall_ns))
+    for event in _ended(evidence, found.get("t5")):
+        _add(found, event)
     _add(found, _silence(evidence, found.get("t6")))
     _add(found, _replacement(evidence))
     _add(found, _snapshot(evidence))
@@ -142,37 +137,28 @@ def _is_undo(evidence: Evidence, t2: Event) -> bool:
     return undone is not None and undone.wall_ns == t2.wall_ns
 
 
-def _watched(evidence: Evidence, from_ns: int) -> pd.DataFrame:
-    """Bins from the one that ends at `from_ns` on, as long as the generator still sent and no other fault came."""
-    ends = evidence.bins["end_ns"]
-    return evidence.bins[(ends >= from_ns) & (ends <= evidence.watched_until_ns)]
-
-
-def _lag_normal(evidence: Evidence, t5_ns: int) -> Event | None:
-    """t6: end of the first bin from t5 on from which lag holds below its band's upper bound."""
-    if evidence.lag is None:
-        return None
-    bins = _watched(evidence, t5_ns)
-    return _held_event("t6", bins, (bins["lag"] <= evidence.lag.upper).to_numpy(dtype=np.bool_), "lag")
-
-
-def _all_normal(evidence: Evidence, t6_ns: int) -> Event | None:
-    """t7: the same for throughput and latency; throughput is two-sided until t6, a lower bound after."""
-    if evidence.throughput is None or evidence.latency is None:
-        return None
-    bins = _watched(evidence, t6_ns)
-    rate = bins["throughput_rps"]
-    normal = (bins["latency_ms"] <= evidence.latency.upper) & (rate >= evidence.throughput.lower)
-    normal &= (bins["end_ns"] > t6_ns) | (rate <= evidence.throughput.upper)
-    return _held_event("t7", bins, normal.to_numpy(dtype=np.bool_), "throughput and latency")
-
-
-def _held_event(name: str, bins: pd.DataFrame, inside: npt.NDArray[np.bool_], what: str) -> Event | None:
-    index = first_held(bins["span_s"].to_numpy(dtype=np.float64), inside)
-    if index is None:
-        return None
-    row = bins.iloc[index]
-    return Event(name, int(row["end_ns"]), f"batches.json: {what} back in band and held from batch {int(row['batch'])}")
+def _ended(evidence: Evidence, t5: Event | None) -> list[Event]:
+    """t6 and t7, as far as they were seen, and the last thing that was out of its bound before the end."""
+    limits = evidence.limits
+    if limits is None:
+        return []
+    end = end_of(
+        cells_of(evidence.production, limits.latency_ms),
+        evidence.bins,
+        limits,
+        t0_ns=evidence.t0_ns,
+        t5_ns=None if t5 is None else t5.wall_ns,
+        produced_until_ns=evidence.produced_until_ns,
+        watched_until_ns=evidence.watched_until_ns,
+    )
+    lag = f"batches.json: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
+    tuples = f"harvest/tuples.parquet: latency at most {limits.latency_ms:,.0f} ms for 95 % of the tuples of the next"
+    events = [
+        ("t6", end.t6_ns, lag),
+        ("t7", end.t7_ns, f"{tuples} {limits.hold_s:.0f} s"),
+        ("last_out", end.out_ns, end.out),
+    ]
+    return [Event(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]
 
 
 def _silence(evidence: Evidence, t6: Event | None) -> Event | None:

@@ -1,4 +1,7 @@
-"""The rules that make a record invalid. Each is a pure function from findings to a reason or nothing.
+"""The rules that a record may break. Each is a pure function from findings to a reason or nothing.
+
+Most say that the measurement failed: the record is `unsound`, kept and measured again. Those of UNMET say that the
+engine did not do what was asked of it: a result, which counts as every other, under its label.
 
 A reason begins with the rule's code, which scripts may rely on: `schedule-lag: p99 73 ms > 50 ms`.
 """
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +71,7 @@ class Findings:
 
 
 def reasons(findings: Findings) -> list[str]:
-    """Why the record is invalid, in the order of RULES; empty for a valid one."""
+    """Which rules the record breaks and how, in the order of RULES; empty for a valid one."""
     return [f"{code}: {detail}" for code, rule in RULES.items() if (detail := rule(findings)) is not None]
 
 
@@ -195,6 +199,16 @@ RULES: dict[str, Callable[[Findings], str | None]] = {
     "store-unread": store_unread,
     "timeline-broken": timeline_broken,
 }
+
+
+UNMET = frozenset({"interval-not-held", "drain-incomplete"})
+
+
+def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "unsound"]:
+    """What a record is that has these reasons."""
+    if not why:
+        return "valid"
+    return "unmet" if {reason.partition(":")[0] for reason in why} <= UNMET else "unsound"
 
 
 def _of_faults(findings: Findings, outcomes: Collection[str | None], text: str) -> str | None:

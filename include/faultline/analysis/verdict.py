@@ -24,17 +24,17 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
 
 
 def require_valid(record: Record) -> None:
-    """Raises InvalidMeasurement with the reasons unless the record is valid."""
-    if record.status != "valid":
+    """Raises InvalidMeasurement with the reasons unless the record's figures count."""
+    if not record.sound:
         raise InvalidMeasurement(f"{record.attempt}: {record.status}: {'; '.join(record.reasons)}")
 
 
 def error_of(record: Record) -> FaultlineError | None:
     """What a finished cell's newest record means for its sweep; None when it is valid."""
     text = "; ".join(record.reasons) or record.status
-    if record.status == "valid":
+    if record.sound:
         return None
-    if record.status == "invalid":
+    if record.status == "unsound":
         return InvalidMeasurement(text)
     return ConfigError(text) if text.startswith("ConfigError") else InfrastructureError(text)
 

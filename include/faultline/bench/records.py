@@ -6,6 +6,7 @@ from pathlib import Path
 
 from faultline.experiment.config import parse_configuration
 from faultline.records.record import (
+    SCHEMA,
     AuditPart,
     ByRole,
     Environment,
@@ -49,7 +50,7 @@ def made_record(number: int) -> Record:
         }
     )
     return Record(
-        schema=1,
+        schema=SCHEMA,
         matrix=MATRIX,
         sweep_id=f"sweep-{sweep:04}",
         config=config.model_dump(mode="json"),

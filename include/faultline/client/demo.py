@@ -35,7 +35,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     say(f"Airflow {settings.endpoints.airflow}, user {USER}, password {password(settings)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
-    missing = cells if again else [cell for cell in cells if not Store(settings.results).valid(cell.cell)]
+    missing = cells if again else [cell for cell in cells if not Store(settings.results).sound(cell.cell)]
     await_dags(api, DAG_ID, "experiment")  # until then nobody knows its runs
     run_id = _running(api)
     if run_id:
@@ -104,10 +104,10 @@ def newest_records(
     by_cell: dict[Cell, Record] = {}
     for record in Store(settings.results).query(sweep=sweep):
         known = by_cell.get(Cell.of(record))
-        if known is None or record.status == "valid" or known.status != "valid":
+        if known is None or record.sound or not known.sound:
             by_cell[Cell.of(record)] = record
     found = [by_cell[cell.cell] for cell in cells if cell.cell in by_cell]
-    lacking = [cell for cell in cells if cell.cell not in by_cell or by_cell[cell.cell].status != "valid"]
+    lacking = [cell for cell in cells if cell.cell not in by_cell or not by_cell[cell.cell].sound]
     return found, lacking
 
 

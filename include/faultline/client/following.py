@@ -113,13 +113,13 @@ class Course:
         if record is None:
             return "broke off without a record; tried again"
         told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
-        if record.status == "valid":
+        if record.sound:
             self._valid.add(cell)
-        if record.status != "invalid":
+        if record.status != "unsound":
             return told
         mine = self._measured[cell]
         upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
-        invalid = sum(one is not None and one.status == "invalid" for one in upto)
+        invalid = sum(one is not None and one.status == "unsound" for one in upto)
         if invalid >= MOST_MEASUREMENTS:
             return f"{told}; given up after {invalid} measurements"
         return f"{told}; measured again, {invalid + 1} of at most {MOST_MEASUREMENTS}"

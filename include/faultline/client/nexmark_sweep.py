@@ -192,7 +192,7 @@ def main(given: Sequence[str], say: Say) -> int:
                     and one.reasons), "it was not measured")  # fmt: skip
         query = cell.config.kind.title(cell.config.model_dump())
         say(f"no valid record for {query} ({why}); the same command measures it again")
-    measured = [record for record in records if record.status == "valid" and record.sweep_id]
+    measured = [record for record in records if record.sound and record.sweep_id]
     if measured:
         sweeps = " ".join(f"--sweep {sweep}" for sweep in sorted({str(record.sweep_id) for record in measured}))
         say(f"as a page: ./faultline results {sweeps} --page FILE; what happened in one: ./faultline explain ATTEMPT")

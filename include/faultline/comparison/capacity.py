@@ -120,7 +120,7 @@ def holds(record: Record) -> bool | None:
     if record.status == "valid":
         # Too slow by far leaves too few batches to say how the lag moved.
         return False if too_slow else None if effective is None else record.metrics.sustained
-    if record.status != "invalid":
+    if record.status not in ("unmet", "unsound"):
         return None
     if _codes(record) <= OVERLOADED:
         return False
@@ -173,7 +173,7 @@ def search_capacity(
         if record is not None and (verdict := holds(record)) is not None:
             records[rate] = record
             return verdict
-        if record is not None and record.status == "invalid" and _codes(record) <= OVERLOADED | {GENERATOR_LATE}:
+        if record is not None and record.status == "unsound" and _codes(record) <= OVERLOADED | {GENERATOR_LATE}:
             records[rate] = record
             return False
         why = "; ".join(record.reasons) if record else "no record"

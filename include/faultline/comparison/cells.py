@@ -61,7 +61,7 @@ class Point:
     @cached_property
     def valid(self) -> tuple[Entry, ...]:
         """Those that are measured and believed; only they make figures."""
-        return tuple(entry for entry in self.entries if entry.status == "valid")
+        return tuple(entry for entry in self.entries if entry.sound)
 
     @property
     def control(self) -> bool:

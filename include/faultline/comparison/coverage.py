@@ -25,6 +25,7 @@ from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
+from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 from faultline.runner.environment import installed_build
 
@@ -83,8 +84,15 @@ def gaps_of(
 
 
 def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
-    """What `missing_of` asks of records."""
-    return [(Cell(one.config_id, one.repetition, one.series), one.status, one.reasons) for one in entries]
+    """What `missing_of` asks of records. Those of an older schema do not count as measured."""
+    return [
+        (
+            Cell(one.config_id, one.repetition, one.series),
+            one.status if one.schema == SCHEMA else f"{one.status} by schema {one.schema}",
+            one.reasons,
+        )
+        for one in entries
+    ]
 
 
 def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -> Gap:

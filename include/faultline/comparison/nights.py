@@ -38,7 +38,7 @@ class Night:
     @cached_property
     def valid(self) -> tuple[Entry, ...]:
         """Those that are measured and believed."""
-        return tuple(entry for entry in self.entries if entry.status == "valid")
+        return tuple(entry for entry in self.entries if entry.sound)
 
     @property
     def build(self) -> str | None:

@@ -17,6 +17,8 @@ SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
 # Where the engine makes events itself, a rate is how dense they lie in event time.
 HIGHEST_RATE = 1e9
+# What counts as recovered: so much above what was before the fault.
+RECOVERED_WITHIN = 0.25
 # How often the workload supervisor starts a driver again.
 MAX_RESTARTS = 5
 
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
 else:  # the choices that forms, tables and refusals show
     Victim = Literal["none", *VICTIMS]
     Action = Literal[tuple(ACTIONS)]
+
+
+# Added to the shortest baseline by default: commits jitter, and a bin counts when it ends in time.
+BASELINE_MARGIN_S = 1.0
+
+
+def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
+    """When a fault comes that was given no time, in seconds after T0."""
+    return warmup_s + baseline_bins(interval_s) * interval_s + BASELINE_MARGIN_S
 
 
 def baseline_bins(interval_s: float) -> int:
@@ -112,6 +123,12 @@ class Common(BaseModel):
         description='The full form: {"faults": [{"victim", "action", "at_s", …}]}. When given it decides, and the '
         "three fields above show its first fault.",
     )
+    recovered_within: float = Field(
+        RECOVERED_WITHIN,
+        gt=0,
+        le=10,
+        description="What counts as recovered: latency and lag at most so much above what they were, as a share.",
+    )
     restart_delay_s: float = Field(
         2.0,
         ge=0,
@@ -130,6 +147,11 @@ class Common(BaseModel):
     def baseline_s(self) -> float:
         """Shortest time between warm-up and fault that holds the bins of a baseline."""
         return baseline_bins(self.checkpoint_interval_s) * self.checkpoint_interval_s
+
+    @property
+    def earliest_fault_s(self) -> float:
+        """When the fault comes, or would come in a control, that was given no time; seconds after T0."""
+        return earliest_fault_s(self.warmup_s, self.checkpoint_interval_s)
 
     @property
     def fault_window(self) -> tuple[float, float]:

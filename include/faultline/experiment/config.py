@@ -19,7 +19,7 @@ from fault.plan import PlannedFault, require_window
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
 from faultline.base.text import suggest
-from faultline.experiment.common import BUILT_IN_CORPUS, MAX_RESTARTS, SECONDS_AFTER_FAULT, Common, baseline_bins
+from faultline.experiment.common import BUILT_IN_CORPUS, MAX_RESTARTS, SECONDS_AFTER_FAULT, Common, earliest_fault_s
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
@@ -27,8 +27,6 @@ from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owner
 
 # The share of executor memory that live state may take (definitions: "refused above 25 %").
 STATE_SHARE_OF_MEMORY = 0.25
-# Added to the shortest baseline by default: commits jitter, and a bin counts when it ends in time.
-BASELINE_MARGIN_S = 1.0
 # Real-time mode refuses shorter batches.
 MIN_REAL_TIME_BATCH_S = 5.0
 # Fields that name a file or a folder, each with the name of what Faultline brings along.
@@ -275,7 +273,7 @@ def _place_fault(values: dict[str, Any]) -> None:
             interval = float(values.get("checkpoint_interval_s", 2.0))
         except (TypeError, ValueError):
             return  # the field's own check names the key
-        values["fault_at_s"] = warmup + baseline_bins(interval) * interval + BASELINE_MARGIN_S
+        values["fault_at_s"] = earliest_fault_s(warmup, interval)
 
 
 def parse_configuration(values: Mapping[str, Any]) -> Configuration:

@@ -214,7 +214,7 @@ def is_measured(order: Order) -> bool:
     if order.series is None:
         return False
     cell = Cell(order.config.config_id, order.repetition, order.series)
-    return Store(load_settings().results).valid(cell) is not None
+    return Store(load_settings().results).sound(cell) is not None
 
 
 def await_twin(order: Order) -> None:

@@ -72,7 +72,7 @@ class RunExperiment(TriggerDagRunOperator):
 
     def execute(self, context: Any) -> None:
         if self._done(context):
-            self.log.info("The cell has a valid record already.")
+            self.log.info("The cell is measured already.")
             return
         if self._child_state(context) in UNFINISHED:
             self.defer(
@@ -117,10 +117,10 @@ class RunExperiment(TriggerDagRunOperator):
         """
         from faultline.records.store import Store
 
-        if any(record.status == "valid" for record in self._own()):
+        if any(record.sound for record in self._own()):
             return True
         only_missing = bool(context["params"].get("only_missing", True))
-        return only_missing and Store(load_settings().results).valid(self._cell()) is not None
+        return only_missing and Store(load_settings().results).sound(self._cell()) is not None
 
     def _cell(self) -> Cell:
         from faultline.experiment.cell import Cell
@@ -149,7 +149,7 @@ class RunExperiment(TriggerDagRunOperator):
         return own[-1] if own else None
 
     def _measured(self, context: Any) -> int:
-        return sum(record.status == "invalid" for record in self._since(context))
+        return sum(record.status == "unsound" for record in self._since(context))
 
     def _run_id(self, event: Any) -> str:
         return str(event[1]["run_ids"][0])

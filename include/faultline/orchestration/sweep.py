@@ -163,6 +163,7 @@ def begin_sweep(
     from faultline.experiment.matrix import plan as plan_cells
     from faultline.experiment.matrix import sweep_id_of
     from faultline.records.manifest import Manifest, Manifests, cells_of
+    from faultline.records.record import SCHEMA
     from faultline.records.store import Store
 
     context, settings = get_current_context(), load_settings()
@@ -172,7 +173,8 @@ def begin_sweep(
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
     Manifests(settings.results).write(Manifest(**about, cells=cells_of(cells)))
-    valid = [Cell.of(record) for record in Store(settings.results).query(status="valid")]
+    records = Store(settings.results).query()
+    measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
     return [
         {
             "trigger_run_id": child_run_id(labels["sweep_id"], planned, build),
@@ -185,7 +187,7 @@ def begin_sweep(
             },
             "max_measurements": params["max_measurements"],
         }
-        for planned in plan_cells(cells, valid, only_missing=params["only_missing"], seed=params["seed"])
+        for planned in plan_cells(cells, measured, only_missing=params["only_missing"], seed=params["seed"])
     ]
 
 

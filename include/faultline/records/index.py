@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 # What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
 _LARGEST = 2**63 - 1
 # Changes with what is asked of a record beyond its schema, so that all are read again.
-_CHECKS = b"4"
+_CHECKS = b"5"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
@@ -43,8 +43,8 @@ CREATE INDEX by_sweep ON entries (sweep_id);
 CREATE INDEX by_matrix ON entries (matrix);
 """
 _COUNTED = """
-SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'invalid'), SUM(status = 'failed'),
-  SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
+SELECT {key}, MAX(matrix), COUNT(*), SUM(status = 'valid'), SUM(status = 'unmet'), SUM(status = 'unsound'),
+  SUM(status = 'invalid'), SUM(status = 'failed'), SUM(status = 'cancelled'), MIN(measured_at), MAX(measured_at)
 FROM entries WHERE problem IS NULL {where} GROUP BY {key} ORDER BY MAX(measured_at) DESC, {key} DESC LIMIT ? OFFSET ?
 """
 
@@ -57,6 +57,8 @@ class Tally:
     matrix: str | None
     total: int
     valid: int
+    unmet: int
+    unsound: int
     invalid: int
     failed: int
     cancelled: int

@@ -17,6 +17,7 @@ from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
+from faultline.records.record import SOUND
 
 
 class ManifestCell(BaseModel):
@@ -114,18 +115,18 @@ def cells_of(planned: Iterable[PlannedCell]) -> tuple[ManifestCell, ...]:
 def missing_of(
     cells: Sequence[ManifestCell], series: str, records: Iterable[tuple[Cell, str, Sequence[str]]]
 ) -> list[Missing]:
-    """The cells without a valid record, in order.
+    """The cells without a record that counts, in order.
 
     `records`: cell, status and reasons of each record, in order of attempt.
     """
-    valid: set[Cell] = set()
+    sound: set[Cell] = set()
     last: dict[Cell, str] = {}
     for cell, status, reasons in records:
-        if status == "valid":
-            valid.add(cell)
+        if status in SOUND:
+            sound.add(cell)
         last[cell] = f"{status}: {reasons[0]}" if reasons else status
     found = [(one, Cell(one.config_id, one.repetition, series)) for one in cells]
-    return [Missing(one, last.get(cell, "")) for one, cell in found if cell not in valid]
+    return [Missing(one, last.get(cell, "")) for one, cell in found if cell not in sound]
 
 
 def _read(path: Path) -> Manifest | None:

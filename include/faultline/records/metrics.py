@@ -135,10 +135,10 @@ _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "b
 
 
 def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
-    """The metrics that at least one valid entry has, well-known ones first; others under their path in the record."""
+    """The metrics that at least one sound entry has, well-known ones first; others under their path in the record."""
     present: dict[str, None] = {}
     for entry in entries:
-        if entry.status == "valid":
+        if entry.sound:
             present.update(dict.fromkeys(entry.metrics))
     if any(key.startswith(_CPU) for key in present):
         present[CPU_TOTAL] = None

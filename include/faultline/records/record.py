@@ -1,8 +1,9 @@
-"""The record of one attempt (schema 1): its outcome, its figures, and where the evidence lies.
+"""The record of one attempt (schema 2): its outcome, its figures, and where the evidence lies.
 
-Every key is always present; null means unknown or not applicable. `schemas/record-1.schema.json` is
+Every key is always present; null means unknown or not applicable. `schemas/record-2.schema.json` is
 generated from these models; a changed meaning gets a new schema number, so that old records are never
-compared with new ones by accident.
+compared with new ones by accident. Records of schema 1, whose recoveries ended by another definition, are
+read, and never averaged or compared with those of today.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-SCHEMA = 1
-SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-1.schema.json"
+SCHEMA = 2
+SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"
 
-Status = Literal["valid", "invalid", "failed", "cancelled"]
+# `unmet`: the engine did not do what was asked of it, which is a result. `unsound`: the measurement failed; records of
+# schema 1 called both `invalid`.
+Status = Literal["valid", "unmet", "unsound", "invalid", "failed", "cancelled"]
+# Soundly measured: these count wherever figures are shown, averaged or compared, and are not measured again.
+SOUND = frozenset({"valid", "unmet"})
+# Judged: there are figures, whether they count or not.
+JUDGED = SOUND | {"unsound", "invalid"}
 
 
 class _Part(BaseModel):
@@ -79,7 +86,9 @@ class ScheduleLagMs(_Part):
 class RecoveryPart(_Part):
     """Parts of the recovery from one fault, in seconds; all null for a control.
 
-    The last three, with defaults for older records: a share, seconds, and record·seconds.
+    A recovery lies in (macro_s − resolution_s, macro_s]; one that was not seen to end, above `censored_at_s`.
+    `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. What counted as
+    recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). Older records lack what has defaults.
     """
 
     recovered: bool | None
@@ -96,6 +105,11 @@ class RecoveryPart(_Part):
     dip_depth: float | None = None
     silence_s: float | None = None
     lag_area_record_s: float | None = None
+    recovered_within: float | None = None
+    latency_limit_ms: float | None = None
+    lag_limit: float | None = None
+    hold_s: float | None = None
+    plateau_ratio: float | None = None
 
 
 class AuditPart(_Part):
@@ -171,7 +185,8 @@ class CpuBesides(_Part):
 class Metrics(_Part):
     """All figures of an attempt; defined in docs/metrics.md.
 
-    `recoveries`: one for each planned fault, in order; `recovery` is the first. What comes after it is null in
+    `recoveries`: one for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule
+    of the end says at the instant that a fault would have had. What comes after it is null in
     records from before it was measured.
     """
 
@@ -197,6 +212,7 @@ class Metrics(_Part):
     cpu_besides: CpuBesides | None = None
     rps_per_core: float | None = None
     stages: StagesPart | None = None
+    placebo: RecoveryPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:
@@ -250,7 +266,7 @@ class TimelineEvent(_Part):
 class Record(_Part):
     """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Literal[1, 2] = Field(alias="schema")
     matrix: str | None
     sweep_id: str | None
     config: dict[str, Any]
@@ -267,6 +283,11 @@ class Record(_Part):
     timeline: list[TimelineEvent]
     metrics: Metrics
     artifacts: dict[str, str]
+
+    @property
+    def sound(self) -> bool:
+        """Whether its figures count."""
+        return self.status in SOUND
 
     def as_dict(self) -> dict[str, Any]:
         """The record as it is stored: plain JSON types, `schema` under its own name."""

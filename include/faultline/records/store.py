@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.experiment.cell import Cell
-from faultline.records.record import Record, Status, committed_schema, content_problem, place_problem
+from faultline.records.record import SCHEMA, Record, Status, committed_schema, content_problem, place_problem
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # What file systems without hard links say, such as some that are shared over a network.
@@ -105,17 +105,18 @@ class Store:
         return Contents(tuple(sorted(records, key=lambda record: record.attempt)), tuple(problems))
 
     def newest(self, cell: Cell) -> Record | None:
-        """The record of the cell's latest attempt, whatever its status."""
+        """The record of the cell's latest attempt by today's schema, whatever its status."""
         return _last(self.of(cell))
 
-    def valid(self, cell: Cell) -> Record | None:
-        """The latest valid record of the cell."""
-        return _last(record for record in self.of(cell) if record.status == "valid")
+    def sound(self, cell: Cell) -> Record | None:
+        """The latest record of the cell whose figures count."""
+        return _last(record for record in self.of(cell) if record.sound)
 
     def of(self, cell: Cell) -> list[Record]:
-        """The records of the cell, in order of attempt."""
+        """The records of the cell by today's schema, in order of attempt: what counts as measured."""
         # A configuration has a folder of its own, so that the others need not be read.
-        return [record for record in self.read(cell.config_id).records if Cell.of(record) == cell]
+        records = self.read(cell.config_id).records
+        return [record for record in records if Cell.of(record) == cell and record.schema_ == SCHEMA]
 
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from faultline.records.format import fault_of
-from faultline.records.record import Record
+from faultline.records.record import SCHEMA, SOUND, Record
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Entry:
     # As git describes the checkout, with `-dirty` when it had changes; and what would make a night differ from others.
     commit: str | None
     surroundings: Mapping[str, str]
+    # Of the record; figures of two schemas do not mean the same.
+    schema: int = SCHEMA
 
     @classmethod
     def of(cls, record: Record, path: str = "") -> Entry:
@@ -45,9 +47,15 @@ class Entry:
         return cls(path=path, config=record.config, **kept)
 
     @property
+    def sound(self) -> bool:
+        """Whether its figures count."""
+        return self.status in SOUND
+
+    @property
     def group(self) -> str:
-        """What may be averaged together: one build, and of that one series."""
-        return self.build if self.series == self.build else f"{self.build} · {self.series}"
+        """What may be averaged together: one build, and of that one series, by the definitions of one schema."""
+        group = self.build if self.series == self.build else f"{self.build} · {self.series}"
+        return group if self.schema == SCHEMA else f"{group} · schema {self.schema}"
 
     @cached_property
     def fault(self) -> str:
@@ -73,6 +81,7 @@ def content_of(record: Record) -> dict[str, Any]:
         "cores": record.environment.cores,
         "commit": record.environment.git_commit,
         "surroundings": _surroundings(record),
+        "schema": record.schema_,
     }
 
 

@@ -12,11 +12,13 @@ import plotly.graph_objects as go
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, seconds, share, signed
-from faultline.records.record import Record, RecoveryPart
+from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
 
 _VERDICTS = {
+    "unmet": "The engine did not do what was asked of it; its figures count:",
+    "unsound": "The measurement failed; its figures do not count:",
     "invalid": "Measured, but not valid:",
     "failed": "Not measured, because the attempt failed:",
     "cancelled": "Not measured, because the attempt was cancelled:",
@@ -32,7 +34,7 @@ def section_of(number: str, record: Record, results: Path, figures: dict[str, go
     name = f"time-{number}"
     if figure is not None:
         figures[name] = figure
-    measured = record.status in ("valid", "invalid")
+    measured = record.status in JUDGED
     has_fault = any(event.name == "t0" for event in record.timeline)
     return {
         "number": number,

@@ -34,7 +34,7 @@ from faultline.records.format import (
     signed,
     throughput,
 )
-from faultline.records.record import Record
+from faultline.records.record import JUDGED, Record
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
 
@@ -44,7 +44,7 @@ EVIDENCE_BESIDE = 110
 # What stands before a bar: the longest name, the seconds, and the space between.
 _BESIDE_BARS = 32
 _SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
-_STATUS_STYLE = {"valid": "green", "invalid": "yellow", "failed": "red", "cancelled": "red"}
+_STATUS_STYLE = {"valid": "green", "unmet": "yellow", "unsound": "yellow", "invalid": "yellow", "failed": "red", "cancelled": "red"}
 # Given by the workload's name, or following from the others.
 _NOT_RETYPED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}
@@ -108,7 +108,7 @@ def render_story(story: Story, width: int) -> RenderableType:
             parts += _fault(fault, width)
     if story.restarts:
         parts += [_title("Who started what again"), _restarts(story)]
-    if record.status in ("valid", "invalid"):
+    if record.status in JUDGED:
         parts += _audit(story)
     if offsets := record.environment.clock_offsets:
         told = ", ".join(
@@ -157,7 +157,7 @@ def _head(record: Record) -> RenderableType:
     lines.append(Text(f"{fault_of(config)} · {_cell(record)}"))
     # Never broken over lines, so that it can be copied.
     lines.append(Text(f"again: {again(record)}", style="dim", no_wrap=True, overflow="ignore"))
-    if record.status in ("valid", "invalid"):
+    if record.status in JUDGED:
         latency = metrics.latency_ms
         lines.append(
             Text(

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from faultline.base.errors import ConfigError
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
-from faultline.records.record import Record
+from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.table import name_of
 
@@ -28,7 +28,7 @@ def headline(record: Record) -> str:
     """What one experiment came to, with a link to its page."""
     link = f"[Results]({experiment_page(record)})"
     parts = [f"**{record.status}**", _plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
-    if record.status in ("valid", "invalid"):
+    if record.status in JUDGED:
         parts += _figures(record)
     if record.reasons:
         reason = record.reasons[0]
@@ -58,7 +58,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> st
         return "Nothing had to be measured: every cell has a valid record already."
     statuses = Counter(record.status for record in records)
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
-    valid = [record for record in records if record.status == "valid"]
+    valid = [record for record in records if record.sound]
     parts += [
         f"{name} {text}"
         for name, text in (

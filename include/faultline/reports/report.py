@@ -102,7 +102,7 @@ def _lead(records: Sequence[Record]) -> str:
     statuses = Counter(record.status for record in records)
     told = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
     experiments = "experiment" if len(records) == 1 else "experiments"
-    audits = [record.metrics.audit for record in records if record.status == "valid"]
+    audits = [record.metrics.audit for record in records if record.sound]
     if not audits:
         return f"{len(records)} {experiments}: {told}."
     sums = {name: sum(getattr(audit, name) or 0 for audit in audits) for name in ("lost", "overcounted", "wrong")}

@@ -35,7 +35,7 @@ def overview_figures(records: Sequence[Record]) -> list[tuple[str, go.Figure]]:
 
     Only valid records; empty when no parameter has two values among them.
     """
-    valid = [record for record in ordered(records) if record.status == "valid"]
+    valid = [record for record in ordered(records) if record.sound]
     axes = [
         (key, name)
         for key, name in _AXES.items()
@@ -61,7 +61,7 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
     rows = [
         (f"{row['number']} · {', '.join(_told(row, several))}", record)
         for row, record in zip(plain_rows(records), ordered(records), strict=True)
-        if record.status == "valid" and record.metrics.recovery.recovered is not None
+        if record.sound and record.metrics.recovery.recovered is not None
     ]
     if not rows:
         return None

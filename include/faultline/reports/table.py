@@ -33,7 +33,7 @@ from faultline.records.format import (
     seconds,
     title_of,
 )
-from faultline.records.record import Record
+from faultline.records.record import SOUND, Record
 
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
@@ -254,7 +254,7 @@ def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, s
         table.add_column(column.heading, justify=justify, no_wrap=True)
     for row in rows:
         # Text, because a plain string would be read as markup.
-        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] == "valid" else "dim")
+        table.add_row(*(Text(row[column.key]) for column in columns), style="" if row["status"] in SOUND else "dim")
 
 
 def _varying(records: Sequence[Record]) -> set[str]:

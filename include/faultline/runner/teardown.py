@@ -87,7 +87,7 @@ def heal_leftovers(attempt: Attempt) -> None:
 
 
 def missing_record(attempt: Attempt) -> Record:
-    """The record of an attempt that no judge got to see: `cancelled`, `invalid` when a step found out that nothing can
+    """The record of an attempt that no judge got to see: `cancelled`, `unsound` when a step found out that nothing can
     be measured, or `failed`; with the noted reasons."""
     from faultline.analysis.judge import failed_record
     from faultline.analysis.raw_files import read_attempt
@@ -95,11 +95,11 @@ def missing_record(attempt: Attempt) -> Record:
     failures = read_journal(attempt.folder / "failures.jsonl")
     reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
     kinds = [line["kind"] for line in failures]
-    status: Literal["failed", "cancelled", "invalid"] = "failed"
+    status: Literal["failed", "cancelled", "unsound"] = "failed"
     if Cancelled.__name__ in kinds:
         status = "cancelled"
     elif kinds and kinds[0] == InvalidMeasurement.__name__:
-        status, reasons = "invalid", [failures[0]["message"]]
+        status, reasons = "unsound", [failures[0]["message"]]
     if not reasons:
         reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
     return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)

@@ -18,12 +18,14 @@ import pandas as pd
 from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import Tuples
-from faultline.analysis.steady_state import band
+from faultline.analysis.production import fold_produced, is_sparse
+from faultline.analysis.recovery_end import Limits, limits_of
 from faultline.base.window import Window
 from faultline.engines.base import Commit, Life, Seen, Traces
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out
 from faultline.engines.known_truth.engine import ENGINE
 from faultline.engines.known_truth.traces import METHODS, launched, loaded
+from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.experiment.workloads.known_truth_script import Script
 
 T0_WALL_NS = 1_795_241_700_250_000_000
@@ -83,7 +85,6 @@ class Simulated:
     def evidence(self) -> Evidence:
         """What the timeline is read from. The run must have a fault."""
         assert self.t0_ns is not None
-        lag, throughput, latency = (band(self.reference(name)) for name in _BANDS)
         asked = self.course.due(self.t0_ns - _ASKED_NS - T0_WALL_NS)
         emitted = np.unique(self.emit_ms[self.emit_ms >= 0])
         return Evidence(
@@ -94,11 +95,28 @@ class Simulated:
             victims=[{"pid": 1, "role": "driver"}],
             end_offsets=_ends(asked, self.run.partitions),
             bins=self.bins,
-            lag=lag,
-            throughput=throughput,
-            latency=latency,
+            production=self.production,
+            limits=self.limits,
             emissions_ms=emitted,
             window=self.window,
+        )
+
+    @cached_property
+    def production(self) -> pd.DataFrame:
+        """What `faultline.analysis.latency` makes of the tuples."""
+        found = fold_produced([self.tuples()], self.window)
+        return fold_produced([self.tuples()], self.window, MS) if is_sparse(found, self.window) else found
+
+    @property
+    def limits(self) -> Limits | None:
+        """Up to where this run counts as recovered."""
+        return limits_of(
+            self.production,
+            self.bins,
+            start_ns=self.window.start_ns,
+            until_ns=self.window.end_ns if self.t0_ns is None else self.t0_ns,
+            interval_s=self.run.interval_s,
+            within=RECOVERED_WITHIN,
         )
 
     def tuples(self) -> pd.DataFrame:
@@ -129,6 +147,7 @@ class Simulated:
             by_batch=none,
             by_second=none,
             produced=none,
+            production=none,
             emitted=pd.DataFrame({"emitted_ms": [], "n": []}, dtype="int64"),
         )
 
@@ -210,7 +229,6 @@ class Simulated:
 
 
 _KEYS_AT_ONCE = 4096
-_BANDS = ("lag", "throughput_rps", "latency_ms")
 
 
 def simulate(script: Script, run: Run, seed: int) -> Simulated:

@@ -10,8 +10,8 @@ import numpy as np
 
 from faultline.analysis.latency import PERMILLES, nearest_rank
 from faultline.analysis.recovery import PARTS
-from faultline.analysis.steady_state import HELD_BINS, HELD_S
-from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lag_back, lay_out
+from faultline.bench.truth.end import PlantedEnd, planted_end
+from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lay_out
 from faultline.experiment.workloads.known_truth_script import Script
 from faultline.records.record import Record
 
@@ -73,17 +73,20 @@ def read_off(script: Script, run: Run, course: Course, *, primer: int) -> Truth:
     }
     latency = (course.emit_ns - course.due_ns)[produced & emitted] // MS
     bin_s = run.interval_s if script.style == "batch" else 1.0
-    recovery: dict[str, float | None] = dict.fromkeys((*PARTS, "silence_s", "censored_at_s"))
+    recovery: dict[str, float | None] = dict.fromkeys((*PARTS, "silence_s", "censored_at_s", "resolution_s"))
     recovered = None
     if course.outage is not None:
-        chain = _chain(script, run, course, course.outage)
+        end = planted_end(script, run, course, course.outage)
+        chain = _chain(course.outage, end)
         recovered = chain["t7"] is not None
         for part, (begin, end) in PARTS.items():
             first, last = chain[begin], chain[end]
             recovery[part] = None if first is None or last is None else (last - first) / NS
         until = chain["t6"] if chain["t6"] is not None else round((run.end_s + run.interval_s) * NS)
         recovery["silence_s"] = _silence_s(course.emit_ns[emitted], course.outage.t0_ns, until)
-        recovery["censored_at_s"] = None if recovered else run.end_s - course.outage.t0_ns / NS
+        out_s = (end.out_ns - course.outage.t0_ns) / NS
+        recovery["censored_at_s"] = None if recovered else out_s
+        recovery["resolution_s"] = None if chain["t7"] is None else (chain["t7"] - end.out_ns) / NS
     return Truth(recovered, bin_s, recovery, _percentiles(latency), counts)
 
 
@@ -101,38 +104,17 @@ def compare(truth: Truth, record: Record) -> list[Comparison]:
     return found
 
 
-def _chain(script: Script, run: Run, course: Course, outage: Outage) -> dict[str, int | None]:
+def _chain(outage: Outage, end: PlantedEnd) -> dict[str, int | None]:
     """t0 … t7 after T0; None for what does not come, or cannot be seen to hold before the window ends."""
-    chain: dict[str, int | None] = {
+    return {
         "t0": outage.t0_ns,
         "t2": outage.t0_ns,
         "t3": outage.launch_ns,
         "t4": outage.loaded_ns,
         "t5": outage.replayed_ns,
-        "t6": None,
-        "t7": None,
+        "t6": end.t6_ns,
+        "t7": end.t7_ns,
     }
-    if not script.recovers:
-        return chain
-    end_ns = round((run.end_s + run.interval_s) * NS)
-    if script.style == "batch":
-        ends = [row.commit_ns for row in course.rows if outage.t0_ns < row.commit_ns <= end_ns]
-        back = script.catchup_bins + 1  # the replay itself is the first one
-        begins = [outage.t0_ns, *ends]
-    else:
-        first = lag_back(script, outage)[1]
-        begins = list(range(first - NS, end_ns + 1, NS))
-        ends = begins[1:]
-        back = 0
-    for name, index in (("t6", back), ("t7", back + 1 + script.slow_bins)):
-        if index < len(ends) and _holds(begins, ends, index):
-            chain[name] = ends[index]
-    return chain
-
-
-def _holds(begins: list[int], ends: list[int], index: int) -> bool:
-    """Whether the bins from `index` on span what `held` asks for."""
-    return ends[-1] - begins[index] >= HELD_S * NS and len(ends) - index >= HELD_BINS
 
 
 def _silence_s(emit_ns: Ints, t0_ns: int, until_ns: int) -> float:

@@ -171,7 +171,7 @@ def _aligned(records: Sequence[Record]) -> str:
 
 
 def _nothing(records: Sequence[Record]) -> Outcome:
-    return nothing(BROKEN) if any(record.status == "valid" for record in records) else nothing()
+    return nothing(BROKEN) if any(record.sound for record in records) else nothing()
 
 
 def _r_squared(one: Series) -> float:

@@ -27,7 +27,7 @@ def measure(name: str, path: str, text: Callable[[float], str]) -> Measure:
 
 def valid(records: Iterable[Record]) -> list[Record]:
     """Those that are measured and believed."""
-    return [record for record in records if record.status == "valid"]
+    return [record for record in records if record.sound]
 
 
 def faultless(records: Iterable[Record]) -> list[Record]:

@@ -97,7 +97,7 @@ def matrix_of(records: Sequence[Record], named: str | None) -> str:
 
 def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
     """The page and its pictures, whose names begin with `name`. Raises ConfigError when builds would be mixed."""
-    builds = sorted({record.build for record in records if record.status == "valid"})
+    builds = sorted({record.build for record in records if record.sound})
     if len(builds) > 1:
         raise ConfigError(
             f"--page: {len(builds)} builds ({', '.join(builds)}) do not mix; name the sweeps of one with --sweep"

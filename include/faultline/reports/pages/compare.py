@@ -93,7 +93,7 @@ def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
         "groups": groups,
         "members": members,
         "points": {point.config_id: point for point in points_of(members)},
-        "valid": sum(entry.status == "valid" for entry in members),
+        "valid": sum(entry.sound for entry in members),
     }
 
 
@@ -101,7 +101,7 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
     """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
     which neither less nor more is better, nor of sides that share a record."""
     before, after = (
-        Side(side["sweep"], tuple(entry for entry in side["members"] if entry.status == "valid")) for side in sides
+        Side(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides
     )
     if metric is None or metric.better is None or shared_records(before, after):
         return {}

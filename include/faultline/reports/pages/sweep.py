@@ -72,7 +72,7 @@ def chosen_group(entries: Sequence[Entry], group: str) -> tuple[str, list[str]]:
     groups = groups_of(entries)
     if group and group not in groups:
         raise Unknown(f"No record here is of build {group}.")
-    believed = groups_of([entry for entry in entries if entry.status == "valid"])
+    believed = groups_of([entry for entry in entries if entry.sound])
     return group or (believed or groups)[0], groups
 
 
