@@ -93,13 +93,13 @@ def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: Ru
 
 
 def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(store: Store, operator: RunExperiment) -> None:
-    put(store, 1, "invalid", reasons=("schedule-lag: p99 73 ms > 50 ms",))
+    put(store, 1, "unsound", reasons=("schedule-lag: p99 73 ms > 50 ms",))
     with pytest.raises(InvalidMeasurement, match="schedule-lag"):
         operator.execute_complete(context(), EVENT)
-    put(store, 2, "invalid", reasons=("schedule-lag: p99 74 ms > 50 ms",))
+    put(store, 2, "unsound", reasons=("schedule-lag: p99 74 ms > 50 ms",))
     with pytest.raises(AirflowFailException, match="given up after 2 measurements: .*74 ms"):
         operator.execute_complete(context(), EVENT)
-    put(store, 9, "invalid", reasons=("not-steady: lag",))
+    put(store, 9, "unsound", reasons=("not-steady: lag",))
     with pytest.raises(InvalidMeasurement, match="not-steady"):
         operator.execute_complete(context(begun=datetime(2026, 11, 21, 6, 5, tzinfo=UTC)), EVENT)
 

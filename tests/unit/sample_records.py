@@ -27,7 +27,7 @@ def sample(
     """A record; `timeline`: name -> (seconds after T0, source); `raw_config` goes in unchecked."""
     configuration = parse_configuration(config)
     metrics = Metrics.unknown()
-    if status in ("valid", "invalid"):
+    if status in ("valid", "unmet", "unsound"):
         metrics = metrics.model_copy(
             update={
                 "latency_ms": LatencyMs.empty().model_copy(
@@ -42,7 +42,7 @@ def sample(
             }
         )
     content = {
-        "schema": 1,
+        "schema": 2,
         "matrix": "m",
         "sweep_id": "s1",
         "config": {**configuration.model_dump(mode="json"), **(raw_config or {})},

@@ -83,7 +83,7 @@ class Scenario:
     def apart_s(self) -> float:
         """From one fault to the next at the least: recovery, the hold of its end, and some more."""
         late = self.detection_s + self.redeploy_s + self.load_s + self.replay_s
-        return late + (self.catch + self.slow + 9) * self.interval_s + 12.0
+        return late + (self.catch + self.slow + 13) * self.interval_s + 12.0
 
     @property
     def duration_s(self) -> float:

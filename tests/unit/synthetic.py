@@ -19,6 +19,7 @@ import pandas as pd
 from faultline.analysis.bins import Schedule, bins_of_batches
 from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
+from faultline.analysis.recovery_end import limits_of
 from faultline.base.journal import write_lines
 from faultline.base.window import NS, Window
 from faultline.engines.base import Commit, Seen, Traces
@@ -34,6 +35,7 @@ from tests.unit.synthetic_traces import CORES, Left
 __all__ = ["CORES", "T0_NS", "Scenario", "Synthetic", "write_lines"]
 
 DELAY = 0.3
+EMITTED_BEFORE_MS = 20
 MONO_NS = 5_000_000_000_000
 PRIMER = 4
 ATTEMPT = "20261121T061500Z-3fa9c1"
@@ -65,7 +67,8 @@ class Synthetic(Left):
         t4 = grain(t3 + s.load_s * NS) if s.loads(s.victims[number]) else t3
         t5 = grain(t4 + s.replay_s * NS)
         t6 = t5 + ns((s.catch + 1) * s.interval_s)
-        t7 = t6 + ns((s.slow + 1) * s.interval_s)
+        # Its outputs come a little before its commit.
+        t7 = t6 + ns((s.slow + 1) * s.interval_s) - EMITTED_BEFORE_MS * 1_000_000
         return Hit(number, s.victims[number], row, t0, t2, grain((t2 + t3) / 2), t3, t4, t5, t6, t7)
 
     @property
@@ -104,7 +107,7 @@ class Synthetic(Left):
             else:
                 rows[-1] = rows[-1]._replace(committed=held)
             rows.append(Row(held, hit.t5, 0, lineage, begun))
-            follow = s.catch + s.slow + 3 + max(3, int(np.ceil(10 / s.interval_s)))
+            follow = s.catch + s.slow + 7 + max(3, int(np.ceil(10 / s.interval_s)))
             committed, count = hit.t5 + step, 1
             while committed <= last and (number == len(s.victims) - 1 or count <= follow):
                 late = count <= s.catch or not s.recovers
@@ -171,7 +174,7 @@ class Synthetic(Left):
         """Two tuples of each record, emitted 20 ms before the commit of its batch."""
         row = self._row_of()
         commits = self.commits
-        emitted = np.array([(row.committed + row.extra) // 1_000_000 - 20 for row in self.batches])
+        emitted = np.array([(row.committed + row.extra) // 1_000_000 - EMITTED_BEFORE_MS for row in self.batches])
         schedule = pd.DataFrame(
             {
                 "lineage": np.array([commit.epoch for commit in commits])[row],

@@ -8,6 +8,7 @@ keeps its value, so what a dead process used stays counted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from faultline.engines.base import Totals
 # A process is taken as alive this long after a sample: samples come each second, and may be late.
 ALIVE_NS = 1_500_000_000
 MEGABYTE = 1e6
+# Seconds over which the worst disturbance is looked for.
+WORST_S = 5
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,16 +67,44 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     }
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Cores that others of the machine and its host took together: on average, and in the worst `WORST_S` seconds."""
+
+    mean: float
+    worst: float
+
+
+def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> Taken | None:
+    """What the experiment did not get in [start, end], by the machine's counters and those of its own processes.
+
+    None where the machine was not sampled. What the system does not count as stolen is taken as none.
+    """
+    instants = np.arange(start_ns, end_ns + 1, NS, dtype=np.int64)
+    busy, stolen = (_counter(machine, name, instants) for name in ("busy_s", "stolen_s"))
+    if busy is None or len(instants) < 2:
+        return None
+    used = cpu_seconds(processes, instants, tuple(processes["role"].unique()))
+    own = sum((values for role, values in used.items() if role != SERVICES), np.zeros(len(instants)))
+    course = busy - own + (0.0 if stolen is None else stolen)
+    span = min(WORST_S, len(instants) - 1)
+    mean = float(course[-1] - course[0]) / (len(instants) - 1)
+    return Taken(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
+
+
 def _used(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
-    """By how much a counter of the machine grew, linear between samples; None when it was not sampled on both sides."""
+    """By how much a counter of the machine grew; None when it was not sampled on both sides."""
+    course = _counter(machine, name, window)
+    return None if course is None else float(course[-1] - course[0])
+
+
+def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
+    """A counter of the machine at ascending instants, linear between samples; None unless sampled on both sides."""
     samples = machine.dropna(subset=[name]).sort_values("wall_ns")
     times = samples["wall_ns"].to_numpy(dtype=np.int64)
-    if not len(times) or times[0] > window[0] or times[-1] < window[1]:
+    if not len(times) or times[0] > instants[0] or times[-1] < instants[-1]:
         return None
-    first, last = np.interp(
-        (window - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name]
-    )
-    return float(last - first)
+    return np.interp((instants - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name])
 
 
 def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:

@@ -236,7 +236,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         baseline_lag=measured.reference["lag"].to_numpy(dtype=np.float64),
         baseline_throughput=measured.reference["throughput_rps"].to_numpy(dtype=np.float64),
         t0_backlog=schedule.primer_backlog(at_t0[-1] if at_t0 else None),
-        effective_interval_s=median_span_s(measured.reference),
+        spans_s=measured.reference["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in recovered],
         losses=_losses(measured),
         undrained=_undrained(traces.reached, ends),
@@ -250,6 +250,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
+        taken=cpu.taken(raw.machine, raw.processes, window.start_ns, window.end_ns),
     )
 
 

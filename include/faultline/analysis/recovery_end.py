@@ -96,25 +96,31 @@ def end_of(
     t5_ns: int | None,
     produced_until_ns: int,
     watched_until_ns: int,
+    until_ns: int | None = None,
 ) -> End:
     """The end of the recovery from a fault at `t0_ns`.
 
     `bins`: start_ns, end_ns, lag, sorted. `produced_until_ns`: where what is produced stops to tell (the load's end, or
-    the next fault's reach). `watched_until_ns`: the last commit that tells.
+    the next fault's reach). `watched_until_ns`: the last commit that tells. `until_ns`: the next fault, from which on
+    nothing tells.
     """
     watched = bins[bins["end_ns"] <= watched_until_ns]
     if t5_ns is None:
-        return End(None, None, _not_covered_ns(watched, cells, t0_ns), "no commit covered what was there at the fault")
+        out_ns = max(t0_ns, _before(watched["end_ns"], t0_ns, until_ns), _before(cells.late_ns, t0_ns, until_ns))
+        return End(None, None, out_ns, "no commit covered what was there at the fault")
     t6_ns = lag_back_ns(watched, limits, t5_ns, watched_until_ns)
-    seen_from_ns = _seen_from_ns(watched, t0_ns, t5_ns)
-    index = None if t6_ns is None else first_held_cell(cells, limits, seen_from_ns, produced_until_ns)
+    index = None
+    if t6_ns is not None:
+        # Tuples that were on time while the lag was not, and late again since, are no end.
+        index = first_held_cell(cells, limits, _seen_from_ns(watched, t0_ns, t6_ns), produced_until_ns)
     t7_ns = None if t6_ns is None or index is None else max(int(cells.first_ns[index]), t6_ns)
     # Cells behind the first good one may hold a few late tuples, which do not undo the end.
     judged = cells.start_ns < (produced_until_ns if index is None else cells.start_ns[index])
-    lates = _before(cells.late_ns[judged], t0_ns, t7_ns)
-    lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, t7_ns)
+    end_ns = until_ns if t7_ns is None else t7_ns
+    lates = _before(cells.late_ns[judged], t0_ns, end_ns)
+    lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
     # A commit before t5 did not cover what was there at the fault.
-    uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, t7_ns)
+    uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
     if t7_ns is None:
         uncovered = max(uncovered, t5_ns)
     out_ns, out = max((lates, "tuples later than L*"), (lags, "lag above lag*"), (uncovered, "not caught up"))
@@ -154,15 +160,10 @@ def first_held_cell(cells: Cells, limits: Limits, seen_from_ns: int, until_ns: i
     return int(found[0]) if len(found) else None
 
 
-def _seen_from_ns(bins: pd.DataFrame, t0_ns: int, t5_ns: int) -> int:
-    """From when on what is emitted belongs to the batch of t5 or to a later one: its outputs come before its commit."""
-    before = bins.loc[(bins["end_ns"] > t0_ns) & (bins["end_ns"] < t5_ns), "end_ns"]
+def _seen_from_ns(bins: pd.DataFrame, t0_ns: int, t6_ns: int) -> int:
+    """From when on what is emitted belongs to the batch of t6 or to a later one: its outputs come before its commit."""
+    before = bins.loc[(bins["end_ns"] > t0_ns) & (bins["end_ns"] < t6_ns), "end_ns"]
     return int(before.max()) + 1 if len(before) else t0_ns
-
-
-def _not_covered_ns(bins: pd.DataFrame, cells: Cells, t0_ns: int) -> int:
-    """The last instant at which it was seen that nothing had covered the offsets of the fault."""
-    return max(_before(bins["end_ns"], t0_ns, None), _before(cells.late_ns, t0_ns, None), t0_ns)
 
 
 def _before(instants_ns: Iterable[int] | npt.NDArray[np.int64] | pd.Series, after_ns: int, end_ns: int | None) -> int:

@@ -21,6 +21,8 @@ NARROWEST_SHARE = 0.05
 HELD_S = 10.0
 HELD_BINS = 3
 STEADY_P = 0.05
+# Of the bootstrap of a drift: values in a block, and how often it is drawn.
+BLOCK, DRAWS, FEWEST_FOR_DRIFT = 3, 400, 4
 # Up to here the distribution of Kendall's S is counted out; beyond, the normal approximation is
 # closer to it than any decision at 5 % could notice.
 EXACT_UP_TO = 60
@@ -91,6 +93,39 @@ def mann_kendall(values: Sequence[float] | Floats) -> float:
     if variance == 0 or score == 0:
         return 1.0
     return math.erfc((abs(score) - 1) / math.sqrt(2 * variance))
+
+
+def theil_sen(times_s: Floats, values: Floats) -> float:
+    """Median of the slopes between all pairs of points, of at least two different times."""
+    first, second = np.triu_indices(len(values), 1)
+    apart = times_s[second] - times_s[first]
+    return float(np.median(((values[second] - values[first])[apart > 0]) / apart[apart > 0]))
+
+
+def drift_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:
+    """90 % interval of how far the values drift from the first time to the last, as a share of their median.
+
+    Theil-Sen's slope; its scatter by a moving-block bootstrap of the residuals, since neighbours are alike (H. R.
+    Künsch, 1989). The draws are the same at each call. None for fewer than `FEWEST_FOR_DRIFT` values or a median of 0.
+    """
+    known = ~np.isnan(values)
+    times, y = times_s[known], values[known]
+    median = float(np.median(y)) if len(y) else 0.0
+    if len(y) < FEWEST_FOR_DRIFT or median == 0 or float(np.ptp(times)) == 0:
+        return None
+    slope = theil_sen(times, y)
+    trend = slope * (times - times[0])
+    residuals = y - trend - np.median(y - trend)
+    random = np.random.default_rng(0)
+    blocks = -(-len(y) // BLOCK)
+    begins = random.integers(0, len(y) - BLOCK + 1, (DRAWS, blocks))
+    chosen = (begins[:, :, None] + np.arange(BLOCK)).reshape(DRAWS, -1)[:, : len(y)]
+    first, second = np.triu_indices(len(y), 1)
+    apart = times[second] - times[first]
+    drawn = trend + residuals[chosen]
+    slopes = np.median((drawn[:, second] - drawn[:, first])[:, apart > 0] / apart[apart > 0], axis=1)
+    low, high = np.quantile(slopes * float(np.ptp(times)) / median, [0.05, 0.95])
+    return float(low), float(high)
 
 
 def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:

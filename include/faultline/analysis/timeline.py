@@ -150,6 +150,7 @@ def _ended(evidence: Evidence, t5: Event | None) -> list[Event]:
         t5_ns=None if t5 is None else t5.wall_ns,
         produced_until_ns=evidence.produced_until_ns,
         watched_until_ns=evidence.watched_until_ns,
+        until_ns=evidence.until_ns,
     )
     lag = f"batches.json: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
     tuples = f"harvest/tuples.parquet: latency at most {limits.latency_ms:,.0f} ms for 95 % of the tuples of the next"

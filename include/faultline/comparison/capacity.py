@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faultline.analysis.validity import INTERVAL_EXCESS
+from faultline.analysis.validity import DISTURBED_CORES, INTERVAL_EXCESS
 from faultline.base.errors import InfrastructureError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MOST_MEASUREMENTS
@@ -22,7 +22,6 @@ INTERVAL_NOT_HELD = "interval-not-held"
 OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
 # Cores that others may have had of the machine.
-DISTURBED_CORES = 0.3
 
 
 @dataclass(frozen=True)

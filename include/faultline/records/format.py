@@ -65,6 +65,15 @@ def macro_of(recovery: RecoveryPart) -> str:
     return seconds(recovery.macro_s)
 
 
+def recovered_since(recovery: RecoveryPart) -> str:
+    """How exactly the end of a recovery is known, in parentheses; empty where it is not known."""
+    if recovery.macro_s is None or recovery.resolution_s is None:
+        return ""
+    if recovery.latency_limit_ms is None:  # of schema 1
+        return f" (± {seconds(recovery.resolution_s)} s, one bin)"
+    return f" (not before {seconds(recovery.macro_s - recovery.resolution_s, 2)} s)"
+
+
 def fault_of(config: Mapping[str, Any]) -> str:
     """`executor kill`, or `control`; a full plan as `executor kill ×3, kafka pause`."""
     if config.get("fault", "none") == "none":

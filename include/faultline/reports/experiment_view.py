@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
-from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, seconds, share, signed
+from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, recovered_since, seconds, share, signed
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
@@ -108,7 +108,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
         _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", ""),
     ]
     if recovery.recovered is not None:
-        resolution = f"± {seconds(recovery.resolution_s)} (one bin)" if recovery.resolution_s is not None else ""
+        resolution = recovered_since(recovery).strip(" ()")
         tiles += [
             _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
             _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),

@@ -18,7 +18,7 @@ from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
-from faultline.records.format import fault_of, seconds
+from faultline.records.format import recovered_since, fault_of, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.sweep_figures import PARTS, part_lengths
 
@@ -221,10 +221,9 @@ def _when(fault: Fault, at_s: float) -> str:
 def _verdict(record: Record, recovery: RecoveryPart, deed: Deed | None) -> str:
     """How it ended, in words that cannot be taken for something else."""
     if recovery.recovered:
-        bin_s = "" if recovery.resolution_s is None else f" (± {seconds(recovery.resolution_s)} s, one bin)"
-        return f"recovered in {seconds(recovery.macro_s, 2)} s{bin_s}"
+        return f"recovered in {seconds(recovery.macro_s, 2)} s{recovered_since(recovery)}"
     if recovery.recovered is False:
-        return f"not recovered within {seconds(recovery.censored_at_s)} s (censored)"
+        return f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
     if deed is not None and deed.outcome is not None and deed.outcome != "effective":
         return f"no recovery: {_OUTCOMES.get(deed.outcome, deed.outcome)}"
     return f"no recovery was measured: the attempt is {record.status}"

@@ -44,7 +44,7 @@ def test_planted_instants_come_back_within_one_bin(block: int) -> None:
         scenario = _scenario(seed)
         made = Synthetic(scenario)
         timeline = read_timeline(made.evidence())
-        recovery, problems = measure(timeline, made.window.end_ns, scenario.interval_s)
+        recovery, problems = measure(timeline)
         assert problems == (), seed
         assert recovery.recovered is scenario.recovers, seed
         for part, planted in made.truth.items():
@@ -57,8 +57,19 @@ def test_planted_instants_come_back_within_one_bin(block: int) -> None:
             assert recovery.macro_s is not None and recovery.reload_s is not None
             assert recovery.macro_s >= recovery.reload_s
             assert recovery.censored_at_s is None
+            # Only what was out of its bound is known not to have been the end.
+            assert recovery.resolution_s is not None and 0 < recovery.resolution_s <= recovery.macro_s
         else:
-            assert recovery.censored_at_s == pytest.approx((made.window.end_ns - made.t0) / NS)
+            # The lag was out at every commit that was watched, perhaps but for the last, when no more came.
+            watched = max(row.committed for row in made.batches if row.committed <= made.window.watched_until_ns)
+            assert recovery.censored_at_s == pytest.approx((watched - made.t0) / NS, abs=scenario.interval_s + 0.001)
+            assert recovery.resolution_s is None
+
+
+def within_s(made: Synthetic, part: str) -> float:
+    """How far a part may be from what was planted: logs cut to milliseconds; the last is told by cells of a second,
+    the first of which may hold tuples of two batches where a batch is no longer than that."""
+    return 0.002 if part != "macro_s" or made.s.interval_s >= 2 else made.s.interval_s + 0.002
 
 
 ROLES = ["worker", "driver", "python_worker", "kafka", "pause", "delay", "none", "none-driver"]
@@ -75,13 +86,13 @@ def test_planted_instants_come_back_whatever_was_hit(kind: str) -> None:
             changes = {"victims": ("driver" if "driver" in kind else "executor",), "commit_mode": "none"}
         made = Synthetic(dataclasses.replace(_scenario(1_000 + seed), **changes))
         evidence = made.evidence()
-        recovery, problems = measure(read_timeline(evidence), made.window.end_ns, made.s.interval_s)
+        recovery, problems = measure(read_timeline(evidence))
         assert problems == (), seed
         assert recovery.recovered is made.s.recovers, seed
         for part, planted in made.truth.items():
             found = getattr(recovery, part)
             if made.s.recovers or part not in {"catchup_s", "macro_s"}:
-                assert found == pytest.approx(planted, abs=0.002), (seed, part)
+                assert found == pytest.approx(planted, abs=within_s(made, part)), (seed, part)
         names = {event.name for event in companions(evidence)}
         assert names == {
             "worker": {"service_up"}, "driver": {"driver_restarted"}, "python_worker": set(), "kafka": {"service_up"},
@@ -97,11 +108,12 @@ def test_each_of_several_faults_has_its_own_chain(victims: tuple[str, ...]) -> N
         for number, hit in enumerate(made.hits):
             evidence = made.evidence(number)
             timeline = read_timeline(evidence)
-            recovery, problems = measure(timeline, made.window.end_ns, made.s.interval_s)
+            recovery, problems = measure(timeline)
             assert problems == (), (seed, number)
             assert timeline["t0"].wall_ns == hit.t0
             for part, planted in made.truth_of(number).items():
-                assert getattr(recovery, part) == pytest.approx(planted, abs=0.002), (seed, number, part)
+                found = getattr(recovery, part)
+                assert found == pytest.approx(planted, abs=within_s(made, part)), (seed, number, part)
 
 
 def test_a_fault_is_watched_until_the_next_one() -> None:
@@ -109,11 +121,12 @@ def test_a_fault_is_watched_until_the_next_one() -> None:
     for name, instant in (("t2", made.t2), ("t5", made.t5), ("t6", made.t6), ("t7", made.t7)):
         timeline = read_timeline(dataclasses.replace(made.evidence(), until_ns=instant))
         known = CHAIN[: CHAIN.index(name)]
-        # a bin that ends with the next fault still counts, but nothing can be held that late
+        # nothing can be held that late
         assert set(timeline) & set(CHAIN) <= set(known), name
-        recovery, _ = measure(timeline, instant, 2.0)
+        recovery, _ = measure(timeline)
         assert recovery.recovered is False
-        assert recovery.censored_at_s == pytest.approx((instant - made.t0) / NS)
+        assert recovery.censored_at_s is not None
+        assert 0 <= recovery.censored_at_s <= (instant - made.t0) / NS + made.s.interval_s
 
 
 def test_only_the_last_start_before_t5_was_the_recovery() -> None:
@@ -154,7 +167,7 @@ def test_commits_during_an_act_that_lasts_are_not_the_end_of_it() -> None:
     unseen = tuple(one for one in evidence.traces.seen if one.kind != "lost")
     traces = dataclasses.replace(evidence.traces, seen=unseen)
     timeline = read_timeline(dataclasses.replace(evidence, undone=undone, traces=traces))
-    recovery, problems = measure(timeline, made.window.end_ns, 2.0)
+    recovery, problems = measure(timeline)
     assert problems == ()
     assert timeline["t2"].wall_ns == timeline["t4"].wall_ns == made.t6 <= timeline["t5"].wall_ns
     assert recovery.load_s == 0
@@ -182,7 +195,7 @@ STEPS = st.lists(st.integers(0, 60_000), min_size=6, max_size=6)
 @settings(deadline=None)
 @given(STEPS)
 def test_parts_add_up(steps: list[int]) -> None:
-    r, problems = measure(_timeline(steps, set()), 0, 1.0)
+    r, problems = measure(_timeline(steps, set()))
     assert problems == ()
     parts = {part: getattr(r, part) for part in PARTS}
     assert parts["reload_s"] == pytest.approx(parts["detection_s"] + parts["redeploy_s"] + parts["load_s"])
@@ -194,7 +207,7 @@ def test_parts_add_up(steps: list[int]) -> None:
 @settings(deadline=None)
 @given(STEPS, st.sets(st.sampled_from(CHAIN[1:])))
 def test_a_missing_tail_is_censoring_and_a_gap_is_a_problem(steps: list[int], missing: set[str]) -> None:
-    recovery, problems = measure(_timeline(steps, missing), 1_795_241_790_000_000_000, 1.0)
+    recovery, problems = measure(_timeline(steps, missing))
     present = [name for name in CHAIN if name not in missing]
     gaps = [name for name in CHAIN[: CHAIN.index(present[-1])] if name in missing]
     assert len(problems) == len(gaps)
@@ -213,7 +226,7 @@ def test_a_difference_below_the_clocks_resolution_is_zero_and_a_larger_one_is_ne
 ) -> None:
     steps = [1_000] * 6
     steps[where[0]] = -back_ms
-    recovery, problems = measure(_timeline(steps, set()), 0, 1.0)
+    recovery, problems = measure(_timeline(steps, set()))
     if back_ms <= 10:
         assert problems == ()
         assert min(getattr(recovery, part) for part in PARTS) >= 0
@@ -243,5 +256,5 @@ def test_a_victim_that_was_never_removed_leaves_a_gap() -> None:
     victim = {"pid": 200, "command": ["java", "--executor-id", "1"]}
     timeline = read_timeline(dataclasses.replace(made.evidence(), victims=[victim]))
     assert "t2" not in timeline
-    _, problems = measure(timeline, made.window.end_ns, 2.0)
+    _, problems = measure(timeline)
     assert "missing: t2, though t7 was seen" in problems

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faultline.analysis.cpu import Taken
 from faultline.analysis.validity import RULES, Findings, Settled, reasons
 from faultline.experiment.config import parse_configuration
 from tests.unit.synthetic import Scenario
@@ -21,7 +22,7 @@ GOOD = Findings(
     baseline_lag=np.full(10, 120.0),
     baseline_throughput=np.full(10, 200.0),
     t0_backlog=0,
-    effective_interval_s=2.4,
+    spans_s=np.array([2.1] * 9 + [2.4]),
     outcomes=[Settled("effective", "gone")],
     losses=["executor 0 was lost"],
     undrained=0,
@@ -52,6 +53,8 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
         ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("clock-jumped", {"clock_jump_ms": 100.1}),
+        ("disturbed", {"taken": Taken(0.31, 0.5)}),
+        ("disturbed", {"taken": Taken(0.1, 1.01)}),
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("conductor-died", {"conductor_died": "killed"}),
@@ -60,8 +63,9 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("not-steady", {"baseline_throughput": -np.arange(10.0)}),
         ("backlog-at-t0", {"t0_backlog": 1}),
         ("store-unread", {"store_not_read": True}),
-        ("interval-not-held", {"effective_interval_s": 2.41}),
-        ("interval-not-held", {"effective_interval_s": None}),
+        ("interval-not-held", {"spans_s": np.full(10, 2.11)}),
+        ("interval-not-held", {"spans_s": np.array([2.0] * 8 + [2.5, 2.5])}),
+        ("interval-not-held", {"spans_s": np.array([])}),
         ("no-effect", {"outcomes": [Settled("no-effect", "no task was lost")]}),
         ("missed-window", {"outcomes": [Settled("missed-window")]}),
         ("fault-unknown", {"outcomes": [Settled("unknown")]}),
@@ -97,7 +101,7 @@ def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
         configuration=Scenario(interval_s=5.0).configuration,
         baseline_lag=np.full(4, 1.0),
         baseline_throughput=np.full(4, 1.0),
-        effective_interval_s=5.0,
+        spans_s=np.full(4, 5.0),
     )
     assert reasons(slow) == []
 
@@ -108,6 +112,7 @@ def test_every_rule_says_what_it_means() -> None:
 
 def test_what_lies_on_a_limit_is_within_it() -> None:
     assert reasons(dataclasses.replace(GOOD, clock_jump_ms=100.0, schedule_lag_p99_ms=50.0)) == []
+    assert reasons(dataclasses.replace(GOOD, taken=Taken(0.3, 1.0))) == []
     assert reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None)) == []
 
 
@@ -122,7 +127,7 @@ def test_what_lies_on_a_limit_is_within_it() -> None:
 )
 def test_being_too_slow_is_a_result_only_where_it_was_asked_for(config: dict[str, Any], refused: bool) -> None:
     good = GOOD if config["fault"] != "none" else CONTROL
-    slow = dataclasses.replace(good, configuration=parse_configuration(config), effective_interval_s=600.0)
+    slow = dataclasses.replace(good, configuration=parse_configuration(config), spans_s=np.full(3, 600.0))
     assert [reason.split(":")[0] for reason in reasons(slow)] == (["interval-not-held"] if refused else [])
-    silent = dataclasses.replace(slow, effective_interval_s=None)
+    silent = dataclasses.replace(slow, spans_s=np.array([]))
     assert reasons(silent) == ["interval-not-held: no commit in the measured window"]

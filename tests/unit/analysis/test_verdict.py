@@ -26,10 +26,11 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("status", "kept"), [("valid", True), ("invalid", True), ("cancelled", True), ("failed", False)]
+    ("status", "kept"), [("valid", True), ("unsound", True), ("cancelled", True), ("failed", False)]
 )
 def test_only_a_failed_record_gives_way(attempt: Attempt, settings: Settings, status: str, kept: bool) -> None:
-    before = sample(status=status, attempt=attempt.id, reasons=["of before"])
+    config = Scenario().configuration.model_dump()
+    before = sample(status=status, attempt=attempt.id, reasons=["of before"], **config)
     Store(settings.results).write(before)
     assert stored_record(attempt, settings) == before
     judged = judge_attempt(attempt, settings)
@@ -56,7 +57,7 @@ def test_what_a_record_means_for_its_sweep() -> None:
     assert error_of(sample()) is None
     require_valid(sample())
     for status, reasons, error in (
-        ("invalid", ["not-steady: lag", "drain: 3"], InvalidMeasurement("not-steady: lag; drain: 3")),
+        ("unsound", ["not-steady: lag", "drain: 3"], InvalidMeasurement("not-steady: lag; drain: 3")),
         ("failed", ["ConfigError: rate: too high"], ConfigError("ConfigError: rate: too high")),
         ("failed", ["the ConfigError of another"], InfrastructureError("the ConfigError of another")),
         ("cancelled", [], InfrastructureError("cancelled")),

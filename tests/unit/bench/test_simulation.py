@@ -77,7 +77,7 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
     worst = 0.0
     if made.t0_ns is not None:
         timeline = read_timeline(made.evidence())
-        recovery, problems = measure(timeline, made.window.end_ns, made.resolution_s)
+        recovery, problems = measure(timeline)
         assert problems == (), (seed, problems)
         assert recovery.recovered is truth.recovered, seed
         for part in (*PARTS, "censored_at_s"):

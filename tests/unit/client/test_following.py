@@ -69,7 +69,7 @@ def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     sweep.begin("20261121T061500Z-000001", 0)
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
-    sweep.end("20261121T061500Z-000001", 0, "invalid", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
+    sweep.end("20261121T061500Z-000001", 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
     assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
     assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 2 min left")
@@ -90,7 +90,7 @@ def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
     for number in (1, 2, 3):
         sweep.begin(f"20261121T06150{number}Z-000001", 0)
-        sweep.end(f"20261121T06150{number}Z-000001", 0, "invalid", reasons=["why"], at_s=60)
+        sweep.end(f"20261121T06150{number}Z-000001", 0, "unsound", reasons=["why"], at_s=60)
     first, second, third, line = sweep.told(1)
     assert first.endswith("executor kill): invalid (why); measured again, 2 of at most 3")
     assert second.endswith("measurement 2): invalid (why); measured again, 3 of at most 3")
@@ -107,7 +107,7 @@ def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_mea
     assert sweep.told()[0].endswith("measurement 2): failed (InfrastructureError: kafka)")
     sweep.begin("20261121T061503Z-000001", 0)
     assert "measurement 3): starting" in sweep.told()[0]
-    sweep.end("20261121T061503Z-000001", 0, "invalid", reasons=["why"], at_s=60)
+    sweep.end("20261121T061503Z-000001", 0, "unsound", reasons=["why"], at_s=60)
     assert sweep.told()[0].endswith("measurement 3): invalid (why); measured again, 2 of at most 3")
 
 
@@ -126,7 +126,7 @@ def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
 
 def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
     sweep.begin("20261121T061500Z-000001", 0)
-    sweep.end("20261121T061500Z-000001", 0, "invalid", at_s=200)
+    sweep.end("20261121T061500Z-000001", 0, "unsound", at_s=200)
     sweep.begin("20261121T061900Z-000002", 0, at_s=240)
     sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
     sweep.begin("20261122T061900Z-000003", 1, at_s=86_400)  # the services were down for a day

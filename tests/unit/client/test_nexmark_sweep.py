@@ -90,7 +90,7 @@ def test_bad_words_are_refused_before_anything_starts(words: list[str], said: st
 
 
 def test_figures_are_per_core_with_the_driver_and_of_the_machine_and_only_valid_records_count() -> None:
-    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="invalid")])
+    found = figures([record("q0", 2e6), record("q0", 3e6), record("q0", 9e6, status="unsound")])
     assert set(found) == {
         "events_per_s_q0", "events_per_s_per_core_q0", "events_per_s_per_core_with_driver_q0"
     }, "and no ratio to what was measured elsewhere"  # fmt: skip

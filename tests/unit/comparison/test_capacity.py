@@ -96,13 +96,13 @@ def measured(
         (measured("valid", sustained=False), False),
         (measured("valid", interval_s=2.5), False),
         (measured("valid", sustained=None), None),  # too few bins to tell
-        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than asked
-        (measured("invalid", "schedule-lag: p99 1 s", interval_s=19.5, others=0.9), None),
-        (measured("invalid", "schedule-lag: 9 s", "interval-not-held: none", interval_s=None, others=0.1), False),
-        (measured("invalid", "not-steady: lag", interval_s=19.5, others=0.1), None),
+        (measured("unsound", "schedule-lag: p99 1 s", interval_s=19.5, others=0.1), False),  # at less than asked
+        (measured("unsound", "schedule-lag: p99 1 s", interval_s=19.5, others=0.9), None),
+        (measured("unsound", "schedule-lag: 9 s", "interval-not-held: none", interval_s=None, others=0.1), False),
+        (measured("unsound", "not-steady: lag", interval_s=19.5, others=0.1), None),
         (measured("valid", sustained=None, interval_s=16.7), False),  # too few because each took so long
-        (measured("invalid", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
-        (measured("invalid", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
+        (measured("unsound", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
+        (measured("unsound", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
         (measured("failed", "generator: dead"), None),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_rate_that_never_answers(reason: str) -> None:
 
     def measure(there: Configuration) -> Record:
         asked.append(there.rate)
-        return measured("invalid", reason) if there.rate > 300 else measured("valid")
+        return measured("unsound", reason) if there.rate > 300 else measured("valid")
 
     config = parse_configuration({})
     if reason.startswith("schedule-lag"):
@@ -154,7 +154,7 @@ def test_the_answer_is_known_to_a_tenth_and_rates_have_three_digits() -> None:
 
 
 def test_others_may_have_had_a_third_of_a_core_and_a_commit_may_be_a_fifth_late() -> None:
-    late = ("invalid", "schedule-lag: p99 1 s")
+    late = ("unsound", "schedule-lag: p99 1 s")
     assert holds(measured(*late, interval_s=19.5, others=0.3)) is False
     assert holds(measured(*late, interval_s=19.5, others=0.31)) is None
     assert holds(measured(*late, interval_s=2.4, others=0.1)) is None
@@ -213,9 +213,9 @@ SLOW = ("interval-not-held: 9 s", "drain-incomplete: 3", "backlog-at-t0: 900")
 
 
 def test_all_signs_of_an_engine_that_is_too_slow_may_stand_together() -> None:
-    assert holds(measured("invalid", *SLOW)) is False
-    assert holds(measured("invalid", *SLOW, "not-steady: lag")) is None
-    late = measured("invalid", "schedule-lag: p99 1 s", *SLOW, others=0.9)
+    assert holds(measured("unsound", *SLOW)) is False
+    assert holds(measured("unsound", *SLOW, "not-steady: lag")) is None
+    late = measured("unsound", "schedule-lag: p99 1 s", *SLOW, others=0.9)
     assert holds(late) is None, "others had most of a core"
     found, records = search_capacity(
         parse_configuration({}), lambda ask: highest_near(ask, 1.0, most=1.0), lambda there: None, lambda there: late

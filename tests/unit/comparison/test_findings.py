@@ -75,7 +75,7 @@ def test_every_matrix_has_claims_but_that_of_no_paper() -> None:
 def test_without_records_no_claim_can_be_told(matrix: str) -> None:
     assert CLAIMS[matrix]
     assert len({claim.text for claim in CLAIMS[matrix]}) == len(CLAIMS[matrix])
-    invalid = [run(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], state_mb=state) for state in (1, 8)]
+    invalid = [run(status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"], state_mb=state) for state in (1, 8)]
     for records in ([], invalid):
         assert {one.verdict for one in findings(matrix, records)} == {CANNOT_TELL}
         assert all(one.evidence for one in findings(matrix, records))
@@ -115,8 +115,8 @@ def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold
     begins = "checkpoints every 1 s"
     held = [run(number, checkpoint_interval_s=1, state_mb=8) for number in range(2)]
     late = ["interval-not-held: 1.9 s between commits > 1.20 s"]
-    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="invalid", reasons=late) for number in range(2)]
-    other = run(checkpoint_interval_s=1, state_mb=8, status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=late) for number in range(2)]
+    other = run(checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
     small = run(checkpoint_interval_s=1, state_mb=1)
     assert verdict(STATE, begins, [*held, small]) is DISAGREES
     assert verdict(STATE, begins, [*failed, small, other]) is AGREES
@@ -195,7 +195,7 @@ def test_only_intervals_of_a_second_with_a_state_and_no_fault_are_too_short() ->
     def twice(**named: Any) -> list[Record]:
         return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **named}) for number in range(2)]
 
-    late: dict[str, Any] = {"status": "invalid", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
+    late: dict[str, Any] = {"status": "unsound", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
     assert verdict(STATE, begins, twice(**late)) is AGREES
     assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=0.5)) is AGREES
     assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=2)) is CANNOT_TELL
@@ -374,7 +374,7 @@ def test_an_overload_costs_no_executor() -> None:
     begins = "a rate that is too high"
     over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
     lost = run(
-        rate=9000, workload="stock_group_by", status="invalid", reasons=["fault-in-control: executor 0 was lost"]
+        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
     )
     assert verdict(RATE, begins, over) is AGREES
     assert verdict(RATE, begins, [*over, lost]) is verdict(RATE, begins, [lost]) is DISAGREES
@@ -455,10 +455,10 @@ def test_only_an_executor_that_was_lost_without_a_fault_was_lost_to_the_rate() -
         "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
         "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
     ):  # fmt: skip
-        other = run(rate=9000, workload="stock_group_by", status="invalid", reasons=[reason])
+        other = run(rate=9000, workload="stock_group_by", status="unsound", reasons=[reason])
         assert verdict(RATE, begins, [*over, other]) is AGREES
     lost = run(
-        rate=9000, workload="stock_group_by", status="invalid", reasons=["fault-in-control: executor 0 was lost"]
+        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
     )
     assert evidence([*over, lost]) == "1 of 3 runs at rates that were too high lost an executor"
     named: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by", "sustained": False}
@@ -685,7 +685,7 @@ def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
         kill(recovered=None, reload_s=1.0, replay_s=9.0, macro_s=99.0),
         sample(fault="executor", fault_action="pause", duration_s=100, recovery=recovery),
         sample(fault="none", recovery=recovery),
-        sample(fault="executor", duration_s=100, recovery=recovery, status="invalid"),
+        sample(fault="executor", duration_s=100, recovery=recovery, status="unsound"),
     ]
     assert {one.verdict for one in of(RECOVERY, others).values()} == {CANNOT_TELL}
     assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is verdict(RECOVERY, TOTAL, [*[kill()] * 3, *others])

@@ -51,7 +51,7 @@ def test_a_night_is_what_has_its_logical_date_whenever_it_was_measured() -> None
 
 def test_the_baseline_is_the_window_before_the_night_and_of_one_build() -> None:
     every = nights(
-        night(1, 100), night(2, 100, build="b0"), night(3, 100), night(4, 100), night(5, 100, status="invalid"),
+        night(1, 100), night(2, 100, build="b0"), night(3, 100), night(4, 100), night(5, 100, status="unsound"),
         night(6, 100), night(7, 100, build="b2"), night(8, 100),
     )  # fmt: skip
     assert [one.day[-2:] for one in baseline_of(every[5], every, 7)] == ["01", "03", "04"]

@@ -26,15 +26,15 @@ def test_sweeps_and_matrices_are_counted_by_status_newest_first(tmp_path: Path) 
     put(
         tmp_path,
         record("a1"),
-        record("a2", status="invalid", measured_at="2026-11-21T07:00:00+00:00"),
+        record("a2", status="unsound", measured_at="2026-11-21T07:00:00+00:00"),
         record("b1", sweep="s2", status="failed", measured_at="2026-11-22T06:00:00+00:00"),
         record("c1", sweep=None, matrix=None, status="cancelled", measured_at="2026-11-20T06:00:00+00:00"),
     )
     index = fresh(tmp_path)
     assert index.sweeps(10) == [
-        Tally("s2", "m", 1, 0, 0, 1, 0, "2026-11-22T06:00:00+00:00", "2026-11-22T06:00:00+00:00"),
-        Tally("s1", "m", 2, 1, 1, 0, 0, "2026-11-21T06:15:00.250+00:00", "2026-11-21T07:00:00+00:00"),
-        Tally(None, None, 1, 0, 0, 0, 1, "2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00+00:00"),
+        Tally("s2", "m", 1, 0, 0, 0, 0, 1, 0, "2026-11-22T06:00:00+00:00", "2026-11-22T06:00:00+00:00"),
+        Tally("s1", "m", 2, 1, 0, 1, 0, 0, 0, "2026-11-21T06:15:00.250+00:00", "2026-11-21T07:00:00+00:00"),
+        Tally(None, None, 1, 0, 0, 0, 0, 0, 1, "2026-11-20T06:00:00+00:00", "2026-11-20T06:00:00+00:00"),
     ]
     assert [(one.name, one.total) for one in index.matrices()] == [("m", 3)]
     assert (index.count_sweeps(), [one.name for one in index.sweeps(1, 1)]) == (3, ["s1"])
@@ -89,7 +89,7 @@ def test_broken_files_are_listed_by_name_and_hide_no_other(tmp_path: Path) -> No
     path = put(tmp_path, record("good"))
     whole = path.read_text()
     path.with_name("half.json").write_text(whole[:300])
-    path.with_name("later.json").write_text(whole.replace('"schema": 1', '"schema": 2'))
+    path.with_name("later.json").write_text(whole.replace('"schema": 2', '"schema": 3'))
     path.with_name("other-name.json").write_text(whole)
     path.with_name("deep.json").write_text("[" * 100_000)
     path.with_name("gone.json").symlink_to(tmp_path / "nowhere")

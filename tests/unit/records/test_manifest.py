@@ -84,7 +84,7 @@ def test_a_damaged_plan_is_named_and_stops_nothing(tmp_path: Path) -> None:
     assert [path.rpartition("/")[2] for path, _ in store.problems()] == ["cut.json", "later.json"]
 
 
-STATUSES = st.sampled_from(["valid", "invalid", "failed", "cancelled"])
+STATUSES = st.sampled_from(["valid", "unsound", "failed", "cancelled"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), STATUSES)))
@@ -111,7 +111,7 @@ def test_the_newest_sweeps_plan_is_looked_at(settings: Settings, capsys: pytest.
     config = PLANNED[0].config.model_dump(mode="json")
     named = {"matrix": "recovery", "build": "b1", "raw_config": config}
     first = record("20261121T061500Z-000001", **named).model_copy(update={"config_id": PLANNED[0].config.config_id})
-    second = first.model_copy(update={"attempt": "20261121T061500Z-000002", "status": "invalid", "repetition": 1,
+    second = first.model_copy(update={"attempt": "20261121T061500Z-000002", "status": "unsound", "repetition": 1,
                                       "reasons": ["schedule-lag: p99 61 ms > 50 ms"]})  # fmt: skip
     put(settings.results, first, second)
     (gap,) = gaps_of("recovery", settings)
@@ -119,7 +119,7 @@ def test_the_newest_sweeps_plan_is_looked_at(settings: Settings, capsys: pytest.
     print_gaps([gap])
     said = capsys.readouterr().out
     assert "recovery, sweep new, series b1: 2 of 3 missing" in said
-    assert "invalid: schedule-lag: p99 61 ms > 50 ms" in said
+    assert "unsound: schedule-lag: p99 61 ms > 50 ms" in said
     assert "never measured" in said
     assert as_json([gap])[0]["missing"][1]["last"] is None
     assert gaps_of("recovery", settings, sweep="old")[0].sweep_id == "old"

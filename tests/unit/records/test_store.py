@@ -45,7 +45,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_an_attempt_is_never_overwritten_but_may_be_written_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    record = _record("20261121T061500Z-aaaaaa", "invalid")
+    record = _record("20261121T061500Z-aaaaaa", "unsound")
     assert store.write(record) == store.write(record)
     with pytest.raises(InfrastructureError, match="never overwritten"):
         store.write(record.model_copy(update={"reasons": ["another"]}))
@@ -117,7 +117,7 @@ def test_corrupt_and_foreign_files_are_named_and_not_fatal(tmp_path: Path) -> No
     store = Store(tmp_path)
     path = store.write(_record("20261121T061500Z-aaaaaa"))
     path.with_name("half.json").write_text(path.read_text()[:300])
-    path.with_name("later.json").write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    path.with_name("later.json").write_text(path.read_text().replace('"schema": 2', '"schema": 3'))
     contents = store.read()
     assert len(contents.records) == 1
     assert "half.json" in contents.problems[0]
@@ -128,7 +128,7 @@ def test_cells_know_their_newest_and_their_valid_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     records = [
         _record("20261121T061500Z-aaaaaa", "valid"),
-        _record("20261121T061600Z-bbbbbb", "invalid"),
+        _record("20261121T061600Z-bbbbbb", "unsound"),
         _record("20261121T061700Z-cccccc", "valid", repetition=1),
         _record("20261121T061800Z-dddddd", "cancelled", repetition=2, matrix=None),
     ]
@@ -136,8 +136,8 @@ def test_cells_know_their_newest_and_their_valid_record(tmp_path: Path) -> None:
         store.write(record)
     cell = Cell.of(records[0])
     assert store.newest(cell) == records[1]
-    assert store.valid(cell) == records[0]
-    assert store.valid(Cell.of(records[3])) is None
+    assert store.sound(cell) == records[0]
+    assert store.sound(Cell.of(records[3])) is None
     assert store.newest(Cell("0" * 12, 0, "b1")) is None
     assert store.query(status="valid") == [records[0], records[2]]
     assert store.query(matrix="m", sweep="s1") == records[:3]

@@ -114,7 +114,7 @@ def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
         for rate, values in ((100, (10.0, 12.0, 30.0)), (1000, (5.0,)))
         for number, value in enumerate(values)
     ]  # fmt: skip
-    invalid = sample(status="invalid", reasons=["schedule-lag: p99 70 ms > 50 ms"], fault="none", rate=1000,
+    invalid = sample(status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"], fault="none", rate=1000,
                      workload="stock_group_by", attempt="z")  # fmt: skip
     text = page([*records, invalid], "input_rate").text
     table = rows(text, "Latency and throughput")
@@ -131,7 +131,7 @@ def test_a_point_without_a_valid_record_says_why() -> None:
     records = [
         sample(fault="none", rate=100, workload="stock_group_by"),
         *(
-            sample(status="invalid", reasons=[late], fault="none", rate=9, workload="stock_group_by", attempt=name)
+            sample(status="unsound", reasons=[late], fault="none", rate=9, workload="stock_group_by", attempt=name)
             for name in "pq"
         ),
         sample(status="failed", fault="none", rate=7, workload="stock_group_by", attempt="r"),
@@ -192,7 +192,7 @@ def test_texts_of_records_stay_texts(corpus: str, reason: str, sweep: str) -> No
     records = [
         sample(fault="none", raw_config={"corpus": corpus, "commit_mode": EVIL}),
         sample(fault="none", raw_config={"corpus": EVIL}, attempt="b").model_copy(update={"sweep_id": sweep}),
-        sample(fault="none", rate=7, status="invalid", reasons=[f"{EVIL}: {reason}"], attempt="c"),
+        sample(fault="none", rate=7, status="unsound", reasons=[f"{EVIL}: {reason}"], attempt="c"),
     ]
     records = [one.model_copy(update={"config_id": f"c{number}"}) for number, one in enumerate(records)]
     found = page(records, "skew_x_alignment_mode")
@@ -323,7 +323,7 @@ def test_what_holds_no_saved_records_is_named(
 
 def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) -> None:
     one = sample()
-    other = one.model_copy(update={"status": "invalid", "reasons": ["undrained: 3 records"]})
+    other = one.model_copy(update={"status": "unsound", "reasons": ["undrained: 3 records"]})
     for name, record in (("a", one), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps([record.as_dict()]))
     with pytest.raises(ConfigError, match=f"{one.attempt}: another file has another record"):

@@ -209,18 +209,18 @@ def test_a_control_has_no_fault(settings: Settings) -> None:
     assert explain_json("last", settings)["faults"] == []
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled", "invalid"])
+@pytest.mark.parametrize("status", ["failed", "cancelled", "unsound"])
 def test_what_was_not_measured_claims_nothing(settings: Settings, status: str) -> None:
     stored(settings, sample(status=status, reasons=["recorder: died [before] the end", "second"]))
     text = text_of(settings)
     assert "recorder: died [before] the end" in text
     assert "second" in text
     assert f"No recovery was measured: the attempt is {status}" in text
-    assert ("Audit" in text) is (status == "invalid")
+    assert ("Audit" in text) is (status == "unsound")
 
 
 def test_an_act_without_effect_says_so(settings: Settings) -> None:
-    record = stored(settings, sample(status="invalid", reasons=["no-effect: it was idle"], timeline={}))
+    record = stored(settings, sample(status="unsound", reasons=["no-effect: it was idle"], timeline={}))
     lines = [line for line in kill_journal() if line["event"] not in ("delivered", "settled")]
     raw(settings, record, conductor=[*lines, at(41.1, "settled", fault=0, outcome="no-effect", detail="was idle")])
     text = text_of(settings)

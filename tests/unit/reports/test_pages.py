@@ -21,7 +21,7 @@ from tests.unit.sample_records import CENSORED, RECOVERED
 
 
 def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: Path) -> None:
-    path = put(tmp_path, record("a1"), record("a2", status="invalid"), record("b1", sweep=None, matrix=None))
+    path = put(tmp_path, record("a1"), record("a2", status="unsound"), record("b1", sweep=None, matrix=None))
     path.with_name("broken.json").write_text("{")
     html = overview_page(site(tmp_path))
     found = rows(html)
@@ -45,8 +45,8 @@ def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
     steady = [f"not-steady: lag has a trend (p = 0.0{n})" for n in range(3)]
     put(
         tmp_path,
-        record("a1", status="invalid", reasons=steady[:1]),
-        record("a2", status="invalid", reasons=[steady[1], "backlog-at-t0: 7 records"], repetition=1),
+        record("a1", status="unsound", reasons=steady[:1]),
+        record("a2", status="unsound", reasons=[steady[1], "backlog-at-t0: 7 records"], repetition=1),
         record("a3", status="failed", reasons=[EVIL], repetition=2),
     )
     html = sweep_page(site(tmp_path), "s1")
@@ -182,7 +182,7 @@ def test_only_valid_records_make_figures_but_all_are_linked(tmp_path: Path) -> N
         tmp_path,
         record("a1", state_mb=1.0, latency={"p99": 10.0}),
         record("a2", state_mb=8.0, latency={"p99": 20.0}),
-        record("a3", state_mb=8.0, repetition=1, status="invalid", reasons=["not-steady: lag"], latency={"p99": 99.0}),
+        record("a3", state_mb=8.0, repetition=1, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
         record("a4", state_mb=16.0, status="failed", reasons=["broker gone"]),
     )
     html = sweep_page(site(tmp_path), "s1")
@@ -239,7 +239,7 @@ def test_a_sweep_may_go_while_the_first_page_is_made(tmp_path: Path, monkeypatch
 def evil_store(results: Path) -> Site:
     """A record with markup in every text that a file can bring, and its raw files likewise."""
     texts: dict[str, Any] = {
-        "status": "invalid",
+        "status": "unsound",
         "reasons": [EVIL],
         "recovery": RECOVERED,
         "recoveries": [RECOVERED, CENSORED],

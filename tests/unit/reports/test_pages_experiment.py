@@ -51,7 +51,7 @@ def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> Non
         tmp_path,
         record(
             "a1",
-            status="invalid",
+            status="unsound",
             reasons=["not-steady: lag has a trend"],
             recovery=RECOVERED,
             timeline={"gate": (0.0, "gate.json"), "t0": (41.0, "conductor.jsonl")},

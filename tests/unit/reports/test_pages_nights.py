@@ -110,7 +110,7 @@ def test_a_sweeps_page_says_what_is_missing(tmp_path: Path) -> None:
     bad = {
         "attempt": "20261121T061600Z-000002",
         "repetition": 1,
-        "status": "invalid",
+        "status": "unsound",
         "reasons": ["schedule-lag: <61 ms>"],
     }
     put(tmp_path, first, first.model_copy(update=bad))

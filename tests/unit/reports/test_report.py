@@ -79,7 +79,7 @@ def judged(folder: Path, scenario: Scenario) -> Record:
 
 
 def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
-    records = [*matrix(), sample(status="invalid", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
+    records = [*matrix(), sample(status="unsound", reasons=["schedule-lag: p99 53 ms > 50 ms"], attempt="z")]
     found = page(records, tmp_path)
     keys = [column.key for column in columns_of(plain_rows(records))]
     for row in plain_rows(records):
@@ -155,7 +155,7 @@ def test_several_faults_have_a_row_each_and_the_new_events_have_names(tmp_path: 
 
 def test_untrusted_texts_stay_texts(tmp_path: Path) -> None:
     evil = sample(
-        status="invalid",
+        status="unsound",
         reasons=[EVIL],
         recovery=RECOVERED,
         timeline={"gate": (0.0, EVIL), "t0": (41.0, EVIL), EVIL: (42.0, "x")},

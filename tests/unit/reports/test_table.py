@@ -54,7 +54,7 @@ def test_a_censored_run_is_a_bound_and_a_control_claims_nothing() -> None:
     assert {control[key] for key in ("reload_s", "replay_s", "macro_s")} == {"—"}
 
 
-@pytest.mark.parametrize("status", ["valid", "invalid", "failed", "cancelled"])
+@pytest.mark.parametrize("status", ["valid", "unsound", "failed", "cancelled"])
 def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     reasons = [] if status == "valid" else ["schedule-lag: p99 53 ms > 50 ms", "second reason"]
     records = [sample(status=status, reasons=reasons)]
@@ -65,7 +65,7 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     assert (row["p50_ms"], row["lost"], row["cpu_kafka"]) == (("—",) * 3 if unmeasured else ("1,607", "0", "0.06"))
     text = printed(records, 120)
     assert status in text
-    assert ("1 invalid: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "invalid")
+    assert ("1 invalid: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "unsound")
     assert "second reason" not in text
 
 
@@ -167,7 +167,7 @@ def test_all_figures_are_shown_at_every_width(width: int) -> None:
 
 
 def test_markup_in_a_record_is_shown_as_it_is() -> None:
-    text = printed([sample(status="invalid", reasons=["[bold]not bold[/bold]"])], 120)
+    text = printed([sample(status="unsound", reasons=["[bold]not bold[/bold]"])], 120)
     assert "[bold]not bold[/bold]" in text
 
 

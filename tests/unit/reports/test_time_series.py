@@ -172,7 +172,7 @@ def test_later_faults_have_lines_and_marks_but_no_legend() -> None:
 def test_nothing_to_compare_no_overview() -> None:
     assert overview_figures([sample()]) == []
     assert overview_figures([]) == []
-    invalid = [sample(status="invalid", state_mb=state) for state in (1.0, 8.0)]
+    invalid = [sample(status="unsound", state_mb=state) for state in (1.0, 8.0)]
     assert overview_figures(invalid) == [], "invalid records are in no comparison"
 
 

@@ -47,7 +47,7 @@ def planted_end(script: Script, run: Run, course: Course, outage: Outage) -> Pla
     hold_ns = round(max(10, 3 * run.interval_s, 3 / run.rate) * NS)
     late = lost | (latency_ms > limit_ms)
     t6 = _lag_back(bins, most, hold_ns, outage.replayed_ns, end + run.interval_ns)
-    begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < outage.replayed_ns)]
+    begun = bins.ends[(bins.ends > outage.t0_ns) & (bins.ends < (t6 or 0))]
     from_ns = max([outage.t0_ns, *begun.tolist()])
     cells = cell if run.rate >= 10 else course.due_ns // MS * MS
     found = None if t6 is None else _on_time(cells, course.emit_ns, late, from_ns, hold_ns, end)

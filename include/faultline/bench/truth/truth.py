@@ -76,17 +76,17 @@ def read_off(script: Script, run: Run, course: Course, *, primer: int) -> Truth:
     recovery: dict[str, float | None] = dict.fromkeys((*PARTS, "silence_s", "censored_at_s", "resolution_s"))
     recovered = None
     if course.outage is not None:
-        end = planted_end(script, run, course, course.outage)
-        chain = _chain(course.outage, end)
+        planted = planted_end(script, run, course, course.outage)
+        chain = _chain(course.outage, planted)
         recovered = chain["t7"] is not None
         for part, (begin, end) in PARTS.items():
             first, last = chain[begin], chain[end]
             recovery[part] = None if first is None or last is None else (last - first) / NS
         until = chain["t6"] if chain["t6"] is not None else round((run.end_s + run.interval_s) * NS)
         recovery["silence_s"] = _silence_s(course.emit_ns[emitted], course.outage.t0_ns, until)
-        out_s = (end.out_ns - course.outage.t0_ns) / NS
+        out_s = (planted.out_ns - course.outage.t0_ns) / NS
         recovery["censored_at_s"] = None if recovered else out_s
-        recovery["resolution_s"] = None if chain["t7"] is None else (chain["t7"] - end.out_ns) / NS
+        recovery["resolution_s"] = None if chain["t7"] is None else (chain["t7"] - planted.out_ns) / NS
     return Truth(recovered, bin_s, recovery, _percentiles(latency), counts)
 
 
