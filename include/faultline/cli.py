@@ -272,7 +272,9 @@ def missing(
 @app.command()
 def judge(
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, or the id of one attempt.")],
-    again: Annotated[bool, typer.Option("--again", help="Let today's records take the place of those that stand.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Let today's records take the place of those that stand.")
+    ] = False,
     within: Annotated[
         list[float] | None, typer.Option(help="A `recovered_within` to try, such as 0.5. Repeatable.")
     ] = None,

@@ -23,7 +23,7 @@ CHANGED: dict[str, Any] = {
     "checkpoint_interval_s": 6, "snapshot_interval_s": 20,
     "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
     "partitions": 4, "shuffle_partitions": 4, "fault": "driver", "fault_action": "term", "fault_at_s": 45,
-    "fault_plan": PLAN, "restart_delay_s": 1.5, "seed": 7,
+    "fault_plan": PLAN, "restart_delay_s": 1.5, "recovered_within": 0.5, "seed": 7,
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {

@@ -104,7 +104,10 @@ def _counter(machine: pd.DataFrame, name: str, instants: Ints) -> Floats | None:
     times = samples["wall_ns"].to_numpy(dtype=np.int64)
     if not len(times) or times[0] > instants[0] or times[-1] < instants[-1]:
         return None
-    return np.interp((instants - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name])
+    course: Floats = np.interp(
+        (instants - times[0]).astype(np.float64), (times - times[0]).astype(np.float64), samples[name]
+    )
+    return course
 
 
 def cpu_seconds(processes: pd.DataFrame, instants: Ints, roles: Sequence[str] = ROLES) -> dict[str, Floats]:

@@ -9,9 +9,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.steady_state import HELD_BINS, HELD_S
 from faultline.base.window import NS
 from faultline.engines.base import Commit
+
+# An engine that commits nothing for so long, and for so many bins, has stopped.
+HELD_S = 10.0
+HELD_BINS = 3
 
 
 def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns: int, until_ns: int) -> float | None:

@@ -1,4 +1,4 @@
-"""A recovery from a fault that never was: the rule of the end held against a control, at the t0 that a fault would have.
+"""A recovery from a fault that never was: the rule of the end held against a control, at the t0 of a fault.
 
 Whoever reads recoveries sees by it how often the rule itself calls a healthy engine unrecovered, and how long it takes.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from faultline.analysis.detection import without_effect
 from faultline.analysis.evidence import Event, Evidence
@@ -121,7 +122,7 @@ def _with_impact(
     )
 
 
-def choices(measured: Measured, limits: Limits | None, until_ns: int) -> dict[str, float | None]:
+def choices(measured: Measured, limits: Limits | None, until_ns: int) -> dict[str, Any]:
     """What was taken for recovered, and how the tail of what was watched compares with what was before the fault."""
     if limits is None:
         return {}

@@ -44,7 +44,7 @@ class Limits:
 def limits_of(
     production: pd.DataFrame, bins: pd.DataFrame, *, start_ns: int, until_ns: int, interval_s: float, within: float
 ) -> Limits | None:
-    """What was seen from warm-up (`start_ns`) to the fault, and `within` of it on top: the parameter `recovered_within`.
+    """What was seen from warm-up (`start_ns`) to the fault, and so much more as `recovered_within` says: `within`.
 
     `production`: PRODUCED_COLUMNS. None when no tuple was put out, or nothing committed.
     """

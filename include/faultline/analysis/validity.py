@@ -45,7 +45,8 @@ class Settled:
 class Findings:
     """What the rules look at. A `…_died` text is None while all is well.
 
-    `baseline_*`: values of the pre-fault bins. `spans_s`: the time between their commits. `outcomes`: how each planned fault was settled, in order.
+    `baseline_*`: values of the pre-fault bins. `spans_s`: the time between their commits.
+    `outcomes`: how each planned fault was settled, in order.
     `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
     `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
     """

@@ -1,4 +1,4 @@
-"""A sweep judged once more: the recoveries of its records as they stand, and by today's definitions, beside each other."""
+"""A sweep judged once more: the recoveries of its records as they stand, and by today's definitions beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from faultline.base.settings import load_settings
 from faultline.base.text import suggest
 from faultline.experiment.common import RECOVERED_WITHIN
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
-from faultline.records.record import Record
+from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
 
 
@@ -59,13 +59,15 @@ class Judged:
             table.add_row(*map(Text, self._cells(one)))
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(table)
-        console.print(Text("Macro recovery of the first fault, s. `> 12.0`: known not to be over after 12 s.", style="dim"))
+        console.print(
+            Text("Macro recovery of the first fault, s. `> 12.0`: known not to be over after 12 s.", style="dim")
+        )
         changed = sum(path is not None for path in self.moved.values())
         if self.moved:
             console.print(Text(f"{changed} records changed; those before lie in results/superseded/."))
 
     def _cells(self, one: Again) -> list[str]:
-        before = macro(one.before) + ("" if one.before.schema_ == 2 else f" (schema {one.before.schema_})")
+        before = macro(one.before) + ("" if one.before.schema_ == SCHEMA else f" (schema {one.before.schema_})")
         found = [_macro(one.found.get(share)) for share in self.within]
         first = next(iter(one.found.values()), None)
         known = NONE if first is None else seconds(first.metrics.recovery.resolution_s)

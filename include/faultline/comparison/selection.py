@@ -37,9 +37,7 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
     what, build = _split(name)
     entries = _found(index, what, root)
     chosen = [
-        entry
-        for entry in entries
-        if entry.sound and matrix in (None, entry.matrix) and build in (None, entry.build)
+        entry for entry in entries if entry.sound and matrix in (None, entry.matrix) and build in (None, entry.build)
     ]
     if not chosen:
         known = sorted({entry.build for entry in entries})
@@ -59,7 +57,9 @@ def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -
     schemas = sorted({entry.schema for entry in chosen})
     if len(schemas) > 1:
         numbers = " and ".join(map(str, schemas))
-        raise ConfigError(f"{name}: its records of the schemas {numbers} do not mean the same; judge the old ones again")
+        raise ConfigError(
+            f"{name}: its records of the schemas {numbers} do not mean the same; judge the old ones again"
+        )
     return Side(name, tuple(chosen))
 
 
@@ -76,8 +76,8 @@ def require_apart(a: Side, b: Side) -> None:
     schemas = [side.entries[0].schema for side in (a, b)]
     if schemas[0] != schemas[1]:
         raise ConfigError(
-            f"{b.name}: is of schema {schemas[1]} and {a.name} of schema {schemas[0]}, whose figures do not mean the same; "
-            "judge the old one again, or measure it anew"
+            f"{b.name}: is of schema {schemas[1]} and {a.name} of schema {schemas[0]}, whose figures do not mean the "
+            "same; judge the old one again, or measure it anew"
         )
     if shared := shared_records(a, b):
         raise ConfigError(f"{b.name}: {shared} of its records belong to {a.name} too; compare others")

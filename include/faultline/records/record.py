@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-SCHEMA = 2
+SCHEMA: Final = 2
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"
 
 # `unmet`: the engine did not do what was asked of it, which is a result. `unsound`: the measurement failed; records of

@@ -11,7 +11,18 @@ import plotly.graph_objects as go
 
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
-from faultline.records.format import NONE, count, lasting, macro, macro_of, milliseconds, recovered_since, seconds, share, signed
+from faultline.records.format import (
+    NONE,
+    count,
+    lasting,
+    macro,
+    macro_of,
+    milliseconds,
+    recovered_since,
+    seconds,
+    share,
+    signed,
+)
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure

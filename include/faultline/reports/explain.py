@@ -44,7 +44,14 @@ EVIDENCE_BESIDE = 110
 # What stands before a bar: the longest name, the seconds, and the space between.
 _BESIDE_BARS = 32
 _SEEN, _UNSEEN, _SLIVER = "█", "░", "▏"
-_STATUS_STYLE = {"valid": "green", "unmet": "yellow", "unsound": "yellow", "invalid": "yellow", "failed": "red", "cancelled": "red"}
+_STATUS_STYLE = {
+    "valid": "green",
+    "unmet": "yellow",
+    "unsound": "yellow",
+    "invalid": "yellow",
+    "failed": "red",
+    "cancelled": "red",
+}
 # Given by the workload's name, or following from the others.
 _NOT_RETYPED = {"workload", "truth"}
 _SHORT_FORM = {"fault", "fault_action", "fault_at_s"}

@@ -18,7 +18,7 @@ from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
-from faultline.records.format import recovered_since, fault_of, seconds
+from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.sweep_figures import PARTS, part_lengths
 

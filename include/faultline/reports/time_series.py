@@ -56,6 +56,7 @@ _SYMBOLS = {
     "lineage": "bowtie-open",
     "replacement_up": "triangle-down-open",
     "snapshot": "circle-open",
+    "last_out": "x-thin-open",
 }
 MARKS = {name: Mark(LABELS[name], symbol) for name, symbol in _SYMBOLS.items()}
 # From top to bottom: the strip of events, then the four rows, as shares of the height.

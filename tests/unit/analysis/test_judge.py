@@ -316,7 +316,9 @@ def test_a_kill_whose_latency_was_never_seen_before_is_not_called_censored(tmp_p
     directory = made.write(tmp_path)
     late = made.tuples[made.tuples["batch"] > made.hit]
     late.to_parquet(directory / "harvest" / "tuples.parquet")
-    assert "timeline-broken: missing: what is normal, no tuple was emitted before the fault" in _judged(directory).reasons
+    assert (
+        "timeline-broken: missing: what is normal, no tuple was emitted before the fault" in _judged(directory).reasons
+    )
 
 
 def test_the_last_word_of_a_generator_counts(tmp_path: Path) -> None:

@@ -65,13 +65,13 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def test_an_invalid_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
+def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_experiment(sweep: Sweep) -> None:
     sweep.begin("20261121T061500Z-000001", 0)
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of 2 (state 1 MB, interval 2 s, executor kill): starting, makes its topics")
     sweep.end("20261121T061500Z-000001", 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
-    assert outcome.endswith("kill): invalid (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
+    assert outcome.endswith("kill): unsound (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
     assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 2 min left")
     sweep.begin("20261121T061700Z-000002", 0)
     (line,) = sweep.told()
@@ -92,9 +92,9 @@ def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep:
         sweep.begin(f"20261121T06150{number}Z-000001", 0)
         sweep.end(f"20261121T06150{number}Z-000001", 0, "unsound", reasons=["why"], at_s=60)
     first, second, third, line = sweep.told(1)
-    assert first.endswith("executor kill): invalid (why); measured again, 2 of at most 3")
-    assert second.endswith("measurement 2): invalid (why); measured again, 3 of at most 3")
-    assert third.endswith("measurement 3): invalid (why); given up after 3 measurements")
+    assert first.endswith("executor kill): unsound (why); measured again, 2 of at most 3")
+    assert second.endswith("measurement 2): unsound (why); measured again, 3 of at most 3")
+    assert third.endswith("measurement 3): unsound (why); given up after 3 measurements")
     assert line.startswith("1 of 2 experiments done")
 
 
@@ -108,7 +108,7 @@ def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_mea
     sweep.begin("20261121T061503Z-000001", 0)
     assert "measurement 3): starting" in sweep.told()[0]
     sweep.end("20261121T061503Z-000001", 0, "unsound", reasons=["why"], at_s=60)
-    assert sweep.told()[0].endswith("measurement 3): invalid (why); measured again, 2 of at most 3")
+    assert sweep.told()[0].endswith("measurement 3): unsound (why); measured again, 2 of at most 3")
 
 
 def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:

@@ -25,9 +25,9 @@ def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: 
     path.with_name("broken.json").write_text("{")
     html = overview_page(site(tmp_path))
     found = rows(html)
-    assert ["m", "1", "1", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
-    assert ["s1", "m", "1", "1", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
-    assert ["without a sweep", "—", "1", "0", "0", "0", "1", "2026-11-21 06:15", "2026-11-21 06:15"] in found
+    assert ["m", "1", "0", "1", "0", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
+    assert ["s1", "m", "1", "0", "1", "0", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
+    assert ["without a sweep", "—", "1", "0", "0", "0", "0", "0", "1", "2026-11-21 06:15", "2026-11-21 06:15"] in found
     assert any(row[0].endswith("/broken.json") for row in found)
     links = [a["href"] for a in Page(html).all("a")]
     assert {"/faultline/sweeps/s1", "/faultline/matrices/m", "/faultline/unswept"} <= set(links)
@@ -188,7 +188,7 @@ def test_only_valid_records_make_figures_but_all_are_linked(tmp_path: Path) -> N
     html = sweep_page(site(tmp_path), "s1")
     assert list(figure(html).data[0].y) == [10.0, 20.0]
     titles = [a.get("title") for a in Page(html).all("a") if "attempt" in (a.get("class") or "")]
-    assert "a3: invalid: not-steady: lag" in titles and "a4: failed: broker gone" in titles
+    assert "a3: unsound: not-steady: lag" in titles and "a4: failed: broker gone" in titles
     put(tmp_path, record("f1", sweep="s2", status="failed"))
     assert "No record of this build is valid" in sweep_page(site(tmp_path), "s2")
 

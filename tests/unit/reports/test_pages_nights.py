@@ -117,7 +117,7 @@ def test_a_sweeps_page_says_what_is_missing(tmp_path: Path) -> None:
     html = sweep_page(site(tmp_path), "s1")
     assert "2 of 3 planned cells missing" in html
     assert ["fault control, checkpoint_interval_s 2.0, repetition 2", "never measured"] in rows(html)
-    assert "invalid: schedule-lag: &lt;61 ms&gt;" in html
+    assert "unsound: schedule-lag: &lt;61 ms&gt;" in html
     # Measured by another sweep: it is not missing, wherever it was measured.
     late = {"attempt": "20261121T061700Z-000003", "repetition": 2, "sweep_id": "s2"}
     put(

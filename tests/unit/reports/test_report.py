@@ -85,7 +85,7 @@ def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
     for row in plain_rows(records):
         assert [row[key] for key in keys] in found.cells
     assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
-    assert "6 experiments: 5 valid, 1 invalid." in found.text
+    assert "6 experiments: 5 valid, 1 unsound." in found.text
 
 
 def test_head_and_sections(tmp_path: Path) -> None:

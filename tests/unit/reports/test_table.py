@@ -65,7 +65,7 @@ def test_every_status_has_its_row_and_its_first_reason(status: str) -> None:
     assert (row["p50_ms"], row["lost"], row["cpu_kafka"]) == (("—",) * 3 if unmeasured else ("1,607", "0", "0.06"))
     text = printed(records, 120)
     assert status in text
-    assert ("1 invalid: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "unsound")
+    assert ("1 unsound: schedule-lag: p99 53 ms > 50 ms" in text) is (status == "unsound")
     assert "second reason" not in text
 
 

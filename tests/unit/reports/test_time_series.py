@@ -60,7 +60,7 @@ def test_a_kill_over_time(tmp_path: Path) -> None:
         assert (lines[name].yref, lines[name].y0, lines[name].y1) == ("paper", 0, 1.0), "through all rows"
     assert lines["t0"].line.color == FAULT_COLOUR
     assert [name for name, line in lines.items() if line.line.color == FAULT_COLOUR] == ["t0"]
-    assert marks["t7"].name == "t7 all normal +16.9 s"
+    assert marks["t7"].name == "t7 on time +16.9 s"
     assert (lines["warm-up"].x0, lines["warm-up"].x1) == (0.0, 6.0)
     assert lines["drain"].x0 == pytest.approx(6.0 + made.s.duration_s)
     assert figure.layout.hovermode == "x unified"

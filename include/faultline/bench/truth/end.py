@@ -14,7 +14,7 @@ from faultline.experiment.workloads.known_truth_script import Script
 
 @dataclass(frozen=True)
 class PlantedEnd:
-    """Nanoseconds after T0; None for what does not come, or cannot be seen to hold. `out_ns`: known not over by then."""
+    """Nanoseconds after T0; None for what does not come, or cannot be seen to hold. `out_ns`: not over then."""
 
     t6_ns: int | None
     t7_ns: int | None

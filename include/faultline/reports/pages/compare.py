@@ -100,9 +100,7 @@ def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:
 def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, dict[str, str]]:
     """What `./faultline compare` says of each configuration that both sides have, as texts; nothing of a figure of
     which neither less nor more is better, nor of sides that share a record."""
-    before, after = (
-        Side(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides
-    )
+    before, after = (Side(side["sweep"], tuple(entry for entry in side["members"] if entry.sound)) for side in sides)
     if metric is None or metric.better is None or shared_records(before, after):
         return {}
     return {row.point.config_id: texts(row, ()) for row in compare_sides(before, after, [metric]).rows}
