@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from faultline.analysis.bins import Schedule, bins_of_batches
-from faultline.analysis.evidence import Evidence
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.recovery_end import limits_of
+from faultline.analysis.recovery.end import limits_of
+from faultline.analysis.recovery.evidence import Evidence
 from faultline.base.journal import write_lines
 from faultline.base.window import NS, Window
 from faultline.engines.base import Commit, Seen, Traces

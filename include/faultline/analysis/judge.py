@@ -14,12 +14,12 @@ import pandas as pd
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
-from faultline.analysis.evidence import Event
 from faultline.analysis.latency import summarise, write_histogram
 from faultline.analysis.observations import Measured, measured_of
-from faultline.analysis.placebo import placebo_of
 from faultline.analysis.raw_files import AttemptFile, read_raw
-from faultline.analysis.recoveries import Recovered, recoveries_of
+from faultline.analysis.recovery.evidence import Event
+from faultline.analysis.recovery.placebo import placebo_of
+from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained

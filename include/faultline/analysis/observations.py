@@ -9,10 +9,10 @@ import pandas as pd
 
 from faultline.analysis.audit import Audit, audit
 from faultline.analysis.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
-from faultline.analysis.injected import Injected, read_injected
 from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Raw
+from faultline.analysis.recovery.injected import Injected, read_injected
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import Window

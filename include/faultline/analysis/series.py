@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from faultline.analysis.cpu import cores_by_second
-from faultline.analysis.evidence import Event
 from faultline.analysis.latency import Tuples, grouped_rank
+from faultline.analysis.recovery.evidence import Event
 from faultline.base.window import Window
 
 Point = dict[str, Any]

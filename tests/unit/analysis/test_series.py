@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from faultline.analysis.evidence import Event
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
 from faultline.analysis.raw_files import PROCESS_COLUMNS
+from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.series import latency_points, series, write_series
 from faultline.base.window import NS, Window
 

@@ -18,9 +18,9 @@ import pytest
 from faultline.analysis import audit as auditing
 from faultline.analysis.bins import Schedule, bins_of_batches, bins_of_seconds
 from faultline.analysis.latency import fold, summarise
-from faultline.analysis.recovery import PARTS, measure
+from faultline.analysis.recovery.parts import PARTS, measure
+from faultline.analysis.recovery.timeline import read_timeline
 from faultline.analysis.steady_state import STEADY_P, mann_kendall
-from faultline.analysis.timeline import read_timeline
 from faultline.bench.truth.simulation import PRIMER, Simulated, simulate
 from faultline.bench.truth.truth import Truth, read_off
 from faultline.engines.known_truth.course import Run

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.analysis.judge import judge
-from faultline.analysis.timeline import reloads
+from faultline.analysis.recovery.timeline import reloads
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, read_journal, write_lines

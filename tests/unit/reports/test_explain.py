@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from faultline.analysis.timeline import CHAIN
+from faultline.analysis.recovery.timeline import CHAIN
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, load_settings
 from faultline.experiment.config import parse_configuration

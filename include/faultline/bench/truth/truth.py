@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from faultline.analysis.latency import PERMILLES, nearest_rank
-from faultline.analysis.recovery import PARTS
+from faultline.analysis.recovery.parts import PARTS
 from faultline.bench.truth.end import PlantedEnd, planted_end
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Outage, Run, lay_out
 from faultline.experiment.workloads.known_truth_script import Script

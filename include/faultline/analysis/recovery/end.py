@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.bins import between
-from faultline.analysis.on_time import Cells, p99_ms
 from faultline.analysis.production import due_spacing_s
+from faultline.analysis.recovery.on_time import Cells, p99_ms
 from faultline.base.window import NS
 
 # The share of H, of its tuples or of its time, that must be within the bound.

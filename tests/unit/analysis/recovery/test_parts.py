@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.evidence import Event
-from faultline.analysis.recovery import PARTS, measure
-from faultline.analysis.timeline import CHAIN, companions, read_timeline, reloads
+from faultline.analysis.recovery.evidence import Event
+from faultline.analysis.recovery.parts import PARTS, measure
+from faultline.analysis.recovery.timeline import CHAIN, companions, read_timeline, reloads
 from faultline.base.window import NS
 from faultline.engines.base import Life
 from tests.unit.synthetic import Scenario, Synthetic

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from faultline.analysis.on_time import Cells, cells_of
 from faultline.analysis.production import CELL_NS, MS
-from faultline.analysis.recovery_end import End, Limits, end_of, first_held_cell, lag_back_ns, limits_from
+from faultline.analysis.recovery.end import End, Limits, end_of, first_held_cell, lag_back_ns, limits_from
+from faultline.analysis.recovery.on_time import Cells, cells_of
 from faultline.base.window import NS
 
 T0_NS = 1_795_241_700_000_000_000

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from faultline.analysis.detection import detect, without_effect
-from faultline.analysis.evidence import Evidence
+from faultline.analysis.recovery.detection import detect, without_effect
+from faultline.analysis.recovery.evidence import Evidence
 from faultline.base.window import NS
 from faultline.engines.base import Epoch, Seen, Traces
 from faultline.engines.spark.driver_log import DriverEvents, LogLine

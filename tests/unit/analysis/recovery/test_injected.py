@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faultline.analysis.injected import read_injected
+from faultline.analysis.recovery.injected import read_injected
 from faultline.analysis.validity import Settled
 
 

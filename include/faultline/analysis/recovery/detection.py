@@ -6,7 +6,7 @@ takes the place of t2.
 
 from __future__ import annotations
 
-from faultline.analysis.evidence import Event, Evidence
+from faultline.analysis.recovery.evidence import Event, Evidence
 from faultline.base.journal import Line
 from faultline.engines.base import Hit
 

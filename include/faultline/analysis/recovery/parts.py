@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from faultline.analysis.timeline import CHAIN, Timeline
+from faultline.analysis.recovery.timeline import CHAIN, Timeline
 from faultline.base.window import CLOCK_RESOLUTION_NS, NS
 
 PARTS = {

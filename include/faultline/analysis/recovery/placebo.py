@@ -6,10 +6,10 @@ Whoever reads recoveries sees by it how often the rule itself calls a healthy en
 from __future__ import annotations
 
 from faultline.analysis.observations import Measured
-from faultline.analysis.on_time import cells_of
-from faultline.analysis.recoveries import choices, limits_until
-from faultline.analysis.recovery import Recovery
-from faultline.analysis.recovery_end import end_of
+from faultline.analysis.recovery.end import end_of
+from faultline.analysis.recovery.on_time import cells_of
+from faultline.analysis.recovery.parts import Recovery
+from faultline.analysis.recovery.recoveries import choices, limits_until
 from faultline.base.window import NS
 
 

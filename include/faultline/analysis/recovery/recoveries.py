@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from faultline.analysis.detection import without_effect
-from faultline.analysis.evidence import Event, Evidence
-from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
-from faultline.analysis.injected import Injected
 from faultline.analysis.observations import Measured
-from faultline.analysis.on_time import p99_ms
-from faultline.analysis.recovery import Recovery, measure
-from faultline.analysis.recovery_end import Limits, limits_of
-from faultline.analysis.timeline import companions, read_timeline
+from faultline.analysis.recovery.detection import without_effect
+from faultline.analysis.recovery.end import Limits, limits_of
+from faultline.analysis.recovery.evidence import Event, Evidence
+from faultline.analysis.recovery.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.recovery.injected import Injected
+from faultline.analysis.recovery.on_time import p99_ms
+from faultline.analysis.recovery.parts import Recovery, measure
+from faultline.analysis.recovery.timeline import companions, read_timeline
 from faultline.analysis.validity import Settled
 from faultline.base.window import NS
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from faultline.analysis.detection import detect, undo_of
-from faultline.analysis.evidence import Event, Evidence
-from faultline.analysis.impact import longest_silence
-from faultline.analysis.on_time import cells_of
-from faultline.analysis.recovery_end import end_of
+from faultline.analysis.recovery.detection import detect, undo_of
+from faultline.analysis.recovery.end import end_of
+from faultline.analysis.recovery.evidence import Event, Evidence
+from faultline.analysis.recovery.impact import longest_silence
+from faultline.analysis.recovery.on_time import cells_of
 from faultline.base.window import CLOCK_RESOLUTION_NS
 from faultline.engines.base import Seen
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.recovery.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
 from faultline.base.window import NS
 from faultline.engines.base import Commit
 
