@@ -66,5 +66,12 @@ def test_in_a_sweep_what_goes_on_beside_the_next_start_costs_nothing(tmp_path: P
     assert {name: found[f"step_{name}_s"].value for name in STEPS} == pytest.approx(TOOK, abs=1e-3)
 
 
+def test_an_experiment_of_another_in_between_is_nobodys_fixed_cost(tmp_path: Path) -> None:
+    attempts = [measured(tmp_path / f"a{number}", after_s=number * 100.0) for number in range(3)]
+    between = (gate_s(attempts[0]) or 0.0) + 10
+    assert figures(attempts, WINDOW_S, [between])["fixed_s"].n == 1
+    assert figures(attempts, WINDOW_S, [between - 20, between + 500])["fixed_s"].n == 2
+
+
 def test_one_that_never_opened_its_gate_has_none(tmp_path: Path) -> None:
     assert gate_s(Attempt(tmp_path)) is None

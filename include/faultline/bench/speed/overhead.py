@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from faultline.base.attempt import Attempt
@@ -41,7 +42,9 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     settings = bring_up(say)
     warmup_s, duration_s = (QUICK_WARMUP_S, QUICK_DURATION_S) if quick else (WARMUP_S, DURATION_S)
     attempts = sweep(settings, REPETITIONS, warmup_s, duration_s, say)
-    return {name: asdict(figure) for name, figure in figures(attempts, warmup_s + duration_s).items()}
+    ours = {one.id for one in attempts}
+    foreign = [gate for one in attempts_of(settings) if one.id not in ours and (gate := gate_s(one)) is not None]
+    return {name: asdict(figure) for name, figure in figures(attempts, warmup_s + duration_s, foreign).items()}
 
 
 def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: float, say: Say) -> list[Attempt]:
@@ -71,10 +74,18 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     return sorted(measured, key=lambda one: gate_s(one) or 0.0)
 
 
-def figures(attempts: Sequence[Attempt], window_s: float) -> dict[str, Figure]:
-    """The figures of attempts in the order of their gates."""
+def figures(attempts: Sequence[Attempt], window_s: float, foreign: Sequence[float] = ()) -> dict[str, Figure]:
+    """The figures of attempts in the order of their gates.
+
+    `foreign`: gates of experiments of others, in seconds since the epoch. Between two of ours the time is not our cost
+    where one of them lies.
+    """
     gates = [gate_s(one) or 0.0 for one in attempts]
-    fixed = [later - earlier - window_s for earlier, later in zip(gates, gates[1:], strict=False)]
+    fixed = [
+        later - earlier - window_s
+        for earlier, later in pairwise(gates)
+        if not any(earlier < gate < later for gate in foreign)
+    ]
     steps = [steps_of(one) for one in attempts]
     found = {"fixed_s": summarise(fixed, "s")} if fixed else {}
     if fixed:

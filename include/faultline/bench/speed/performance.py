@@ -64,7 +64,7 @@ def page(
     measured = (now or datetime.now(UTC)).strftime("%d %B %Y, %H:%M UTC")
     machine = outcomes[0]["machine"] if outcomes else {}
     about = {
-        "measured": measured + (", with few repetitions" if quick else ""),
+        "measured": measured + (", in the quick form" if quick else ""),
         "build": build,
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "load_1m"),
     }
