@@ -31,6 +31,7 @@ from typing import Any
 from batches import with_batches
 from nexmark_tuples import harvest_nexmark
 from pi_tuples import harvest_pi
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import FETCH_WAIT_MS, Config
@@ -116,17 +117,20 @@ def outputs_of(topic: DataFrame) -> DataFrame:
     )
 
 
-def harvest(records: DataFrame, outputs: DataFrame, config: Config) -> dict[str, DataFrame]:
+def harvest(
+    records: DataFrame, outputs: DataFrame, config: Config, kept: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER
+) -> dict[str, DataFrame]:
     """The three tables by name.
 
-    `records`: as `inputs_of` returns them, with lineage and batch. `outputs`: as `outputs_of` returns them.
+    `records`: as `inputs_of` returns them, with lineage and batch. `outputs`: as `outputs_of` returns them. `kept`:
+    where both are kept, which are read more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
-    outputs = (outputs if config["tuples"] == "nexmark" else outputs.drop("newest")).cache()
+    outputs = (outputs if config["tuples"] == "nexmark" else outputs.drop("newest")).persist(kept)
     if config["tuples"] in WITH_EVENT_TIME:
-        records = with_late(with_events(records).drop("value").cache(), config)
+        records = with_late(with_events(records).drop("value").persist(kept), config)
     else:
-        records = records.withColumn("late", F.lit(False)).cache()
+        records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
     return {"records": records.drop("value", "event"), "tuples": tuples, "counts": counts}
 
@@ -166,7 +170,9 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
         config["closed_ms"] = closed_ms(topic)
     inputs = inputs_of(topic)
     outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
-    tables = harvest(with_batches(inputs, batches), outputs, config)
+    # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
+    kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
+    tables = harvest(with_batches(inputs, batches), outputs, config, kept)
     for name, table in tables.items():
         write(table, target / f"{name}.parquet")
 
