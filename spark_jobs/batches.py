@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
@@ -28,25 +28,37 @@ def ranges_of(batches: list[dict[str, Any]]) -> list[tuple[int, int, int, int, i
     return rows
 
 
-def batch_ranges(spark: SparkSession, batches: list[dict[str, Any]]) -> DataFrame:
-    """The rows of `ranges_of` as a table."""
-    rows = ranges_of(batches)
-    # As JSON text rather than as Python rows, which would cost the start of a Python worker.
-    names = ("lineage", "batch", "partition", "low", "high")
-    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
-    schema = "array<struct<lineage: int, batch: int, partition: int, low: bigint, high: bigint>>"
-    return spark.range(1).select(F.inline(F.from_json(F.lit(text), schema)))
+def bucket_width(ranges: list[tuple[int, int, int, int, int]]) -> int:
+    """Offsets in a bucket: the mean length of a range, so that there are at most twice as many pieces as ranges."""
+    return max(1, -(-sum(high - low for *_, low, high in ranges) // max(1, len(ranges))))
 
 
-def with_batches(records: DataFrame, ranges: DataFrame) -> DataFrame:
+def with_batches(records: DataFrame, batches: list[dict[str, Any]]) -> DataFrame:
     """Adds lineage and batch: the first batch whose end offset on the partition exceeds the offset.
 
-    Records that were never committed keep nulls. The ranges are small, so they are broadcast.
+    Records that were never committed keep nulls. Each range is cut at the borders of buckets of offsets, and a record
+    meets only the ranges of its bucket: to compare it with all of its partition would take time that grows with the
+    square of a run's length.
     """
-    taken = F.broadcast(ranges)
-    inside = (
-        (records["partition"] == taken["partition"])
-        & (records["offset"] >= taken["low"])
-        & (records["offset"] < taken["high"])
+    ranges = ranges_of(batches)
+    width = bucket_width(ranges)
+
+    def bucket(offset: str) -> Column:
+        return F.floor(F.col(offset) / F.lit(width))
+
+    # As JSON text rather than as Python rows, which would cost the start of a Python worker.
+    names = ("lineage", "batch", "taken", "low", "high")
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in ranges])
+    schema = "array<struct<lineage: int, batch: int, taken: int, low: bigint, high: bigint>>"
+    whole = records.sparkSession.range(1).select(F.inline(F.from_json(F.lit(text), schema)))
+    pieces = whole.withColumn("last", F.col("high") - 1).withColumn(
+        "bucket", F.explode(F.sequence(bucket("low"), bucket("last")))
     )
-    return records.join(taken, inside, "left").drop(taken["partition"]).drop("low", "high")
+    inside = (
+        (F.col("partition") == F.col("taken"))
+        & (bucket("offset") == F.col("bucket"))
+        & (F.col("offset") >= F.col("low"))
+        & (F.col("offset") < F.col("high"))
+    )
+    # The ranges are few beside the records, so they are broadcast.
+    return records.join(F.broadcast(pieces), inside, "left").drop("taken", "low", "high", "last", "bucket")

@@ -24,12 +24,14 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from batches import batch_ranges, with_batches
+from batches import with_batches
 from nexmark_tuples import harvest_nexmark
 from pi_tuples import harvest_pi
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import FETCH_WAIT_MS, Config
@@ -47,10 +49,14 @@ KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataF
     "nexmark": harvest_nexmark,  # a result
 }
 WITH_EVENT_TIME = ("group", "join")
+# Records of a text that one task takes in. A task that sorts more than its memory holds writes runs to disk, and reads
+# all of them at once through buffers of megabytes: memory would grow with the length of a run after all.
+RECORDS_A_PIECE = 500_000
+FEWEST_PIECES = 2
 
 
-def read_topic(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """Every record of a topic, with headers."""
+def read_topic(spark: SparkSession, bootstrap: str, topic: str, pieces: int) -> DataFrame:
+    """Every record of a topic, with headers, by at least so many tasks."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -58,6 +64,7 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
         .option("includeHeaders", "true")
+        .option("minPartitions", str(pieces))
         # The end of a partition is looked for once more, which by default waits half a second for more to come.
         .option("kafka.fetch.max.wait.ms", str(FETCH_WAIT_MS))
         .load()
@@ -110,17 +117,20 @@ def outputs_of(topic: DataFrame) -> DataFrame:
     )
 
 
-def harvest(records: DataFrame, outputs: DataFrame, config: Config) -> dict[str, DataFrame]:
+def harvest(
+    records: DataFrame, outputs: DataFrame, config: Config, kept: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER
+) -> dict[str, DataFrame]:
     """The three tables by name.
 
-    `records`: as `inputs_of` returns them, with lineage and batch. `outputs`: as `outputs_of` returns them.
+    `records`: as `inputs_of` returns them, with lineage and batch. `outputs`: as `outputs_of` returns them. `kept`:
+    where both are kept, which are read more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
-    outputs = (outputs if config["tuples"] == "nexmark" else outputs.drop("newest")).cache()
+    outputs = (outputs if config["tuples"] == "nexmark" else outputs.drop("newest")).persist(kept)
     if config["tuples"] in WITH_EVENT_TIME:
-        records = with_late(with_events(records).drop("value").cache(), config)
+        records = with_late(with_events(records).drop("value").persist(kept), config)
     else:
-        records = records.withColumn("late", F.lit(False)).cache()
+        records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
     return {"records": records.drop("value", "event"), "tuples": tuples, "counts": counts}
 
@@ -134,6 +144,14 @@ def write(frame: DataFrame, target: Path) -> None:
     shutil.rmtree(folder)
 
 
+def pieces_of(batches: Sequence[Mapping[str, Any]]) -> int:
+    """How many tasks share the work on the input that these batches took."""
+    ends: dict[str, int] = {}
+    for batch in batches:
+        ends |= {partition: max(end, ends.get(partition, 0)) for partition, end in batch["end_offsets"].items()}
+    return max(FEWEST_PIECES, -(-sum(ends.values()) // RECORDS_A_PIECE))
+
+
 def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     """The program on a Spark that is there."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -144,12 +162,17 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     target = Path(config["target"])
     target.mkdir(parents=True, exist_ok=True)
 
-    topic = read_topic(spark, config["bootstrap"], config["input_topic"])
+    pieces = pieces_of(batches)
+    # Set for each harvest: the session may be one that stays.
+    spark.conf.set("spark.sql.shuffle.partitions", pieces)
+    topic = read_topic(spark, config["bootstrap"], config["input_topic"], pieces)
     if config["tuples"] == "nexmark":
         config["closed_ms"] = closed_ms(topic)
     inputs = inputs_of(topic)
-    outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"]))
-    tables = harvest(with_batches(inputs, batch_ranges(spark, batches)), outputs, config)
+    outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
+    # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
+    kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
+    tables = harvest(with_batches(inputs, batches), outputs, config, kept)
     for name, table in tables.items():
         write(table, target / f"{name}.parquet")
 

@@ -159,7 +159,9 @@ def run(
         return
     record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
     print(json.dumps(record.as_dict(), indent=2))
-    say(f"{record.status}; what happened, and when: ./faultline explain {record.attempt}")
+    # The record's reasons are far up by now, if anybody reads it.
+    why = f": {record.reasons[0]}" if record.reasons else ""
+    say(f"{record.status}{why}; what happened, and when: ./faultline explain {record.attempt}")
     raise typer.Exit(0 if record.sound else 1)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from faultline.engines.known_truth.harvest import tables
 from tests.support.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS, TIMES, Planted, leibniz
 
-from batches import batch_ranges, with_batches  # isort: skip  # a program's neighbour, like the next ones
+from batches import with_batches  # isort: skip  # a program's neighbour, like the next ones
 from counts import count_keys  # isort: skip
 from harvest import harvest  # isort: skip
 from stock_tuples import with_events, with_late  # isort: skip
@@ -115,9 +115,7 @@ def test_the_harvest_without_spark_finds_the_same(spark: SparkSession, seed: int
         "value string, timestamp_ms bigint, primer boolean, partition int, offset bigint",
     )
     sent = [(key, value, at, 0, offset) for key, value, at, offset in outputs]
-    whole = harvest(
-        with_batches(records, batch_ranges(spark, batches)), spark.createDataFrame(sent, OUTPUTS), {"tuples": "id"}
-    )
+    whole = harvest(with_batches(records, batches), spark.createDataFrame(sent, OUTPUTS), {"tuples": "id"})
     for name, table in whole.items():
         assert set(table.columns) == set(plain[name].column_names)
         rows = sorted((tuple(row[column] for column in plain[name].column_names) for row in table.collect()), key=str)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.batches import ranges_of
+from spark_jobs.batches import bucket_width, ranges_of
 
 
 def batch(lineage: int, number: int, start: dict[str, int] | None = None, **ends: int) -> dict[str, Any]:
@@ -40,3 +40,20 @@ def test_the_ranges_of_one_lineage_cover_every_offset_once(steps: list[list[int]
     for partition, end in enumerate(ends):
         taken = [offset for _, _, p, low, high in ranges_of(batches) if p == partition for offset in range(low, high)]
         assert taken == list(range(end))
+
+
+@given(st.lists(st.integers(1, 5_000), min_size=1, max_size=30))
+def test_cut_at_the_borders_of_buckets_there_are_at_most_about_twice_as_many_pieces(lengths: list[int]) -> None:
+    """However unequal the batches are: a replay takes in what a hundred others do."""
+    ends, batches = 0, []
+    for number, length in enumerate(lengths):
+        ends += length
+        batches.append(batch(0, number, p0=ends))
+    ranges = ranges_of(batches)
+    width = bucket_width(ranges)
+    pieces = sum((high - 1) // width - low // width + 1 for *_, low, high in ranges)
+    assert pieces <= 2 * len(ranges) + 1
+
+
+def test_without_a_batch_a_bucket_has_some_width_all_the_same() -> None:
+    assert bucket_width([]) == 1

@@ -62,7 +62,7 @@ class Plan:
     paced_s: float
 
 
-FULL = Plan(5, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
+FULL = Plan(9, records=3_000_000, warmup_records=500_000, punctual_repetitions=2, steady_s=60.0, paced_s=20.0)
 QUICK = Plan(5, records=1_000_000, warmup_records=300_000, punctual_repetitions=5, steady_s=5.0, paced_s=5.0)
 # Records a second at which the rate is held against the schedule's; by their names in figures.
 STEADY = {"1e3": 1_000.0, "1e4": 10_000.0, "1e5": 100_000.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import time
@@ -21,6 +22,7 @@ from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, progr
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.5
+_THROWN = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -106,5 +108,6 @@ def _end(process: psutil.Popen) -> None:
 
 def _last_words(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    # What was thrown begins a line, or stands behind `Caused by`; frames of a stack name classes of errors, too.
+    errors = [line for line in lines if _THROWN.match(line)]
     return (errors or lines or ["(no output)"])[-1][:300]

@@ -111,7 +111,8 @@ def batch_settings(
 
     A job for an `attempt` bears its mark, so that whoever closes the attempt finds it when its task was killed.
     """
-    options = [] if large else ["-XX:TieredStopAtLevel=1"]
+    # Tasks of large jobs take memory in pages of 32 MB, for which a heap in regions finds no place in the end.
+    options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
     return {
