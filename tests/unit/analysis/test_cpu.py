@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.cpu import ROLES, besides, cores, cores_by_second, gc_s, rps_per_core, rss_mb
+from faultline.analysis.cpu import (
+    ROLES,
+    WORST_S,
+    besides,
+    cores,
+    cores_by_second,
+    gc_s,
+    rps_per_core,
+    rss_mb,
+    taken,
+)
 from faultline.analysis.raw_files import MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.base.window import NS
 from faultline.engines.spark.traces import totals_of
@@ -124,6 +134,20 @@ def test_what_was_not_sampled_or_is_not_counted_is_unknown() -> None:
     whole = pd.DataFrame([[990 * NS, 100.0, None], [1_030 * NS, 180.0, None]], columns=MACHINE_COLUMNS)
     found = besides(whole.astype({"stolen_s": "float64"}), processes, START, END)
     assert found == {**unknown, "others": pytest.approx(1.0)}
+
+
+def test_what_was_taken_is_told_on_average_and_at_its_worst() -> None:
+    """Others take half a core all the while, and one and a half for three seconds; the host takes a tenth."""
+    ours = pd.DataFrame(_samples(7, 900, 2_000, 0.5), columns=PROCESS_COLUMNS)
+    rows, busy = [], 0.0
+    for tick in range(990, 1_030):
+        rows.append([tick * NS, busy, 0.1 * tick])
+        busy += 0.5 + 0.5 + (1.0 if 1_004 <= tick < 1_007 else 0.0)
+    found = taken(pd.DataFrame(rows, columns=MACHINE_COLUMNS), ours, START, END)
+    assert found is not None
+    assert found.mean == pytest.approx(0.6 + 3 / 20)
+    assert found.worst == pytest.approx(0.6 + 3 / WORST_S)
+    assert taken(pd.DataFrame(rows[:12], columns=MACHINE_COLUMNS), ours, START, END) is None, "not sampled to its end"
 
 
 def test_others_never_used_less_than_nothing() -> None:

@@ -54,6 +54,10 @@ def test_the_figures_of_a_control(tmp_path: Path) -> None:
     metrics = record.metrics
     assert set(metrics.recovery.model_dump().values()) == {None}
     assert metrics.recoveries == []
+    # The rule of the end finds nothing wrong with an engine that nothing happened to.
+    assert metrics.placebo is not None and metrics.placebo.recovered is True
+    assert metrics.placebo.macro_s is not None and 0 <= metrics.placebo.macro_s <= 2.0
+    assert (metrics.placebo.reload_s, metrics.placebo.recovered_within) == (None, 0.25)
     assert metrics.throughput_rps == pytest.approx(200, rel=0.01)
     assert metrics.sustained is True
     assert metrics.effective_interval_s == pytest.approx(2.0, rel=0.01)
