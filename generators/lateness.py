@@ -13,12 +13,12 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader, HistogramLogWriter
 from numpy.typing import NDArray
 
+# What is later than this was not sent when it was due: the 99th percentile must not be.
+LATE_MS = 50.0
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000  # one hour; later records count as one hour
 DIGITS = 3
 # 3 significant digits need 2,048 sub-buckets: values below are exact, those above lose low bits.
-# What is later than this was not sent when it was due: the 99th percentile must not be.
-LATE_MS = 50.0
 _EXACT_BITS = 11
 _SLOTS = 1 << _EXACT_BITS
 
