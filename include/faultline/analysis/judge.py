@@ -160,7 +160,6 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     done = events(raw.generator, "done")
     placebo = placebo_of(measured)
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
-    times = (reference["end_ns"].to_numpy(dtype=np.int64) - window.t0_ns) / NS
     # Stages have batches, too: what one emits as it ends was not all done in that second.
     batches = acknowledging(raw.stages)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
@@ -169,7 +168,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         latency_ms=LatencyMs.model_validate(summarise(measured.tuples, traces.method)),
         throughput_rps=throughput,
         rps_per_core=cpu.rps_per_core(throughput, used),
-        sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if paced else None,
+        sustained=sustained(measured.growth, measured.offered_rps) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
@@ -233,8 +232,10 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         generator_died=measured.deaths["generator"],
         recorder_died=measured.deaths["recorder"],
         conductor_died=measured.deaths["conductor"],
-        baseline_lag=measured.reference["lag"].to_numpy(dtype=np.float64),
-        baseline_throughput=measured.reference["throughput_rps"].to_numpy(dtype=np.float64),
+        baseline_bins=len(measured.reference),
+        drifts=measured.drifts,
+        growth=measured.growth,
+        offered_rps=measured.offered_rps,
         t0_backlog=schedule.primer_backlog(at_t0[-1] if at_t0 else None),
         spans_s=measured.reference["span_s"].to_numpy(dtype=np.float64),
         outcomes=[one.settled for one in recovered],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.audit import Audit, audit
@@ -13,9 +16,10 @@ from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Raw
 from faultline.analysis.recovery.injected import Injected, read_injected
+from faultline.analysis.steady_state import Drift, drift_interval, slope_interval
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
-from faultline.base.window import Window
+from faultline.base.window import NS, Window
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,51 @@ class Measured:
     def resolution_s(self) -> float:
         """The grain of the bins in seconds; 0 without any bin before the fault."""
         return 1.0 if self.raw.traces.method == "rank" else median_span_s(self.reference) or 0.0
+
+    @cached_property
+    def growth(self) -> tuple[float, float] | None:
+        """The 95 % interval of the slope of the lag before the fault, in records/s; None for an engine that makes its
+        events itself, and with too few bins."""
+        if not self.raw.attempt.config.paced:
+            return None
+        return slope_interval(self._times_s, self._before("lag"))
+
+    @cached_property
+    def offered_rps(self) -> float:
+        """What the source put out before the fault, per second, by its schedule."""
+        if self.reference.empty:
+            return 0.0
+        begin, end = int(self.reference["start_ns"].iloc[0]), int(self.reference["end_ns"].iloc[-1])
+        return (self.schedule.due(end) - self.schedule.due(begin)) / ((end - begin) / NS)
+
+    @cached_property
+    def drifts(self) -> dict[str, Drift | None]:
+        """How latency and lag moved before the fault, as a share of what they were or of an interval's worth, whichever
+        is more.
+
+        Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter
+        to a recovery, whose bounds leave a tenth of an interval.
+        """
+        latency, lag = self._before("latency_ms"), self._before("lag")
+        if not len(lag):
+            return {}
+        known, interval_s = latency[~np.isnan(latency)], self.raw.attempt.config.checkpoint_interval_s
+        levels = (
+            max(float(np.median(known)) if len(known) else 0.0, 1000 * interval_s),
+            max(float(np.median(lag)), self.offered_rps * interval_s),
+        )
+        return {
+            name: drift_interval(self._times_s, values, level)
+            for name, values, level in zip(("latency", "lag"), (latency, lag), levels, strict=True)
+        }
+
+    @property
+    def _times_s(self) -> npt.NDArray[np.float64]:
+        return (self.reference["end_ns"].to_numpy(dtype=np.int64) - self.window.t0_ns) / NS
+
+    def _before(self, signal: str) -> npt.NDArray[np.float64]:
+        """The values of the baseline's bins."""
+        return self.reference[signal].to_numpy(dtype=np.float64)
 
 
 def measured_of(raw: Raw) -> Measured:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,31 +11,55 @@ from scipy.special import stdtrit  # Student's quantiles; scipy.stats would take
 
 Floats = npt.NDArray[np.float64]
 
-STEADY_P = 0.05
-# Up to here the distribution of Kendall's S is counted out; beyond, the normal approximation is
-# closer to it than any decision at 5 % could notice.
-EXACT_UP_TO = 60
+# A drift up to here, of what it is a share of, leaves a baseline steady.
+STEADY_SHARE = 0.25
+# Fewer values than this tell nothing of a drift.
+FEWEST = 4
+# How alike successive commits may be: their correlation. In 85 runs it was about 0 (median -0.07 of the latency, -0.15
+# of the lag), and this is on the safe side of it.
+NEIGHBOURS = 0.2
+# Of a normal distribution, 90 % lie so many deviations around the middle.
+NINETY = 1.6449
+# An engine keeps up when its lag is shown to grow by no more than this share of the rate.
+SUSTAINED_SHARE = 0.01
 
 
-def mann_kendall(values: Sequence[float] | Floats) -> float:
-    """Two-sided p-value of the Mann-Kendall test for a monotonic trend.
+@dataclass(frozen=True)
+class Drift:
+    """A move over the time that was looked at, as a share, between the ends of its 90 % interval."""
 
-    S = Σ_{i<j} sign(x_j − x_i). Without ties and up to 60 values the null distribution of S is exact
-    (it counts the inversions of a random permutation); otherwise normal, with the variance corrected
-    for ties and a continuity correction. Fewer than 3 values, or all equal: 1 (no evidence of a trend).
+    share: float
+    low: float
+    high: float
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is shown to be small: not only the move itself, the whole interval."""
+        return -STEADY_SHARE <= self.low and self.high <= STEADY_SHARE
+
+
+def drift_interval(times_s: Floats, values: Floats, level: float) -> Drift | None:
+    """How far the values move from the first time to the last, as a share of `level`, with its 90 % interval.
+
+    The slope is the median of those between all pairs of points (H. Theil 1950), and its interval that of P. K. Sen
+    (1968): of the same slopes, those at the ranks which Kendall's S allows. It is widened for neighbours that are alike
+    by NEIGHBOURS. (A bootstrap in blocks is too sure of itself here: of ten values, its 90 % hold the truth in 62 to 76
+    cases of a hundred, these in 88 to 97.) NaN are left out. None for fewer than FEWEST values, and for a level that is
+    not above 0.
     """
-    x = np.asarray(values, dtype=np.float64)
-    n = len(x)
-    if n < 3:
-        return 1.0
-    score = int(np.sign(x[None, :] - x[:, None])[np.triu_indices(n, 1)].sum())
-    _, ties = np.unique(x, return_counts=True)
-    if len(ties) == n and n <= EXACT_UP_TO:
-        return _exact_p(n, abs(score))
-    variance = (n * (n - 1) * (2 * n + 5) - int((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
-    if variance == 0 or score == 0:
-        return 1.0
-    return math.erfc((abs(score) - 1) / math.sqrt(2 * variance))
+    known = ~np.isnan(values)
+    times, y = times_s[known], values[known]
+    n = len(y)
+    if n < FEWEST or level <= 0 or float(np.ptp(times)) == 0:
+        return None
+    first, second = np.triu_indices(n, 1)
+    apart = times[second] - times[first]
+    slopes = np.sort((y[second] - y[first])[apart > 0] / apart[apart > 0])
+    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18 * (1 + NEIGHBOURS) / (1 - NEIGHBOURS))
+    beside = min(NINETY * deviation, len(slopes)) / 2
+    low, high = math.floor(len(slopes) / 2 - beside), math.ceil(len(slopes) / 2 + beside)
+    moved = np.array([np.median(slopes), slopes[max(low, 0)], slopes[min(high, len(slopes) - 1)]])
+    return Drift(*(moved * float(np.ptp(times)) / level).tolist())
 
 
 def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:
@@ -52,28 +75,12 @@ def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | Non
     return slope - half, slope + half
 
 
-def sustained(times_s: Floats, lag: Floats) -> bool | None:
-    """False when lag grows for sure: the whole 95 % interval of its slope is positive. None: too few bins."""
-    interval = slope_interval(times_s, lag)
-    return None if interval is None else interval[0] <= 0
+def sustained(growth: tuple[float, float] | None, rate: float) -> bool | None:
+    """Whether the engine is shown to keep up with `rate` (records/s): lag that grows by no more than 1 % of it.
 
-
-def _exact_p(n: int, score: int) -> float:
-    """P(|S| ≥ score) over all orders of n distinct values; S = pairs − 2 · inversions."""
-    counts = _inversions(n)
-    pairs = n * (n - 1) // 2
-    extreme = sum(count for inversions, count in enumerate(counts) if abs(pairs - 2 * inversions) >= score)
-    return extreme / math.factorial(n)
-
-
-@lru_cache(maxsize=EXACT_UP_TO)
-def _inversions(n: int) -> tuple[int, ...]:
-    """How many permutations of n values have 0, 1, 2, … inversions."""
-    counts = [1]
-    for size in range(2, n + 1):
-        longer = [0] * (len(counts) + size - 1)
-        for inversions, count in enumerate(counts):
-            for shift in range(size):
-                longer[inversions + shift] += count
-        counts = longer
-    return tuple(counts)
+    `growth`: the 95 % interval of the lag's slope in records/s. False: it is shown not to. None: nobody can tell.
+    """
+    if growth is None or rate <= 0:
+        return None
+    low, high = growth
+    return True if high <= SUSTAINED_SHARE * rate else False if low > SUSTAINED_SHARE * rate else None

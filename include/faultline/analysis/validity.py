@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from faultline.analysis.cpu import WORST_S, Taken
-from faultline.analysis.steady_state import STEADY_P, mann_kendall
+from faultline.analysis.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
 from generators.lateness import LATE_MS
@@ -45,7 +45,9 @@ class Settled:
 class Findings:
     """What the rules look at. A `…_died` text is None while all is well.
 
-    `baseline_*`: values of the pre-fault bins. `spans_s`: the time between their commits.
+    `baseline_bins`: how many there are before the fault. `drifts`: by signal, how it moved over them. `growth`: of the
+    lag, the 95 % interval of its slope in records/s, and `offered_rps` what the source put out all the while, by its
+    schedule; None without one. `spans_s`: the time between commits before the fault.
     `outcomes`: how each planned fault was settled, in order.
     `losses`: faults that a control saw. `*_backlog`, `undrained`: offsets. `chain_problems`: from recovery.
     `last_batch_lost`: of an engine without a schedule, whether nothing was committed after the window.
@@ -56,8 +58,10 @@ class Findings:
     generator_died: str | None
     recorder_died: str | None
     conductor_died: str | None
-    baseline_lag: Floats
-    baseline_throughput: Floats
+    baseline_bins: int
+    drifts: Mapping[str, Drift | None]
+    growth: tuple[float, float] | None
+    offered_rps: float
     t0_backlog: int
     spans_s: Floats
     outcomes: Sequence[Settled]
@@ -75,6 +79,11 @@ class Findings:
     def control(self) -> bool:
         """Whether no fault was planned."""
         return self.configuration.fault == "none"
+
+    @property
+    def overload_asked_for(self) -> bool:
+        """Whether `sustained` and the effective interval are to say what became of a rate, and no rule is."""
+        return self.control and self.configuration.accept_overload
 
 
 def reasons(findings: Findings) -> list[str]:
@@ -128,17 +137,29 @@ def conductor_died(findings: Findings) -> str | None:
 def baseline_too_short(findings: Findings) -> str | None:
     """Too few bins before the fault to say what is normal."""
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
-    bins = len(findings.baseline_lag)
+    bins = findings.baseline_bins
     return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
 
 
 def not_steady(findings: Findings) -> str | None:
-    """Lag or throughput had a trend before the fault."""
-    if findings.control:
+    """Latency or lag was not shown to stay where it was before the fault: what is normal then is anybody's guess."""
+    if findings.control or overloaded(findings):  # where that is so, it is what there is to say
         return None
-    p_values = {"lag": mann_kendall(findings.baseline_lag), "throughput": mann_kendall(findings.baseline_throughput)}
-    trends = [f"{name} has a trend before the fault (p = {p:.3f})" for name, p in p_values.items() if p <= STEADY_P]
-    return ", ".join(trends) or None
+    moved = [
+        f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
+        for name, drift in findings.drifts.items()
+        if drift is not None and not drift.steady
+    ]
+    return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
+
+
+def overloaded(findings: Findings) -> str | None:
+    """The engine was given more than it can do: what waits for it grew all the while."""
+    growth, rate = findings.growth, findings.offered_rps
+    if growth is None or findings.overload_asked_for or sustained(growth, rate) is not False:
+        return None
+    low, high = growth
+    return f"lag grew by {low:,.0f} to {high:,.0f} of {rate:,.0f} records/s > {SUSTAINED_SHARE:.0%}"
 
 
 def backlog_at_t0(findings: Findings) -> str | None:
@@ -153,8 +174,8 @@ def interval_not_held(findings: Findings) -> str | None:
         return "no commit in the measured window"
     if not findings.configuration.paced:
         return None  # batches follow each other, at an interval that nobody set
-    if findings.control and findings.configuration.accept_overload:
-        return None  # asked for: `sustained` and the effective interval say what became of it
+    if findings.overload_asked_for:
+        return None
     usual, rare = float(np.median(findings.spans_s)), float(np.quantile(findings.spans_s, 0.9))
     if usual > MEDIAN_INTERVAL_EXCESS * nominal:
         return f"{usual:.2f} s between commits > {MEDIAN_INTERVAL_EXCESS * nominal:.2f} s"
@@ -212,6 +233,7 @@ RULES: dict[str, Callable[[Findings], str | None]] = {
     "baseline-too-short": baseline_too_short,
     "not-steady": not_steady,
     "backlog-at-t0": backlog_at_t0,
+    "overloaded": overloaded,
     "interval-not-held": interval_not_held,
     "no-effect": no_effect,
     "missed-window": missed_window,
@@ -223,7 +245,7 @@ RULES: dict[str, Callable[[Findings], str | None]] = {
 }
 
 
-UNMET = frozenset({"interval-not-held", "drain-incomplete"})
+UNMET = frozenset({"overloaded", "interval-not-held", "drain-incomplete"})
 
 
 def status_of(why: Sequence[str]) -> Literal["valid", "unmet", "unsound"]:

@@ -19,7 +19,7 @@ PRECISION = 1.1
 DIGITS = 3
 # Reasons that say that the engine was too slow; any other leaves the question open.
 INTERVAL_NOT_HELD = "interval-not-held"
-OVERLOADED = frozenset({INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
+OVERLOADED = frozenset({"overloaded", INTERVAL_NOT_HELD, "drain-incomplete", "backlog-at-t0"})
 GENERATOR_LATE = "schedule-lag"
 # Cores that others may have had of the machine.
 
@@ -110,8 +110,8 @@ def _rounded(rate: float) -> float:
 def holds(record: Record) -> bool | None:
     """Whether the engine kept up with the rate of this record; None when the record cannot tell.
 
-    It does when the lag did not grow (`sustained`) and the commits kept their interval. An invalid record answers
-    only when what is wrong with it is that the engine was too slow, perhaps for a generator that was late itself.
+    It does when the lag was shown not to grow (`sustained`) and the commits kept their interval. An invalid record
+    answers only when what is wrong with it is that the engine was too slow, perhaps for a generator that was late.
     """
     nominal = float(record.config["checkpoint_interval_s"])
     effective = record.metrics.effective_interval_s
@@ -172,7 +172,10 @@ def search_capacity(
         if record is not None and (verdict := holds(record)) is not None:
             records[rate] = record
             return verdict
-        if record is not None and record.status == "unsound" and _codes(record) <= OVERLOADED | {GENERATOR_LATE}:
+        # What is not shown to be kept up with, however often it is measured, does not count as such.
+        if record is not None and (
+            record.status == "valid" or (record.status == "unsound" and _codes(record) <= OVERLOADED | {GENERATOR_LATE})
+        ):
             records[rate] = record
             return False
         why = "; ".join(record.reasons) if record else "no record"

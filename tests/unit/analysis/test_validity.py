@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from faultline.analysis.cpu import Taken
+from faultline.analysis.steady_state import Drift
 from faultline.analysis.validity import RULES, Findings, Settled, reasons
 from faultline.experiment.config import parse_configuration
 from tests.unit.synthetic import Scenario
@@ -19,8 +20,10 @@ GOOD = Findings(
     generator_died=None,
     recorder_died=None,
     conductor_died=None,
-    baseline_lag=np.full(10, 120.0),
-    baseline_throughput=np.full(10, 200.0),
+    baseline_bins=10,
+    drifts={"latency": Drift(0.01, -0.2, 0.25), "lag": Drift(0.0, -0.25, 0.1)},
+    growth=(-3.0, 2.0),
+    offered_rps=200.0,
     t0_backlog=0,
     spans_s=np.array([2.1] * 9 + [2.4]),
     outcomes=[Settled("effective", "gone")],
@@ -29,7 +32,7 @@ GOOD = Findings(
     chain_problems=(),
 )
 CONTROL = dataclasses.replace(
-    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_lag=np.full(3, 1.0)
+    GOOD, configuration=Scenario(fault=False).configuration, outcomes=(), losses=(), baseline_bins=3
 )
 
 
@@ -58,9 +61,11 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("generator-died", {"generator_died": "killed"}),
         ("recorder-died", {"recorder_died": "killed"}),
         ("conductor-died", {"conductor_died": "killed"}),
-        ("baseline-too-short", {"baseline_lag": np.full(9, 120.0)}),
-        ("not-steady", {"baseline_lag": np.arange(10.0)}),
-        ("not-steady", {"baseline_throughput": -np.arange(10.0)}),
+        ("baseline-too-short", {"baseline_bins": 9}),
+        ("not-steady", {"drifts": {"latency": Drift(0.2, 0.1, 0.26), "lag": None}}),
+        ("not-steady", {"drifts": {"latency": None, "lag": Drift(-0.2, -0.3, -0.1)}}),
+        ("overloaded", {"growth": (2.1, 9.0)}),
+        ("overloaded", {"growth": (2.1, 9.0), "drifts": {"lag": Drift(0.9, 0.5, 1.0)}}),
         ("backlog-at-t0", {"t0_backlog": 1}),
         ("store-unread", {"store_not_read": True}),
         ("interval-not-held", {"spans_s": np.full(10, 2.11)}),
@@ -99,8 +104,7 @@ def test_four_bins_are_enough_at_intervals_of_five_seconds() -> None:
     slow = dataclasses.replace(
         GOOD,
         configuration=Scenario(interval_s=5.0).configuration,
-        baseline_lag=np.full(4, 1.0),
-        baseline_throughput=np.full(4, 1.0),
+        baseline_bins=4,
         spans_s=np.full(4, 5.0),
     )
     assert reasons(slow) == []
@@ -110,10 +114,22 @@ def test_every_rule_says_what_it_means() -> None:
     assert all(rule.__doc__ for rule in RULES.values())
 
 
+def test_what_moved_is_named_with_its_interval() -> None:
+    moved = {"latency": Drift(0.4, 0.3, 0.5), "lag": Drift(0.0, -0.1, 0.1)}
+    assert reasons(dataclasses.replace(GOOD, drifts=moved)) == [
+        "not-steady: latency moved by +40% (+30% to +50%) before the fault, and not surely within 25%"
+    ]
+    assert reasons(dataclasses.replace(CONTROL, drifts=moved)) == []
+    assert reasons(dataclasses.replace(GOOD, growth=(2.1, 9.4))) == [
+        "overloaded: lag grew by 2 to 9 of 200 records/s > 1%"
+    ]
+
+
 def test_what_lies_on_a_limit_is_within_it() -> None:
     assert reasons(dataclasses.replace(GOOD, clock_jump_ms=100.0, schedule_lag_p99_ms=50.0)) == []
     assert reasons(dataclasses.replace(GOOD, taken=Taken(0.3, 1.0))) == []
     assert reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None)) == []
+    assert reasons(dataclasses.replace(GOOD, growth=(2.0, 9.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -129,5 +145,9 @@ def test_being_too_slow_is_a_result_only_where_it_was_asked_for(config: dict[str
     good = GOOD if config["fault"] != "none" else CONTROL
     slow = dataclasses.replace(good, configuration=parse_configuration(config), spans_s=np.full(3, 600.0))
     assert [reason.split(":")[0] for reason in reasons(slow)] == (["interval-not-held"] if refused else [])
+    growing = dataclasses.replace(
+        slow, spans_s=np.full(3, 2.0), growth=(20.0, 30.0) if slow.configuration.paced else None
+    )
+    assert [reason.split(":")[0] for reason in reasons(growing)] == (["overloaded"] if refused else [])
     silent = dataclasses.replace(slow, spans_s=np.array([]))
     assert reasons(silent) == ["interval-not-held: no commit in the measured window"]

@@ -102,6 +102,7 @@ def measured(
         (measured("unsound", "not-steady: lag", interval_s=19.5, others=0.1), None),
         (measured("valid", sustained=None, interval_s=16.7), False),  # too few because each took so long
         (measured("unsound", "interval-not-held: 9 s", "drain-incomplete: 3"), False),
+        (measured("unmet", "overloaded: lag grew by 20 to 30 of 500 records/s > 1%"), False),
         (measured("unsound", "interval-not-held: 9 s", "schedule-lag: p99 99 ms"), None),
         (measured("failed", "generator: dead"), None),
     ],
@@ -199,6 +200,17 @@ def test_the_last_of_three_measurements_may_answer() -> None:
         lambda there: answers.pop(0),
     )
     assert found.sustained == 100 and answers == []
+
+
+def test_a_rate_that_is_never_shown_to_be_kept_up_with_does_not_count_as_held() -> None:
+    found, records = search_capacity(
+        parse_configuration({}),
+        lambda ask: highest_sustained(ask, 100, 1000),
+        lambda there: None,
+        lambda there: measured("valid", sustained=True if there.rate < 200 else None),
+    )
+    assert found.sustained is not None and found.sustained < 200
+    assert found.exceeded is not None and records[found.exceeded].metrics.sustained is None
 
 
 @pytest.mark.parametrize(("low", "high"), [(1000, 1004), (1006, 1010)])
