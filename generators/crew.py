@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from generators.errors import GeneratorError
 from generators.gate import Start, StopSwitch
+from generators.standing import Progress, Standing
 
 _END_S = 5.0
 
@@ -139,12 +140,12 @@ class Crew:
                 said[report.member] = report.event
         return [said[number] for number in range(self._members.count)]
 
-    def follow(self, progress: Callable[[int, int, int], None]) -> list[dict[str, Any]]:
+    def follow(self, progress: Progress) -> list[dict[str, Any]]:
         """Adds up the members' progress until each is done; returns the `done` events by member.
 
-        `progress(sent, due, late)` is called whenever the first member reports, so about once a second.
+        `progress` is called whenever the first member reports, so about once a second.
         """
-        latest: dict[int, tuple[int, int, int]] = {}
+        latest: dict[int, Standing] = {}
         done: dict[int, dict[str, Any]] = {}
         while len(done) < self._members.count:
             report = self.next_report()
@@ -153,9 +154,9 @@ class Crew:
             if report.event["event"] == "done":
                 done[report.member] = report.event
             elif report.event["event"] == "progress":
-                latest[report.member] = report.event["sent"], report.event["due"], report.event["late"]
+                latest[report.member] = Standing(**{name: report.event[name] for name in Standing.__dataclass_fields__})
                 if report.member == min(set(range(self._members.count)) - self._done):
-                    progress(*map(sum, zip(*latest.values(), strict=True)))
+                    progress(Standing.together(latest.values()))
         return [done[number] for number in range(self._members.count)]
 
 

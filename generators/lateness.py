@@ -35,6 +35,7 @@ class Lateness:
         self._counts = np.zeros(64 * _SLOTS, dtype=np.int64)
         self._block = np.zeros(8192, dtype=np.int64)
         self._filled = 0
+        self._largest_ns = 0
 
     def record(self, sent_ns: int, due_ns: NDArray[np.int64]) -> None:
         """Adds the records of one burst, all handed over by `sent_ns`; earlier than due counts as 0."""
@@ -43,6 +44,8 @@ class Lateness:
             raise ValueError(f"a burst of {n} records exceeds the block of {len(self._block)}")
         if self._filled + n > len(self._block):
             self._count()
+        if n:  # what is due first is the latest of a burst
+            self._largest_ns = max(self._largest_ns, sent_ns - int(due_ns[0]))
         np.subtract(sent_ns, due_ns, out=self._block[self._filled : self._filled + n])
         self._filled += n
 
@@ -60,6 +63,11 @@ class Lateness:
         late_us = int(LATE_MS * 1000)
         shift = max(late_us.bit_length() - _EXACT_BITS, 0)
         return int(self._counts[shift * _SLOTS + (late_us >> shift) + 1 :].sum())
+
+    def take_largest_ms(self) -> float:
+        """The largest lateness since the last call, in milliseconds; 0 when nothing was late."""
+        largest_ns, self._largest_ns = self._largest_ns, 0
+        return round(largest_ns / 1e6, 3)
 
     def histogram(self) -> HdrHistogram:
         """All that was recorded so far, in microseconds."""

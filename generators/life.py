@@ -20,6 +20,7 @@ from generators.piecewise import NANOSECONDS
 from generators.producer import PRIMER_KEY, Sender
 from generators.source import Source
 from generators.spec import GeneratorSpec
+from generators.standing import Progress, Standing
 from generators.state import Fillers
 from generators.stream import Stream
 
@@ -115,12 +116,12 @@ def run_schedule(
     sender: Sender,
     start: Start,
     stop: StopSwitch,
-    progress: Callable[[int, int, int], None],
+    progress: Progress,
     clock: Clock | None = None,
 ) -> Outcome:
     """Sends this stripe's records from T0 on, flushes, and accounts for them.
 
-    `sender` is fresh (nothing sent). `progress(sent, due, late)` is called about once a second.
+    `sender` is fresh (nothing sent). `progress` is called about once a second.
     Raises Stopped when asked to stop.
     """
     clock = RealClock() if clock is None else clock
@@ -132,7 +133,10 @@ def run_schedule(
             return stream.total
         return stripe.share(schedule.due_count(clock.now_ns() - start.mono_ns))
 
-    ticker = Ticker(clock, lambda: progress(sender.sent, due_now(), lateness.number_late()))
+    def standing() -> Standing:
+        return Standing(sender.sent, due_now(), lateness.number_late(), lateness.take_largest_ms())
+
+    ticker = Ticker(clock, lambda: progress(standing()))
     # The objects of the preparation are not looked at again: no pause of the collector in the loop.
     gc.collect()
     gc.freeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def lead(
         start = await_gate(gate, stop)
         crew.open_gate(start)
         journal.event("gate", t0_wall_ns=start.wall_ns)
-        done = crew.follow(lambda sent, due, late: journal.event("progress", sent=sent, due=due, late=late))
+        done = crew.follow(lambda standing: journal.event("progress", **asdict(standing)))
     _close(spec)
     merged = new_histogram()
     for event in done:
@@ -94,7 +95,7 @@ def _send(
         sender,
         start,
         stop,
-        lambda sent, due, late: journal.event("progress", sent=sent, due=due, late=late),
+        lambda standing: journal.event("progress", **asdict(standing)),
     )
     return start, outcome
 

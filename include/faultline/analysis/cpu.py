@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from faultline.base.roles import ROLES, SERVICES, WORKERS
+from faultline.base.roles import ENGINE, ROLES, SERVICES, WORKERS
 from faultline.base.window import NS
 from faultline.engines.base import Totals
 
@@ -45,6 +45,22 @@ def rps_per_core(throughput_rps: float, used: Mapping[str, float | None]) -> flo
     """
     engine = sum(used.get(role) or 0.0 for role in WORKERS)
     return throughput_rps / engine if engine else None
+
+
+def seconds_per_million(
+    used: Mapping[str, float | None], throughput_rps: float | None
+) -> dict[str, float | None] | None:
+    """CPU seconds for a million records, of all processes of the engine and of those that do its work.
+
+    `used`: cores by role; None where nothing was committed, or nothing sampled.
+    """
+    if not throughput_rps or any(used.get(role) is None for role in ENGINE):
+        return None
+
+    def of(roles: Sequence[str]) -> float:
+        return sum(used[role] or 0.0 for role in roles) * 1e6 / throughput_rps
+
+    return {"engine": of(ENGINE), "workers": of(WORKERS)}
 
 
 def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns: int) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,10 @@ import pandas as pd
 
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
-from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
-from faultline.analysis.latency import summarise, write_histogram
+from faultline.analysis.bins import between, bins_of_work, median_span_s, throughput_rps
+from faultline.analysis.latency import summarise, summarise_between, write_histogram
 from faultline.analysis.observations import Measured, measured_of
+from faultline.analysis.production import hit_from_ns
 from faultline.analysis.raw_files import AttemptFile, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
@@ -35,6 +37,7 @@ from faultline.records.record import (
     ByRole,
     ClockOffset,
     CpuBesides,
+    CpuPerMillion,
     Environment,
     KeysPart,
     LatencyMs,
@@ -164,8 +167,10 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     batches = acknowledging(raw.stages)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
     throughput = throughput_rps(done_by_batches, window)
+    before, during, after = _latencies(measured, recovered)
+    per_million = cpu.seconds_per_million(used, throughput)
     return Metrics(
-        latency_ms=LatencyMs.model_validate(summarise(measured.tuples, traces.method)),
+        latency_ms=before,
         throughput_rps=throughput,
         rps_per_core=cpu.rps_per_core(throughput, used),
         sustained=sustained(measured.growth, measured.offered_rps) if paced else None,
@@ -185,16 +190,45 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
         recoveries=recoveries,
         placebo=None if placebo is None else RecoveryPart.model_validate(placebo),
+        latency_during_ms=during,
+        latency_after_ms=after,
+        cpu_s_per_million=CpuPerMillion.model_validate(per_million) if per_million else None,
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(measured.tuples, traces, window),
         cpu_nodes=_cpu_nodes(raw.attempt, used),
         cpu_besides=CpuBesides.model_validate(besides),
-        work=WorkPart.model_validate(work_of(traces, window)),
+        work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(traces.late_rows, raw.records),
         stages=chain_work(raw.stages, raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
+
+
+def _latencies(
+    measured: Measured, recovered: Sequence[Recovered]
+) -> tuple[LatencyMs, LatencyMs | None, LatencyMs | None]:
+    """The latency of what was put out before the first fault, of what came until the last recovery was over, and from
+    then on; of a run without a fault the first is the whole window's. A recovery that was not seen to end leaves
+    nothing after it."""
+    window, method, tuples = measured.window, measured.raw.traces.method, measured.tuples
+
+    def batches(begin_ns: int, end_ns: int) -> int | None:
+        return None if method == "rank" else len(between(measured.bins, begin_ns, end_ns))
+
+    begun = [fault.t0_ns for fault in measured.injected if fault.t0_ns is not None]
+    if not begun:
+        found = summarise(tuples, method, batches(window.start_ns, window.end_ns))
+        return LatencyMs.model_validate(found), None, None
+    ends = [event.wall_ns for one in recovered for event in one.events if event.name.partition("#")[0] == "t7"]
+    ended = all(one.recovery.recovered is not False for one in recovered)
+    last_ns = min(max([*begun, *ends]), window.end_ns) if ended else window.end_ns
+    edges = [window.start_ns, hit_from_ns(tuples.production, window, min(begun)), last_ns, window.end_ns]
+    parts = [
+        LatencyMs.model_validate(summarise_between(tuples, method, batches(begin, end), begin, end))
+        for begin, end in pairwise(edges)
+    ]
+    return parts[0], parts[1], parts[2] if last_ns < window.end_ns else None
 
 
 def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -229,6 +263,9 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
     return Findings(
         configuration=raw.attempt.config,
         schedule_lag_p99_ms=_schedule_lag(done).p99,
+        recovery_lateness_ms=max(
+            (one.recovery.lateness_ms for one in recovered if one.recovery.lateness_ms is not None), default=None
+        ),
         generator_died=measured.deaths["generator"],
         recorder_died=measured.deaths["recorder"],
         conductor_died=measured.deaths["conductor"],

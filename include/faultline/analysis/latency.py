@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogWriter
 
-from faultline.analysis.production import MS, ProducedFold, fold_produced, is_sparse
+from faultline.analysis.production import MS, NEVER, ProducedFold, fold_produced, is_sparse
 from faultline.base.errors import InfrastructureError
 from faultline.base.window import NS, Window
 
@@ -57,7 +57,11 @@ class Tuples:
 
 @dataclass(frozen=True)
 class Latency:
-    """Summary in milliseconds; percentiles and mean are None when nothing was counted."""
+    """Summary in milliseconds; percentiles and mean are None when nothing was counted.
+
+    `negative`, `unreflected`: tuples of the whole measured window. `batches`: that the tuples came from, None where
+    there are none: of a batch all tuples share their fate, so a p99 has as many independent values as that.
+    """
 
     mean: float | None
     p50: float | None
@@ -69,6 +73,7 @@ class Latency:
     negative: int
     unreflected: int
     method: str
+    batches: int | None
 
 
 def fold_tuples(path: Path, window: Window) -> Tuples:
@@ -116,10 +121,22 @@ def fold(chunks: Iterable[pd.DataFrame], window: Window) -> Tuples:
     )
 
 
-def summarise(tuples: Tuples, method: str) -> Latency:
-    """The record's latency over the measured window."""
-    values = tuples.window["latency_ms"].to_numpy(dtype=np.int64)
-    weights = tuples.window["n"].to_numpy(dtype=np.int64)
+def summarise(tuples: Tuples, method: str, batches: int | None) -> Latency:
+    """The latency over the measured window."""
+    return _summary(tuples.window, tuples, method, batches)
+
+
+def summarise_between(tuples: Tuples, method: str, batches: int | None, start_ns: int, until_ns: int) -> Latency:
+    """The latency of the tuples produced in the cells of production that begin in [start, until)."""
+    cells = tuples.production
+    chosen = (cells["cell_ns"] >= start_ns) & (cells["cell_ns"] < until_ns) & (cells["latency_ms"] != NEVER)
+    return _summary(cells[chosen], tuples, method, batches)
+
+
+def _summary(frame: pd.DataFrame, tuples: Tuples, method: str, batches: int | None) -> Latency:
+    """Of a frame with latency_ms and the count n."""
+    values = frame["latency_ms"].to_numpy(dtype=np.int64)
+    weights = frame["n"].to_numpy(dtype=np.int64)
     count = int(weights.sum())
     quantiles = {name: nearest_rank(values, weights, permille) for name, permille in PERMILLES.items()}
     return Latency(
@@ -129,6 +146,7 @@ def summarise(tuples: Tuples, method: str) -> Latency:
         negative=tuples.negative,
         unreflected=tuples.unreflected,
         method=method,
+        batches=batches,
         **quantiles,
     )
 

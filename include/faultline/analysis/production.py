@@ -58,6 +58,15 @@ def due_spacing_s(produced: pd.DataFrame, start_ns: int, end_ns: int) -> float:
     return (end_ns - start_ns) / NS / n if n else float("inf")
 
 
+def hit_from_ns(produced: pd.DataFrame, window: Window, t0_ns: int) -> int:
+    """From which cell on a fault at t0 reaches what is produced: the first of the measured window with a tuple that was
+    put out later, and the fault's own at the latest. What never came says nothing of when it was reached."""
+    own_ns = window.t0_ns + (t0_ns - window.t0_ns) // CELL_NS * CELL_NS
+    chosen = (produced["cell_ns"] >= window.start_ns) & (produced["cell_ns"] < own_ns)
+    waiting = produced[chosen & ((produced["latency_ms"] != NEVER) & (produced["last_ms"] * MS > t0_ns))]
+    return int(waiting["cell_ns"].min()) if len(waiting) else own_ns
+
+
 def fold_produced(chunks: Iterable[pd.DataFrame], window: Window, grain_ns: int = CELL_NS) -> pd.DataFrame:
     """PRODUCED_COLUMNS of chunks with `latency.TUPLE_COLUMNS`, without the primer, in cells of `grain_ns`."""
     fold = ProducedFold(window, grain_ns)

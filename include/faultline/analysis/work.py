@@ -17,26 +17,30 @@ from faultline.engines.base import Totals, Traces
 
 @dataclass(frozen=True)
 class Work:
-    """Batches that ended in the window and tasks that ended in it, with the seconds each kind took in all."""
+    """Batches that ended in the window and tasks that ended in it, with the seconds each kind took in all; of batches
+    also the microseconds for each record that was committed."""
 
     batches: int | None
     tasks: int | None
     batch_s: float | None
     task_s: float | None
+    batch_us_per_record: float | None
 
 
-def work_of(traces: Traces, window: Window) -> Work:
-    """Counts and times over the window; None where nobody reported.
+def work_of(traces: Traces, window: Window, throughput_rps: float | None) -> Work:
+    """Counts and times over the window; None where nobody reported. `throughput_rps`: records committed, per second.
 
     Tasks come from samples of totals, so they are exact to one sample (1 s) at either edge.
     """
     times_ms = [batch.took_ms for batch in traces.work if window.start_ns < batch.wall_ns <= window.end_ns]
+    records = (throughput_rps or 0.0) * window.duration_s
     tasks, task_ms = (_growth(traces.totals, name, window) for name in ("tasks", "task_ms"))
     return Work(
         batches=len(times_ms) if traces.work else None,
         tasks=None if tasks is None else round(tasks),
         batch_s=sum(times_ms) / 1000 if traces.work else None,
         task_s=None if task_ms is None else task_ms / 1000,
+        batch_us_per_record=1000 * sum(times_ms) / records if traces.work and records else None,
     )
 
 

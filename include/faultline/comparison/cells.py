@@ -20,7 +20,10 @@ _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.i
 _ORDER = {name: number for number, name in enumerate(_DEFAULTS)}
 # Told by the fault in words, or following from other parameters.
 _IN_FAULT = frozenset({"fault", "fault_action"})
-_DERIVED_FROM = {"fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT)}
+_DERIVED_FROM = {
+    "fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT),
+    "duration_s": ("checkpoint_interval_s", FAULT),
+}
 _UNITS = {"_s": "s", "_mb": "MB"}
 MAX_LABEL = 60
 _MISSING = object()

@@ -33,18 +33,51 @@ else:  # the choices that forms, tables and refusals show
     Action = Literal[tuple(ACTIONS)]
 
 
-# Added to the shortest baseline by default: commits jitter, and a bin counts when it ends in time.
+# Added to the baseline by default: commits jitter, and a bin counts when it ends in time.
 BASELINE_MARGIN_S = 1.0
+# What is measured at least where nobody says how long: after the baseline so many intervals and seconds, in which the
+# fault's phase, a recovery and the time for which it must hold find room.
+SHORTEST_DURATION_S = 55.0
+INTERVALS_AFTER_BASELINE = 6
+SECONDS_AFTER_BASELINE = 20.0
+# A driver needs some 30 s to start again on two cores, and as long to catch up.
+SECONDS_FOR_A_DRIVER = 45.0
+LONG_INTERVAL_S = 5.0
 
 
 def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
     """When a fault comes that was given no time, in seconds after T0."""
-    return warmup_s + baseline_bins(interval_s) * interval_s + BASELINE_MARGIN_S
+    return warmup_s + baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
 
 
 def baseline_bins(interval_s: float) -> int:
-    """Bins needed between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
-    return 4 if interval_s >= 5 else 10
+    """Bins needed at least between warm-up and fault: 10, or 4 where the interval is 5 s or longer."""
+    return 4 if interval_s >= LONG_INTERVAL_S else 10
+
+
+def baseline_commits(interval_s: float) -> int:
+    """Commits after warm-up that a fault waits for: 10, or 6 where the interval is 5 s or longer."""
+    return 6 if interval_s >= LONG_INTERVAL_S else 10
+
+
+def usual_duration_s(interval_s: float, *, driver: bool = False) -> float:
+    """How long is measured where nobody says it, in s; the same with a fault and without, unless it hits the driver."""
+    baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
+    after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
+    extra_s = SECONDS_FOR_A_DRIVER if driver else 0.0
+    return max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + extra_s
+
+
+def phase_of(repetition: int) -> float:
+    """Where in the checkpoint cycle a repetition's fault comes, from 0 to below 1.
+
+    Half-way the first time; then wherever the widest gap is left (J. G. van der Corput 1935), so that however many
+    there will be, they are spread over the cycle, and all cells have the same phases.
+    """
+    phase, share, rest = 0.0, 0.5, repetition
+    while rest:
+        phase, share, rest = phase + share * (rest % 2), share / 2, rest // 2
+    return (phase + 0.5) % 1.0
 
 
 def same_path_everywhere(path: str, built_in: str) -> str:
@@ -68,7 +101,13 @@ class Common(BaseModel):
         500.0, gt=0, le=HIGHEST_RATE, description="Kafka records (lines of text) per s; source=engine: of event time."
     )
     warmup_s: float = Field(20.0, ge=5, le=3600, description="Seconds after the gate that are not measured.")
-    duration_s: float = Field(55.0, ge=5, le=86_400, description="Seconds measured after the warm-up.")
+    duration_s: float = Field(
+        SHORTEST_DURATION_S,
+        ge=5,
+        le=86_400,
+        description="Seconds measured after the warm-up. Empty: what the checkpoint interval needs, 55 or more.",
+        json_schema_extra={"empty": True},
+    )
     corpus: str = Field(
         BUILT_IN_CORPUS, description="`moby-dick`, or a directory of .txt files; unused when `skew` is set."
     )
@@ -116,7 +155,8 @@ class Common(BaseModel):
     fault_action: Action = Field("kill", description=in_words())
     fault_at_s: float | None = Field(
         None,
-        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. A control has none.",
+        description="Seconds after T0, warm-up included. Empty: as early as the baseline allows. The fault comes in "
+        "the checkpoint cycle from then on, each repetition's at another phase of it. A control has none.",
     )
     fault_plan: dict[str, Any] | None = Field(
         None,

@@ -19,7 +19,14 @@ from fault.plan import PlannedFault, require_window
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
 from faultline.base.text import suggest
-from faultline.experiment.common import BUILT_IN_CORPUS, MAX_RESTARTS, SECONDS_AFTER_FAULT, Common, earliest_fault_s
+from faultline.experiment.common import (
+    BUILT_IN_CORPUS,
+    MAX_RESTARTS,
+    SECONDS_AFTER_FAULT,
+    Common,
+    earliest_fault_s,
+    usual_duration_s,
+)
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
@@ -100,6 +107,8 @@ class _Checked(Common):
         for key, field in cls.model_fields.items():
             if field.annotation == dict[str, Any] | None:
                 values[key] = take_object(key, values.get(key))
+        if values.get("duration_s", 0) is None:
+            del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)
         for key, value in kind.defaults(values).items():
             values.setdefault(key, value)
@@ -109,6 +118,7 @@ class _Checked(Common):
         take_curves(values, kind.highest_rate(values))
         if values["fault_plan"] is not None:
             take_plan(values)
+        _set_length(values)
         _place_fault(values)
         return values
 
@@ -259,6 +269,23 @@ else:
             "workload": Field("word_count", description=Common.model_fields["workload"].description),
         },
     )
+
+
+def shown_default(name: str) -> Any:
+    """What a form shows of a field before anybody touches it: None for one that is filled in by what else is given."""
+    field = Configuration.model_fields[name]
+    extra = field.json_schema_extra
+    return None if isinstance(extra, dict) and extra.get("empty") else field.default
+
+
+def _set_length(values: dict[str, Any]) -> None:
+    """Writes out how long is measured, where nobody said it."""
+    if "duration_s" not in values:
+        try:
+            interval_s = float(values.get("checkpoint_interval_s", 2.0))
+            values["duration_s"] = usual_duration_s(interval_s, driver=values.get("fault") == "driver")
+        except (TypeError, ValueError, OverflowError):
+            return  # the field's own check names the key
 
 
 def _place_fault(values: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import Configuration, shown_default
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_rules import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
 from faultline.experiment.workloads.topology_rules import DEFAULTS as TOPOLOGY_DEFAULTS
@@ -44,7 +44,7 @@ class MatrixSpec:
 
     def complete(self, preset: str) -> dict[str, Any]:
         """Every parameter under `preset`: its values over the configuration's defaults."""
-        return {name: field.default for name, field in Configuration.model_fields.items()} | self.values(preset)
+        return {name: shown_default(name) for name in Configuration.model_fields} | self.values(preset)
 
     def resolve(self, params: Mapping[str, Any], preset: str, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """`params` of a run, with the values of `preset` for what nobody chose.
@@ -64,8 +64,8 @@ class MatrixSpec:
 _SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
 # The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
-# As short as a baseline of four 5 s bins and the 30 s after a fault allow.
-_WITH_FAULT: dict[str, Any] = {"warmup_s": 15.0, "duration_s": 52.0, "repetitions": 3}
+# What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
+_REPEATED: dict[str, Any] = {"repetitions": 5}
 # The chain of stages, in one JVM whose slots are threads: as many tasks as the paper's largest case, and one more.
 # Four queries share two cores, so what each commits is kept small.
 _TOPOLOGY: dict[str, Any] = {
@@ -86,7 +86,7 @@ _SATURATED: dict[str, Any] = {
     "warmup_s": 30.0,
     "duration_s": 30.0,
 }
-_FAULTLESS: dict[str, Any] = {"warmup_s": 30.0, "duration_s": 40.0, "fault": "none", "repetitions": 3}
+_FAULTLESS: dict[str, Any] = {"fault": "none", **_REPEATED}
 
 MATRICES: dict[str, MatrixSpec] = {
     spec.name: spec
@@ -94,19 +94,31 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "state_size_x_checkpoint_interval",
             "State size × checkpoint interval",
-            "Word count with a preloaded state, and an executor killed in each experiment: what a larger state and a "
-            "longer interval cost, and what a kill costs then. The preset `paper` has no fault, as the paper's test.",
-            ("state_mb", "checkpoint_interval_s"),
+            "Word count with a preloaded state, and an executor killed in half of the experiments: what a larger state "
+            "and a longer interval cost, and what a kill costs then. The preset `paper` has no fault, as the paper's "
+            "test; `demo` is a part of `default`, which goes on from there.",
+            ("state_mb", "checkpoint_interval_s", "fault"),
             {
-                "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **_SHORT},
-                DEFAULT: {"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0], **_WITH_FAULT},
+                "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **_SHORT, "fault": ["none"]},
+                DEFAULT: {
+                    "state_mb": [1.0, 8.0],
+                    "checkpoint_interval_s": [1.0, 2.0, 5.0, 15.0, 60.0],
+                    "fault": ["executor", "none"],
+                    **_REPEATED,
+                },
                 # What `./faultline demo` runs.
-                "demo": {"state_mb": [1.0, 8.0], "checkpoint_interval_s": [2.0, 5.0], "controls": 1},
+                "demo": {
+                    "state_mb": [1.0, 8.0],
+                    "checkpoint_interval_s": [2.0, 5.0],
+                    "fault": ["executor"],
+                    "repetitions": 1,
+                    "controls": 1,
+                },
                 "paper": {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
                     "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0, 60.0],
-                    "fault": "none",
                     **_PAPER,
+                    "fault": ["none"],
                 },
             },
         ),
@@ -151,7 +163,7 @@ MATRICES: dict[str, MatrixSpec] = {
                 DEFAULT: {
                     # Two cores hold 2 s at 3,000 terms a record, and no longer at 10,000.
                     "iterations": [100, 3000],
-                    "checkpoint_interval_s": [2.0, 10.0],
+                    "checkpoint_interval_s": [2.0, 10.0, 60.0],
                     "workload": "pi",
                     "state_mb": 0.0,
                     **_FAULTLESS,
@@ -220,7 +232,6 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "stock_join",
                     "state_mb": 0.0,
                     **_FAULTLESS,
-                    "duration_s": 50.0,
                 },
                 "paper": {
                     "executor_cores": [2, 4, 8, 16],
@@ -253,10 +264,9 @@ MATRICES: dict[str, MatrixSpec] = {
                 },
                 DEFAULT: {
                     "fault": ["executor", "worker", "driver", "python_worker", "kafka", "none"],
-                    "checkpoint_interval_s": [2.0, 5.0],
+                    "checkpoint_interval_s": [2.0, 5.0, 20.0],
                     "workload": "word_count_python",
-                    # A driver needs some 30 s to start again, and as long to catch up.
-                    "duration_s": 100.0,
+                    **_REPEATED,
                 },
                 "paper": {
                     "fault": ["any", "none"],
@@ -282,7 +292,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "mechanisms": [NONE, ALL],
                     "parallelism": ["1-1-1", "1-4-6"],
                     **_SATURATED,
-                    "repetitions": 3,
+                    **_REPEATED,
                 },
                 "throughput": {
                     **_TOPOLOGY,

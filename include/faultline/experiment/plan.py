@@ -16,6 +16,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.experiment.common import baseline_commits, phase_of
 from faultline.experiment.preparations import Companion, Filling
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # half a second of imports: who works with a plan that was ma
 
 # Of plan.json.
 SCHEMA = 1
+# An act that lasts is over by so much before the end of what is measured.
+BEFORE_END_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class Topic:
 
 
 @dataclass(frozen=True)
+class Aim:
+    """When the one fault of the short form comes: at `phase` (0 to below 1) of the first checkpoint cycle that begins
+    from its planned time on and after `commits` commits since the warm-up; at `latest_s` after T0 in any case."""
+
+    phase: float
+    commits: int
+    latest_s: float
+
+
+@dataclass(frozen=True)
 class AttemptPlan:
     """One attempt's plan. Times in seconds, those of the window after T0.
 
@@ -42,7 +55,8 @@ class AttemptPlan:
     itself. `program`: what the workload's program is told beside what its engine adds; empty where nothing is to be
     started. `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at
     the end of the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds
-    a tuple's first output, and what it takes for one.
+    a tuple's first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan
+    gives them.
     """
 
     workload: str
@@ -65,11 +79,16 @@ class AttemptPlan:
     stop_s: float
     method: str
     tuples: Mapping[str, Any]
+    aim: Aim | None = None
 
     @property
     def window_s(self) -> float:
         """From T0 to the end of what is measured."""
         return self.warmup_s + self.duration_s
+
+    def over_s(self, planned: PlannedFault) -> float:
+        """When a planned fault is over at the latest, its undo included, in seconds after T0."""
+        return planned.end_s + (0.0 if self.aim is None else self.aim.latest_s - planned.earliest_s)
 
     @property
     def interval_s(self) -> float:
@@ -97,6 +116,7 @@ class AttemptPlan:
             "faults": [asdict(one) for one in self.faults],
             "companions": [asdict(one) for one in self.companions],
             "filling": None if self.filling is None else asdict(self.filling),
+            "aim": None if self.aim is None else asdict(self.aim),
         }
 
     @classmethod
@@ -116,6 +136,7 @@ class AttemptPlan:
                 "faults": tuple(PlannedFault(**{**one, "fault": Fault(**one["fault"])}) for one in values["faults"]),
                 "companions": tuple(Companion(one["role"], tuple(one["command"])) for one in values["companions"]),
                 "filling": None if values["filling"] is None else Filling(**values["filling"]),
+                "aim": Aim(**values["aim"]) if values.get("aim") else None,
             }
         )
 
@@ -127,8 +148,10 @@ def resolve(
     repetition: int,
     endpoints: Endpoints,
     topics: Mapping[str, str],
+    cycles: frozenset[str] = frozenset(),
 ) -> AttemptPlan:
-    """The plan of a configuration, without what the program is told. `topics`: their names by role."""
+    """The plan of a configuration, without what the program is told. `topics`: their names by role. `cycles`: those of
+    the engine that a fault can be aimed at."""
     kind, own, partitions = config.kind, config.own, topic_partitions(config)
     known = {role: Topic(name, partitions.get(role, config.partitions)) for role, name in topics.items()}
     return AttemptPlan(
@@ -152,7 +175,19 @@ def resolve(
         stop_s=kind.stop_s,
         method=kind.latency_method_of(own),
         tuples=kind.tuples(own),
+        aim=_aim(config, repetition) if "checkpoint" in cycles else None,
     )
+
+
+def _aim(config: Configuration, repetition: int) -> Aim | None:
+    """None for a control, and where a plan in its full form says when."""
+    if config.fault == "none" or config.fault_plan is not None:
+        return None
+    (planned,) = config.planned_faults()
+    # What lasts must be undone before the end.
+    over_s = config.measured_window[1] - (planned.end_s - planned.earliest_s) - BEFORE_END_S
+    latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s))
+    return Aim(phase_of(repetition), baseline_commits(config.checkpoint_interval_s), latest_s)
 
 
 def program_of(attempt: Attempt, config: Configuration, plan: AttemptPlan) -> dict[str, Any]:

@@ -61,7 +61,9 @@ def field_schema(name: str) -> dict[str, Any]:
     schema = {key: value for key, value in variants[0].items() if key != "title"}
     if "const" in schema:  # one choice so far; a list of choices is what the form can show
         schema["enum"] = [schema.pop("const")]
-    if any(variant.get("type") == "null" for variant in variants):
+    if schema.pop("empty", False):
+        schema |= {"type": ["null", schema["type"]], "default": None}
+    elif any(variant.get("type") == "null" for variant in variants):
         schema["type"] = ["null", schema["type"]]
     return schema
 

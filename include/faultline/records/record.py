@@ -44,7 +44,8 @@ class _Part(BaseModel):
 
 
 class LatencyMs(_Part):
-    """Latency of tuples produced in the measured window, in milliseconds."""
+    """Latency of tuples, in milliseconds. `negative`, `unreflected`: tuples of the whole measured window. `batches`:
+    that the tuples came from; null where there are none, and in older records."""
 
     mean: float | None
     p50: float | None
@@ -56,6 +57,7 @@ class LatencyMs(_Part):
     negative: int | None
     unreflected: int | None
     method: str | None
+    batches: int | None = None
 
 
 class ByRole(_Part):
@@ -88,7 +90,9 @@ class RecoveryPart(_Part):
 
     A recovery lies in (macro_s − resolution_s, macro_s]; one that was not seen to end, above `censored_at_s`.
     `dip_depth`, `plateau_ratio`, `recovered_within`: shares. `lag_area_record_s`: record·seconds. What counted as
-    recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). Older records lack what has defaults.
+    recovered: `latency_limit_ms` (L*), `lag_limit` (lag*, records), `hold_s` (H). `settled_s`: from t0 to when latency
+    had its last level. `phase`: of the fault in its checkpoint cycle, 0 to 1. `lateness_ms`: the generator's largest
+    until the end of the recovery. Older records lack what has defaults.
     """
 
     recovered: bool | None
@@ -110,6 +114,9 @@ class RecoveryPart(_Part):
     lag_limit: float | None = None
     hold_s: float | None = None
     plateau_ratio: float | None = None
+    settled_s: float | None = None
+    phase: float | None = None
+    lateness_ms: float | None = None
 
 
 class AuditPart(_Part):
@@ -124,12 +131,22 @@ class AuditPart(_Part):
 
 
 class WorkPart(_Part):
-    """What the engine did in the measured window: batches and tasks, and seconds spent in each kind."""
+    """What the engine did in the measured window: batches and tasks, and seconds spent in each kind; of batches also
+    microseconds for each record that was committed."""
 
     batches: int | None
     tasks: int | None
     batch_s: float | None
     task_s: float | None
+    batch_us_per_record: float | None = None
+
+
+class CpuPerMillion(_Part):
+    """CPU seconds that the engine took in the measured window for a million records that it committed, with its driver
+    and without."""
+
+    engine: float | None
+    workers: float | None
 
 
 class KeysPart(_Part):
@@ -185,6 +202,8 @@ class CpuBesides(_Part):
 class Metrics(_Part):
     """All figures of an attempt; defined in docs/metrics.md.
 
+    `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
+    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest.
     `recoveries`: one for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule
     of the end says at the instant that a fault would have had. What comes after it is null in
     records from before it was measured.
@@ -213,6 +232,9 @@ class Metrics(_Part):
     rps_per_core: float | None = None
     stages: StagesPart | None = None
     placebo: RecoveryPart | None = None
+    latency_during_ms: LatencyMs | None = None
+    latency_after_ms: LatencyMs | None = None
+    cpu_s_per_million: CpuPerMillion | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

@@ -19,7 +19,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Instant
 from faultline.cluster.restart_hold import lay_hold
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import Aim, plan_of
 
 if TYPE_CHECKING:  # see fault.hosts
     from fault.remote import RemoteHost, RemoteInjector
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # see fault.hosts
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the conductor takes from both. `end_s`: seconds after T0 when its work is done."""
+    """What the conductor takes from both. `end_s`: seconds after T0 when its work is done; `aim`: see the plan."""
 
     attempt: str
     planned: tuple[PlannedFault, ...]
@@ -43,6 +43,8 @@ class Assignment:
     holds: Mapping[str, Path] = field(default_factory=dict)
     hosts: Mapping[str, RemoteHost] = field(default_factory=dict)
     window_lock: Path | None = None
+    warmup_s: float = 0.0
+    aim: Aim | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -89,6 +91,8 @@ def read_assignment(directory: Path) -> Assignment:
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},
             hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},
             window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
+            warmup_s=plan.warmup_s,
+            aim=plan.aim,
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None

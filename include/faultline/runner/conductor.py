@@ -39,6 +39,7 @@ from faultline.base.text import one_line
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
+from faultline.runner.due import due_of
 from faultline.runner.healing import as_line
 from faultline.runner.quiet_window import quiet_window
 
@@ -49,8 +50,6 @@ RECHECK_LEAD_S = 1.0
 # The answer of the broker is taken up to here; a later one is journalled after the signal.
 OFFSETS_CUT_S = 0.008
 MISSED_WINDOW_S = 1.0
-# After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this.
-CYCLE_LEAD_S = 0.1
 # A gate that was held shut for longer, since something else was at work, says so.
 WORTH_TELLING_S = 0.05
 # Sleeping wakes up late by a fraction of a millisecond; the rest of the way is spun.
@@ -212,23 +211,23 @@ class Conductor:
         return True
 
     def _instant(self, journal: Journal, turn: Turn, t0: Instant) -> Instant | None:
-        """When the fault is due: as planned, or at its phase of the cycle that it waits for; None when none came."""
-        one, fault = turn.planned, turn.planned.fault
-        if fault.cycle is None or fault.phase is None:
-            return t0.plus(one.earliest_s)
-        latest = t0.plus(one.latest_s)
-        began = self._progress.await_cycle(fault.cycle, t0.plus(one.earliest_s).wall_ns, latest.mono_ns)
-        if began is None:
-            detail = f"no {fault.cycle} cycle began between {one.earliest_s:g} and {one.latest_s:g} s after T0"
-            self._settled(journal, one.index, Settlement(Outcome.MISSED_WINDOW, detail))
+        """When the fault is due; None when the cycle that it waits for never began."""
+        index, due = turn.planned.index, due_of(turn.planned, t0, self._assignment, self._progress)
+        if due is None:
+            span = f"{turn.planned.earliest_s:g} and {turn.planned.latest_s:g} s after T0"
+            detail = f"no {turn.planned.fault.cycle} cycle began between {span}"
+            self._settled(journal, index, Settlement(Outcome.MISSED_WINDOW, detail))
             return None
-        due = t0.plus((began - t0.wall_ns) / 1e9 + fault.phase * self._assignment.cycle_s[fault.cycle])
-        soonest = Instant.now().plus(CYCLE_LEAD_S)
-        due = due if due.mono_ns >= soonest.mono_ns else soonest
-        journal.write(
-            "planned", fault=one.index, planned_wall_ns=due.wall_ns, planned_mono_ns=due.mono_ns, cycle_wall_ns=began
-        )
-        return due
+        at, cycle_ns = due.at, due.cycle_ns
+        if cycle_ns is not None:
+            journal.write(
+                "planned",
+                fault=index,
+                planned_wall_ns=at.wall_ns,
+                planned_mono_ns=at.mono_ns,
+                cycle_wall_ns=cycle_ns,
+            )
+        return at
 
     def _once_ready(self, journal: Journal, turn: Turn, planned: Instant) -> Instant | None:
         """The instant at which the victims are as they must be; None when they never were, or it had passed."""

@@ -74,6 +74,7 @@ def prepare(
         repetition=order.repetition,
         endpoints=replace(settings.endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
+        cycles=engine.capabilities.cycles,
     )
     described = {
         **describe_order(order, settings, java),

@@ -54,8 +54,9 @@ SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
-# A driver that was ended late in the window needs 100 s on two slow cores to be back; what it then drains is not lost.
-DRAIN_LIMIT_S = 180.0
+DRAIN_LIMIT_S = 60.0
+# For one look at what there is, without waiting for more.
+LOOK_NS = 1_000_000
 STOP_S = 60.0
 # Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
 WHILE_STARTING_S = 0.25
@@ -257,7 +258,7 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
     for one in plan.faults:
         gate = wait_until(
             lambda index=one.index: seen(attempt.conductor_journal, event="settled", fault=index),  # type: ignore[misc]
-            timeout_s=one.end_s + SETTLE_S,
+            timeout_s=plan.over_s(one) + SETTLE_S,
             every_s=IN_WINDOW_S,
             what=f"conductor: the outcome of fault {one.index}",
             alive=alive,
@@ -312,7 +313,7 @@ def _pace(attempt: Attempt, plan: AttemptPlan) -> Callable[[], float]:
 
 
 def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
-    """Waits until every record sent is committed; the limit is 180 s and three intervals."""
+    """Waits until every record sent is committed, and for as long as definitions say."""
     done = seen(attempt.generator_journal, event="done")
     if not done:
         problems.append("drain: the generator left no end offsets to drain to")
@@ -325,9 +326,21 @@ def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
             covers(made.committed(), done["end_offsets"])
             and (batches == 1 or made.covering(done["end_offsets"]) >= batches)
         ),
-        DRAIN_LIMIT_S + 3 * plan.interval_s,
+        drain_limit_s(attempt, plan, made),
         problems,
     )
+
+
+def drain_limit_s(attempt: Attempt, plan: AttemptPlan, made: Progress) -> float:
+    """60 s and three intervals, or three times as long as the engine took from the last fault to its next commit."""
+    limit_s = DRAIN_LIMIT_S + 3 * plan.interval_s
+    delivered = seen(attempt.conductor_journal, event="delivered")
+    if delivered is None:
+        return limit_s
+    since_ns = int(delivered["wall_ns"])
+    again_ns = made.await_cycle("checkpoint", since_ns, time.monotonic_ns() + LOOK_NS)
+    restart_s = ((time.time_ns() if again_ns is None else again_ns) - since_ns) / 1e9
+    return max(limit_s, 3 * restart_s)
 
 
 def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:

@@ -62,13 +62,13 @@ def test_primer_negative_unreflected_and_what_lies_outside_the_window_are_kept_a
         (1_005_000, None, False, 6),  # never reflected
         (1_005_000, 1_006_000, True, 7),  # primer
     ]
-    latency = summarise(fold([_tuples(rows[:3]), _tuples(rows[3:])], WINDOW), "batch")
+    latency = summarise(fold([_tuples(rows[:3]), _tuples(rows[3:])], WINDOW), "batch", 2)
     assert (latency.count, latency.negative, latency.unreflected) == (5, 5, 6)
     assert (latency.p50, latency.max, latency.mean) == (1000, 1000, pytest.approx((2 * 500 + 3 * 1000) / 5))
 
 
 def test_nothing_measured_is_unknown_and_not_zero() -> None:
-    latency = summarise(fold([], WINDOW), "rank")
+    latency = summarise(fold([], WINDOW), "rank", None)
     assert (latency.mean, latency.p99, latency.count, latency.method) == (None, None, 0, "rank")
 
 
@@ -78,7 +78,7 @@ def test_chunks_make_no_difference(groups: list[tuple[int, int]], size: int) -> 
     rows = [(1_002_000 + value, 1_002_000 + 2 * value, False, n) for value, n in groups]
     chunks = [_tuples(rows[index : index + size]) for index in range(0, len(rows), size)]
     whole, parts = fold([_tuples(rows)], WINDOW), fold(chunks, WINDOW)
-    assert summarise(whole, "batch") == summarise(parts, "batch")
+    assert summarise(whole, "batch", 3) == summarise(parts, "batch", 3)
     assert whole.by_batch.equals(parts.by_batch)
     assert whole.by_second.equals(parts.by_second)
     assert whole.emitted.equals(parts.emitted)
@@ -99,7 +99,7 @@ def test_a_million_groups_take_seconds_and_a_directory_of_parts_is_read(tmp_path
     (tmp_path / "tuples.parquet" / "_SUCCESS").touch()
     began = time.monotonic()
     tuples = fold_tuples(tmp_path / "tuples.parquet", WINDOW)
-    latency = summarise(tuples, "batch")
+    latency = summarise(tuples, "batch", 20)
     assert time.monotonic() - began < 15
     kept = frame[frame["produced_ms"] >= 1_002_000]
     exact = np.sort(kept["emitted_ms"] - kept["produced_ms"])

@@ -17,6 +17,7 @@ from tests.unit.synthetic import Scenario
 GOOD = Findings(
     configuration=Scenario().configuration,
     schedule_lag_p99_ms=50.0,
+    recovery_lateness_ms=250.0,
     generator_died=None,
     recorder_died=None,
     conductor_died=None,
@@ -46,6 +47,8 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
     assert reasons(late) == [
         "schedule-lag: p99 80 ms > 50 ms; other processes used 0.01 cores; the host took 1.06 cores"
     ]
+    during = dataclasses.replace(GOOD, recovery_lateness_ms=312.0)
+    assert reasons(during) == ["schedule-lag: up to 312 ms > 250 ms during a recovery"]
     unknown = dataclasses.replace(late, besides={"others": None, "stolen": None})
     assert reasons(unknown) == ["schedule-lag: p99 80 ms > 50 ms"]
 
@@ -54,6 +57,7 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
     ("code", "changes"),
     [
         ("schedule-lag", {"schedule_lag_p99_ms": 50.1}),
+        ("schedule-lag", {"recovery_lateness_ms": 250.1}),
         ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("clock-jumped", {"clock_jump_ms": 100.1}),
         ("disturbed", {"taken": Taken(0.31, 0.5)}),
@@ -128,7 +132,10 @@ def test_what_moved_is_named_with_its_interval() -> None:
 def test_what_lies_on_a_limit_is_within_it() -> None:
     assert reasons(dataclasses.replace(GOOD, clock_jump_ms=100.0, schedule_lag_p99_ms=50.0)) == []
     assert reasons(dataclasses.replace(GOOD, taken=Taken(0.3, 1.0))) == []
-    assert reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None)) == []
+    assert (
+        reasons(dataclasses.replace(GOOD, clock_jump_ms=-100.0, schedule_lag_p99_ms=None, recovery_lateness_ms=None))
+        == []
+    )
     assert reasons(dataclasses.replace(GOOD, growth=(2.0, 9.0))) == []
 
 

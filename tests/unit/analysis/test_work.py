@@ -42,14 +42,15 @@ def test_only_what_ended_in_the_window_counts() -> None:
         # one that came up inside the window, and died there
         (15, "a/1", 4, 400),
     )
-    work = work_of(Traces("batch", work=tuple(listener), totals=executors), WINDOW)
+    work = work_of(Traces("batch", work=tuple(listener), totals=executors), WINDOW, 400.0)
     assert (work.batches, work.batch_s) == (2, 0.8)
     assert (work.tasks, work.task_s) == (24, 3.4)
+    assert work.batch_us_per_record == pytest.approx(0.8e6 / 4000)
 
 
 def test_an_engine_that_reports_nothing_has_no_figures() -> None:
-    work = work_of(Traces("batch"), WINDOW)
-    assert (work.batches, work.tasks, work.batch_s, work.task_s) == (None, None, None, None)
+    work = work_of(Traces("batch"), WINDOW, 400.0)
+    assert set(dataclasses.astuple(work)) == {None}
 
 
 def tuples_of(*rows: tuple[int, float, float, int]) -> Any:

@@ -23,6 +23,7 @@ from generators.life import prime, run_schedule
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
 from generators.spec import GeneratorSpec, read_spec
+from generators.standing import Standing
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +81,7 @@ def run(given_spec: GeneratorSpec, producer: FakeProducer, stripe: Stripe = Stri
     sender = Sender(producer, "t")
     stream = Stream(make_source(given_spec), make_fillers(given_spec), given_spec, stripe)
     clock = FakeClock(T0.mono_ns - 300_000_000)
-    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda sent, due, late: None, clock)
+    return run_schedule(given_spec, stripe, stream, sender, T0, StopSwitch(), lambda standing: None, clock)
 
 
 def test_every_record_has_its_intended_time_and_partition() -> None:
@@ -280,3 +281,19 @@ def test_the_program_refuses_a_bad_specification_with_exit_code_2(tmp_path: Path
     assert done.returncode == 2 and time.monotonic() - started < 20
     assert json.loads(done.stdout)["event"] == "failed"
     assert "is not a directory" in done.stderr
+
+
+def test_the_largest_lateness_is_since_it_was_taken_last() -> None:
+    lateness = Lateness()
+    assert lateness.take_largest_ms() == 0.0
+    lateness.record(20_000_000, np.array([15_000_000, 19_000_000]))
+    lateness.record(30_000_000, np.array([29_000_000]))
+    assert lateness.take_largest_ms() == 5.0
+    assert lateness.take_largest_ms() == 0.0
+    lateness.record(40_000_000, np.array([41_000_000]))
+    assert lateness.take_largest_ms() == 0.0, "earlier than due is not late"
+
+
+def test_a_crew_stands_where_its_members_do_together() -> None:
+    both = Standing.together([Standing(10, 12, 1, 3.0), Standing(20, 20, 0, 7.5)])
+    assert both == Standing(30, 32, 1, 7.5)

@@ -63,7 +63,7 @@ def test_each_member_learns_the_gate_on_its_own_clocks_and_reports() -> None:
         ahead_ns = 500_000_000
         start = Start(time.time_ns() + ahead_ns, time.monotonic_ns() + ahead_ns)
         crew.open_gate(start)
-        done = crew.follow(lambda sent, due, late: None)
+        done = crew.follow(lambda standing: None)
     assert [event["member"] for event in done] == [0, 1]
     for event in done:
         assert event["t0_wall_ns"] == start.wall_ns

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from faultline.analysis.bins import Schedule
+from faultline.analysis.levels import LEAST, level_begins
+from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import Commit
 
@@ -34,6 +36,38 @@ def dip_depth(bins: pd.DataFrame, median_rps: float, resolution_s: float, t0_ns:
     if silent_s >= max(HELD_S, HELD_BINS * resolution_s):
         rates.append(0.0)
     return min(1.0, max(0.0, 1 - min(rates) / median_rps)) if rates else None
+
+
+def settled_ns(bins: pd.DataFrame, t0_ns: int, until_ns: int) -> int | None:
+    """When the last level of the latency began: the end of the first of its bins in (t0, until].
+
+    Of the p99 of each bin, as a logarithm, since an outage is many times what is usual. t0 itself when the latency
+    stayed on one level; None with too few bins to tell.
+    """
+    watched = bins[(bins["end_ns"] > t0_ns) & (bins["end_ns"] <= until_ns) & (bins["latency_ms"] > 0)]
+    if len(watched) < 2 * LEAST:
+        return None
+    begins = level_begins(np.log(watched["latency_ms"].to_numpy(dtype=np.float64)))
+    return int(watched["end_ns"].iloc[begins[-1]]) if begins else t0_ns
+
+
+def phase_at(bins: pd.DataFrame, t0_ns: int, interval_s: float) -> float | None:
+    """The share of a checkpoint cycle that was over at t0, at most 1; None before the first commit."""
+    before = bins.loc[bins["end_ns"] <= t0_ns, "end_ns"]
+    return min(1.0, (t0_ns - int(before.max())) / NS / interval_s) if len(before) else None
+
+
+def largest_lateness_ms(generator: Sequence[Line], begin_ns: int, end_ns: int) -> float | None:
+    """The generator's largest lateness in [begin, end], by what it said each second; None when it said nothing of it.
+
+    A line tells of the second before it.
+    """
+    told = [
+        float(line["latest_ms"])
+        for line in events(generator, "progress")
+        if "latest_ms" in line and begin_ns < int(line["wall_ns"]) <= end_ns + NS
+    ]
+    return max(told, default=None)
 
 
 def longest_silence(emissions_ms: npt.NDArray[np.int64], t0_ns: int, until_ns: int) -> tuple[int, int] | None:

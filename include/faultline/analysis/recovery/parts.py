@@ -29,7 +29,8 @@ class Recovery:
 
     `dip_depth` is a share, `lag_area_record_s` is in record·seconds (see `impact`). What counted as recovered:
     `recovered_within`, a share, `latency_limit_ms` (L*), `lag_limit` (lag*, records) and `hold_s` (H). `plateau_ratio`:
-    p99 of the tuples of the last H, in that of those before the fault.
+    p99 of the tuples of the last H, in that of those before the fault. `settled_s`: from t0 to when the latency had its
+    last level. `phase`: of the fault in its checkpoint cycle. `lateness_ms`: the generator's largest in [t0, t7].
     """
 
     recovered: bool | None = None
@@ -51,6 +52,9 @@ class Recovery:
     lag_limit: float | None = None
     hold_s: float | None = None
     plateau_ratio: float | None = None
+    settled_s: float | None = None
+    phase: float | None = None
+    lateness_ms: float | None = None
 
 
 def measure(timeline: Timeline) -> tuple[Recovery, tuple[str, ...]]:

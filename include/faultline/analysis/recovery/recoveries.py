@@ -10,7 +10,15 @@ from faultline.analysis.observations import Measured
 from faultline.analysis.recovery.detection import without_effect
 from faultline.analysis.recovery.end import Limits, limits_of
 from faultline.analysis.recovery.evidence import Event, Evidence
-from faultline.analysis.recovery.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.recovery.impact import (
+    dip_depth,
+    lag_area,
+    lag_area_of_bins,
+    largest_lateness_ms,
+    longest_silence,
+    phase_at,
+    settled_ns,
+)
 from faultline.analysis.recovery.injected import Injected
 from faultline.analysis.recovery.on_time import p99_ms
 from faultline.analysis.recovery.parts import Recovery, measure
@@ -113,12 +121,16 @@ def _with_impact(
         if raw.traces.method == "rank"
         else lag_area(measured.schedule, raw.traces.commits, t0_ns, t7_ns)
     )
+    settled = settled_ns(bins, t0_ns, min(evidence.watched_until_ns, ended_ns))
     return replace(
         recovery,
         **choices(measured, evidence.limits, evidence.produced_until_ns),
         dip_depth=dip_depth(bins, median, measured.resolution_s, t0_ns, t7_ns),
         silence_s=None if silence is None else (silence[1] - silence[0]) / NS,
         lag_area_record_s=area,
+        settled_s=None if settled is None else (settled - t0_ns) / NS,
+        phase=phase_at(bins, t0_ns, raw.attempt.config.checkpoint_interval_s) if raw.attempt.config.paced else None,
+        lateness_ms=largest_lateness_ms(raw.generator, t0_ns, t7_ns),
     )
 
 

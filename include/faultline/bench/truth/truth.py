@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from faultline.analysis.latency import PERMILLES, nearest_rank
 from faultline.analysis.recovery.parts import PARTS
@@ -71,7 +72,10 @@ def read_off(script: Script, run: Run, course: Course, *, primer: int) -> Truth:
         "unknown": 0,
         "unreflected": int((produced & ~emitted).sum()),
     }
-    latency = (course.emit_ns - course.due_ns)[produced & emitted] // MS
+    before = (
+        produced if course.outage is None else produced & (course.due_ns < _hit_from_ns(course, produced & emitted))
+    )
+    latency = (course.emit_ns - course.due_ns)[before & emitted] // MS
     bin_s = run.interval_s if script.style == "batch" else 1.0
     recovery: dict[str, float | None] = dict.fromkeys((*PARTS, "silence_s", "censored_at_s", "resolution_s"))
     recovered = None
@@ -102,6 +106,14 @@ def compare(truth: Truth, record: Record) -> list[Comparison]:
         found.append(_time(f"latency_{name}_ms", value, measured, truth.resolution_s * 1000))
     found += [_count(name, value, _counted(metrics, name)) for name, value in truth.counts.items()]
     return found
+
+
+def _hit_from_ns(course: Course, chosen: npt.NDArray[np.bool_]) -> int:
+    """From which second of production on the outage reaches the chosen records: the first with one emitted later."""
+    assert course.outage is not None, "asked for only where there is one"
+    own_ns = course.outage.t0_ns // NS * NS
+    waiting = course.due_ns[chosen & (course.due_ns < own_ns) & (course.emit_ns > course.outage.t0_ns)]
+    return int(waiting.min()) // NS * NS if len(waiting) else own_ns
 
 
 def _chain(outage: Outage, end: PlantedEnd) -> dict[str, int | None]:

@@ -44,6 +44,7 @@ NEGLIGIBLE = 0.1
 MOST_NAMED = 4
 
 _DEFAULTS = {name: field.default for name, field in Configuration.model_fields.items()}
+_DERIVED = frozenset({"fault_at_s", "duration_s"})
 _FAULT = ("fault", "fault_action", "fault_plan")
 
 
@@ -257,8 +258,8 @@ def _chance(found: Trend, measure: Measure) -> str:
 def _rest(record: Record, without: Collection[str]) -> str:
     """Everything that the runs of one series must have in common, as text; machines are not mixed either."""
     config = {**_DEFAULTS, **record.config}
-    # The instant of the fault follows from the interval.
-    kept = {key: value for key, value in config.items() if key not in without and key != "fault_at_s"}
+    # The instant of the fault and the length of the window follow from the interval.
+    kept = {key: value for key, value in config.items() if key not in without and key not in _DERIVED}
     kept["machine"] = f"{record.environment.host} ({record.environment.cores} cores)"
     return json.dumps(kept, sort_keys=True)
 

@@ -1,20 +1,17 @@
-"""Where a series of nights changed its level, by `ruptures`."""
+"""Where a series of nights changed its level."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-import ruptures
 
+from faultline.analysis.levels import level_begins
 from faultline.comparison.statistics.ranks import p_value
 from faultline.comparison.statistics.sample import Sample
 
 # Nights that a level must last, before a change and after it.
 LEAST = 3
-# Price of a change, in variances of a night times the logarithm of the number of nights.
-PRICE = 4.0
 # Of the two levels beside a change, so that a single wild night makes none.
 ALPHA = 0.01
 
@@ -22,18 +19,10 @@ ALPHA = 0.01
 def change_points(values: Sequence[float]) -> list[int]:
     """Indices of the values with which a new level begins, ascending.
 
-    Segments by least squares with a price for each (PELT, Killick and others 2012), then only those changes whose
-    levels differ by a rank test. The variance is that of a night against the night before, so that a change of level
-    does not count as noise.
+    Those of `level_begins`, then only those whose levels differ by a rank test.
     """
-    series = np.asarray(values, dtype=np.float64)
-    if len(series) < 2 * LEAST or not np.isfinite(series).all():
-        return []
-    steps = np.diff(series)
-    deviation = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
-    price = PRICE * math.log(len(series)) * max(deviation, 1e-9 * float(np.abs(series).max())) ** 2
-    ends = ruptures.Pelt(model="l2", min_size=LEAST, jump=1).fit(series).predict(pen=price)
-    return _believed(series.tolist(), [0, *ends])
+    edges = level_begins(np.asarray(values, dtype=np.float64), LEAST)
+    return _believed(values, [0, *edges, len(values)])
 
 
 def _believed(series: Sequence[float], edges: list[int]) -> list[int]:

@@ -41,6 +41,7 @@ def await_cycle(
     """Wall instant at which the first `cycle` at or after `not_before_wall_ns` began; None when none did in time."""
     known: set[str] = set()
     while time.monotonic_ns() < until_mono_ns:
+        found: list[int] = []
         for entry in cycle_files(checkpoint, cycle):
             if entry.path in known:
                 continue
@@ -50,6 +51,8 @@ def await_cycle(
                 continue  # it was still under its temporary name
             known.add(entry.path)
             if began >= not_before_wall_ns:
-                return began
+                found.append(began)
+        if found:  # a folder names its files in no order
+            return min(found)
         sleep(POLL_S)
     return None

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.recovery.impact import dip_depth, lag_area, lag_area_of_bins, longest_silence
+from faultline.analysis.recovery.impact import (
+    dip_depth,
+    lag_area,
+    lag_area_of_bins,
+    largest_lateness_ms,
+    longest_silence,
+    phase_at,
+    settled_ns,
+)
 from faultline.base.window import NS
 from faultline.engines.base import Commit
 
@@ -93,3 +101,37 @@ def test_the_area_of_bins_is_that_of_trapezoids() -> None:
     assert lag_area_of_bins(bins[:0], 0, NS) is None
     # What lies before and behind is no part of it; within, the lag is 20 at 1.5 s, 30 at 2 s and 20 at 3 s.
     assert lag_area_of_bins(bins, round(1.5 * NS), 3 * NS) == pytest.approx(12.5 + 25)
+
+
+def _latencies(values: list[float], step_s: float = 2.0) -> pd.DataFrame:
+    ends = [round((number + 1) * step_s * NS) for number in range(len(values))]
+    return pd.DataFrame({"end_ns": ends, "latency_ms": values})
+
+
+def test_latency_has_settled_when_its_last_level_began() -> None:
+    outage, catching_up, after = [9_000.0, 9_500.0, 8_800.0], [6_000.0, 6_100.0, 5_900.0, 6_050.0], [2_400.0, 2_410.0]
+    bins = _latencies([2_000.0] * 5 + outage + catching_up + after * 4)
+    t0_ns = 10 * NS
+    settled = settled_ns(bins, t0_ns, 1_000 * NS)
+    assert settled == int(bins["end_ns"].iloc[5 + 3 + 4]), "slower than before, and settled there"
+    assert settled_ns(_latencies([2_000.0, 2_010.0] * 10), t0_ns, 1_000 * NS) == t0_ns
+    assert settled_ns(bins, t0_ns, 20 * NS) is None, "five bins tell nothing of levels"
+
+
+@given(st.floats(0, 5), st.floats(0.1, 4))
+def test_the_phase_is_the_share_of_a_cycle_since_the_last_commit(since_s: float, interval_s: float) -> None:
+    bins = _latencies([1.0, 1.0, 1.0])
+    phase = phase_at(bins, round((6 + since_s) * NS), interval_s)
+    assert phase == pytest.approx(min(1.0, since_s / interval_s), abs=1e-6)
+    assert phase_at(bins, NS, interval_s) is None
+
+
+def test_the_largest_lateness_is_that_of_the_seconds_of_the_recovery() -> None:
+    lines = [
+        {"event": "progress", "wall_ns": number * NS, "latest_ms": late}
+        for number, late in enumerate([900.0, 3.0, 400.0, 5.0, 700.0])
+    ]
+    assert largest_lateness_ms(lines, round(0.5 * NS), round(2.1 * NS)) == 400.0
+    assert largest_lateness_ms(lines, 3 * NS, 3 * NS) == 700.0, "the line of a second comes at its end"
+    assert largest_lateness_ms(lines, 8 * NS, 9 * NS) is None
+    assert largest_lateness_ms([{"event": "progress", "wall_ns": NS, "late": 0}], 0, 2 * NS) is None
