@@ -18,7 +18,7 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.find import find_record
 from faultline.records.format import (
@@ -141,11 +141,24 @@ def again(record: Record) -> str:
             continue
         if name in defaults and value != defaults[name]:
             changed.append((name, value))
+    for derived in ("duration_s", "fault_at_s"):
+        if _follows(derived, config, dict(changed)):
+            changed = [(name, value) for name, value in changed if name != derived]
     if config.get("truth") is not None:
         changed.append(("truth", config["truth"]))
     words = [shlex.quote(f"{name}={_retyped(value)}") for name, value in changed]
     words += [f"repetition={record.repetition}"] if record.repetition else []
     return " ".join(["./faultline run", shlex.quote(str(config.get("workload"))), *words])
+
+
+def _follows(name: str, config: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
+    """Whether a changed field would come out the same if it were left out."""
+    rest = {key: value for key, value in changed.items() if key != name}
+    try:
+        made = parse_configuration({"workload": config.get("workload"), **rest})
+    except ConfigError:
+        return False
+    return name in changed and getattr(made, name) == config[name]
 
 
 def _retyped(value: Any) -> str:

@@ -258,6 +258,7 @@ def _fill(table: Table, columns: Sequence[Column], rows: Sequence[Mapping[str, s
 
 
 def _varying(records: Sequence[Record]) -> set[str]:
-    """Configuration keys whose values differ between the records."""
+    """Configuration keys whose values differ between the records, but for a length of windows that follows."""
     keys = {key for record in records for key in record.config}
-    return {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
+    found = {key for key in keys if len({repr(record.config.get(key)) for record in records}) > 1}
+    return found - {"duration_s"} if found & {"checkpoint_interval_s", "fault"} else found

@@ -37,6 +37,7 @@ from faultline.runner.daemons import (
     start_fault_daemons,
     workload_trouble,
 )
+from faultline.runner.drain import drain_limit_s
 from faultline.runner.punctuality import require_punctual
 from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
@@ -54,9 +55,6 @@ SERVICES_TIMEOUT_S = 120.0
 PRIMER_TIMEOUT_S = 300.0
 CONDUCTOR_START_S = 30.0
 SETTLE_S = 30.0
-DRAIN_LIMIT_S = 60.0
-# For one look at what there is, without waiting for more.
-LOOK_NS = 1_000_000
 STOP_S = 60.0
 # Between two looks at an engine that starts, each of which takes some milliseconds of a core from it.
 WHILE_STARTING_S = 0.25
@@ -329,18 +327,6 @@ def _drain(attempt: Attempt, plan: AttemptPlan, problems: list[str]) -> bool:
         drain_limit_s(attempt, plan, made),
         problems,
     )
-
-
-def drain_limit_s(attempt: Attempt, plan: AttemptPlan, made: Progress) -> float:
-    """60 s and three intervals, or three times as long as the engine took from the last fault to its next commit."""
-    limit_s = DRAIN_LIMIT_S + 3 * plan.interval_s
-    delivered = seen(attempt.conductor_journal, event="delivered")
-    if delivered is None:
-        return limit_s
-    since_ns = int(delivered["wall_ns"])
-    again_ns = made.await_cycle("checkpoint", since_ns, time.monotonic_ns() + LOOK_NS)
-    restart_s = ((time.time_ns() if again_ns is None else again_ns) - since_ns) / 1e9
-    return max(limit_s, 3 * restart_s)
 
 
 def _await_last_batch(attempt: Attempt, problems: list[str]) -> bool:

@@ -350,7 +350,7 @@ def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.Mo
     runner = CliRunner()
     done = runner.invoke(cli.app, ["results", "--sweep", "s0", "--sweep", "s2", "--sweep", "s0", "--page", str(target)])
     assert done.exit_code == 0, done.output
-    assert "records: 6, sweeps s0, s2" in target.read_text()
+    assert "records: 10, sweeps s0, s2" in target.read_text()
     failed = runner.invoke(cli.app, ["results", "--sweep", "none", "--page", str(target)])
     assert isinstance(failed.exception, ConfigError) and str(failed.exception).startswith("--sweep none: unknown")
     failed = runner.invoke(cli.app, ["results", "--status", "failed", "--page", str(target)])

@@ -38,7 +38,7 @@ def test_a_single_experiment_is_told_by_what_it_was(tmp_path: Path) -> None:
     put(tmp_path, record("a1", sweep="single-1", matrix=None, rate=12500.0, fault="driver"))
     (row,) = [row for row in rows(overview_page(site(tmp_path))) if row[0] == "single-1"]
     assert row[1] == "word_count, 12,500 records/s, driver kill"
-    assert "word_count, 12,500 records/s, measured for 55 s" in experiment_page(site(tmp_path), "a1")
+    assert "word_count, 12,500 records/s, measured for 100 s" in experiment_page(site(tmp_path), "a1")
 
 
 def test_a_sweep_tells_why_experiments_are_not_valid(tmp_path: Path) -> None:
