@@ -94,6 +94,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "recorder": _module("speed.recorder"),
     "fault_timing": _fault_timing,
     "known_truth": _module("truth.known_truth"),
+    "noise": _module("truth.noise"),
     "workloads": _module("workloads"),
     "nexmark": _module("nexmark"),
     "page": _module("speed.page"),
