@@ -14,7 +14,8 @@ import pandas as pd
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
-from faultline.analysis.latency import summarise, write_histogram
+from faultline.analysis.garbage import garbage_of, gc_s
+from faultline.analysis.latency import Latency, summarise, write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.raw_files import AttemptFile, read_raw
 from faultline.analysis.recovery.evidence import Event
@@ -36,6 +37,7 @@ from faultline.records.record import (
     ClockOffset,
     CpuBesides,
     Environment,
+    GarbagePart,
     KeysPart,
     LatencyMs,
     LatePart,
@@ -123,6 +125,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
+        collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
 
@@ -164,16 +167,21 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     # Stages have batches, too: what one emits as it ends was not all done in that second.
     batches = acknowledging(raw.stages)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
-    throughput = throughput_rps(done_by_batches, window)
+    throughput: float | None = throughput_rps(done_by_batches, window)
+    garbage = garbage_of(traces, window)
+    latency, computed = summarise(measured.tuples, traces.method), non_compute_ms(measured.tuples, traces, window)
+    if _is_out_of_step(measured):
+        latency, computed, throughput = Latency.unknown(traces.method), None, None
     return Metrics(
-        latency_ms=LatencyMs.model_validate(summarise(measured.tuples, traces.method)),
+        latency_ms=LatencyMs.model_validate(latency),
         throughput_rps=throughput,
-        rps_per_core=cpu.rps_per_core(throughput, used),
+        rps_per_core=None if throughput is None else cpu.rps_per_core(throughput, used),
         sustained=sustained(times, reference["lag"].to_numpy(dtype=np.float64)) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
-        gc_s=cpu.gc_s(traces.totals, window.start_ns),
+        gc_s=gc_s(traces, garbage, window),
+        gc=None if garbage is None else GarbagePart.model_validate(garbage),
         state_bytes=StateBytes(
             # Only rows of words are known to the byte.
             logical=logical_state_bytes(traces.state_rows, raw.counts_path)
@@ -187,7 +195,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         recoveries=recoveries,
         placebo=None if placebo is None else RecoveryPart.model_validate(placebo),
         source_rps=source_rps(measured.schedule, window),
-        non_compute_ms=non_compute_ms(measured.tuples, traces, window),
+        non_compute_ms=computed,
         cpu_nodes=_cpu_nodes(raw.attempt, used),
         cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(traces, window)),
@@ -196,6 +204,13 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         stages=chain_work(raw.stages, raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
+
+
+def _is_out_of_step(measured: Measured) -> bool:
+    """Whether ranks no longer tell which output is whose: after a double count of a key each of its outputs counts one
+    tuple more than have come. Outputs that name their tuple tell all the same."""
+    by_rank = measured.raw.traces.method == "rank" and not measured.raw.attempt.config.kind.carries_ids
+    return by_rank and measured.audit.overcounted > 0
 
 
 def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -305,9 +320,14 @@ def _record(
     metrics: Metrics,
     artifacts: dict[str, str],
     clock_offsets: dict[str, ClockOffset] | None = None,
+    collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
     environment["clock_offsets"] = clock_offsets
+    # What collects garbage is left to Java, and named by the logs of the JVMs.
+    if (jvms := attempt.environment.get("jvm")) is not None:
+        named = collectors or {}
+        environment["jvm"] = {role: {**jvm, "collector": named.get(role)} for role, jvm in jvms.items()}
     return Record(
         schema=SCHEMA,
         matrix=attempt.matrix,

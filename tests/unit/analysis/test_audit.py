@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from hypothesis import given
@@ -56,6 +57,48 @@ def test_a_key_that_nobody_expected_is_wrong_and_nothing_else(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+SUMS = st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1))
+def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None, tuple[int, int], Any]]) -> None:
+    """Of numbers that no float keeps apart; a key that was never emitted has neither count nor sum."""
+    frame = pd.DataFrame(
+        [
+            (f"k{number:03}", expected, final, *wanted, *((None, None) if final is None else found or wanted))
+            for number, (expected, final, wanted, found) in enumerate(rows)
+        ],
+        columns=["key", "expected", "final", "expected_high", "expected_low", "final_high", "final_low"],
+    ).assign(reemitted=0, unreadable=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "counts.parquet"
+        frame.astype({name: "Int64" for name in frame.columns if name != "key"}).to_parquet(path)
+        totals, offenders = audit(path, [])
+    differ = [
+        f"k{at:03}" for at, (n, final, wanted, found) in enumerate(rows) if n == final and found not in (None, wanted)
+    ]
+    assert totals.sums_differ == len(differ)
+    assert [line["key"] for line in offenders if line["kind"] == "sums_differ"] == differ[:OFFENDERS_PER_KIND]
+    assert totals.lost == sum(max(0, n - (final or 0)) for n, final, _, _ in rows), "sums change no count"
+
+
+def test_sums_one_apart_differ_however_large_they_are(tmp_path: Path) -> None:
+    path, most = tmp_path / "counts.parquet", 2**62
+    columns = {"key": ["a", "b"], "expected": 5, "final": 5, "reemitted": 0, "unreadable": 0}
+    pd.DataFrame(
+        {**columns, "expected_high": 1, "final_high": 1, "expected_low": most, "final_low": [most, most + 1]}
+    ).to_parquet(path)
+    totals, offenders = audit(path, [])
+    assert totals.sums_differ == 1 and [line["key"] for line in offenders] == ["b"]
+    assert (totals.lost, totals.overcounted, totals.wrong) == (0, 0, 0)
+
+
+def test_without_sums_nothing_is_said_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    pd.DataFrame({"key": ["a"], "expected": [1], "final": [1], "reemitted": [0], "unreadable": [0]}).to_parquet(path)
+    assert audit(path, [])[0].sums_differ is None
+
+
 def test_of_each_kind_the_first_ten_keys_are_named(tmp_path: Path) -> None:
     path = tmp_path / "counts.parquet"
     keys = [f"k{number:02}" for number in range(12, 0, -1)]
@@ -71,6 +114,9 @@ def test_a_row_of_the_state_is_its_key_in_utf_8_and_a_counter_of_eight_bytes(tmp
     assert mean_row_bytes(path) == (1 + 4 + 6) / 3 + 8
     assert logical_state_bytes(30, path) == 350
     assert logical_state_bytes(None, path) is None
+    sums = dict.fromkeys(("expected_high", "expected_low", "final_high", "final_low"), 0)
+    pd.DataFrame({"key": ["a", "öö", None, "abcdef"], **sums}).to_parquet(path)
+    assert logical_state_bytes(30, path) == 30 * (11 / 3 + 24), "both sums take as much as the counter, each"
     pd.DataFrame({"key": pd.Series([], dtype="str")}).to_parquet(path)
     assert mean_row_bytes(path) is logical_state_bytes(30, path) is None
 
