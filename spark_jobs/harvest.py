@@ -93,14 +93,6 @@ def is_closing() -> Column:
     return F.coalesce(closing, F.lit(False))
 
 
-def closed_ms(topic: DataFrame) -> int | None:
-    """When the first of these records was sent; None without any."""
-    sent: int | None = (
-        topic.where(is_closing()).agg(F.min(F.unix_millis("timestamp")).alias("sent")).collect()[0]["sent"]
-    )
-    return sent
-
-
 def outputs_of(topic: DataFrame) -> DataFrame:
     """key, value (text), emitted_ms, offset, lineage, newest (null: not named) of the output topic's records."""
 
@@ -168,8 +160,6 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     # Set for each harvest: the session may be one that stays.
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
     topic = read_topic(spark, config["bootstrap"], config["input_topic"], pieces)
-    if config["tuples"] == "nexmark":
-        config["closed_ms"] = closed_ms(topic)
     inputs = inputs_of(topic)
     outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
