@@ -117,6 +117,12 @@ def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, t
         negative = sum(one < 0 for one in lows(hashes, [word == other for other, *_ in words]))
         assert ((high << 32) + low + (negative << 32) - expected[word]) % 2**64 == 0
 
+    # What the size of the state is reckoned by: a row holds its key, a count and two sums.
+    state = spark.read.format("statestore").load(str(tmp_path / "checkpoint"))
+    assert [field.dataType.simpleString() for field in state.schema["value"].dataType.fields] == ["bigint"] * 3
+    kept = {row["key"][0]: tuple(row["value"]) for row in state.collect()}
+    assert kept == {word: tuple(map(int, value.split(" "))) for word, value in found.final.items()}
+
 
 def lows(hashes: Any, chosen: Sequence[bool]) -> list[int]:
     """The lower halves of some hashes as signed numbers."""
