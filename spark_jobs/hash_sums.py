@@ -2,9 +2,9 @@
 
 Each tuple has a hash of 64 bits, of the place that it comes from. A key's sum of them, modulo 2^64, is another one when
 one of its tuples was lost and another counted twice, though its count is the same. It is kept as two sums of half a
-hash each, high and low, as signed numbers. A sum of whole hashes overflows with the second one, which is an error in
-Spark; one of halves takes 2^32 tuples of a key to do so at the very worst, and halves of both signs do not add up so
-far.
+hash each, high and low, as signed numbers (a lower half below 0 makes the hash that both stand for 2^32 less, which is
+as good a one). A sum of whole hashes overflows with the second one, which is an error in Spark; one of halves takes
+2^32 tuples of a key to do so at the very worst, and halves of both signs do not add up so far.
 """
 
 from __future__ import annotations

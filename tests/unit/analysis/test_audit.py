@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.audit import OFFENDERS_PER_KIND, audit, logical_state_bytes, mean_row_bytes
@@ -62,7 +62,12 @@ def test_a_key_that_nobody_expected_is_wrong_and_nothing_else(tmp_path: Path) ->
 SUMS = st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1))
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1, max_size=20
+    )
+)
 def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None, tuple[int, int], Any]]) -> None:
     """Of numbers that no float keeps apart; a key that was never emitted has neither count nor sum."""
     frame = pd.DataFrame(
