@@ -76,6 +76,7 @@ def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None,
             for number, (expected, final, wanted, found) in enumerate(rows)
         ],
         columns=["key", "expected", "final", "expected_high", "expected_low", "final_high", "final_low"],
+        dtype=object,
     ).assign(reemitted=0, unreadable=0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts.parquet"
