@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from generators.chance import blocks
 from generators.pacing import Schedule
+from generators.xxhash64 import Words, hash_int, hash_long, seeds
 
 Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
 Texts = list[bytes]
 
 KINDS = ("person", "auction", "bid")
@@ -288,39 +288,10 @@ def bits(word: Words, at: int, width: int) -> Ints:
     return found
 
 
-_P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(prime)
-    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
-)
-_SPARK_SEED = np.uint64(42)
-
-
 def xxhash64(numbers: Words, salt: int) -> Words:
     """What Spark's `xxhash64(number, salt)` gives for a long and an int, as 64 unsigned bits; shape (n,)."""
-    hashed = _hash_long(numbers, np.full(len(numbers), _SPARK_SEED))
-    return _hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
-
-
-def _hash_long(value: Words, seed: Words) -> Words:
-    h = seed + _P5 + np.uint64(8)
-    h = h ^ (_rotated(value * _P2, 31) * _P1)
-    return _finished(_rotated(h, 27) * _P1 + _P4)
-
-
-def _hash_int(value: Words, seed: Words) -> Words:
-    h = seed + _P5 + np.uint64(4)
-    h = h ^ (value * _P1)
-    return _finished(_rotated(h, 23) * _P2 + _P3)
-
-
-def _rotated(value: Words, by: int) -> Words:
-    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
-
-
-def _finished(h: Words) -> Words:
-    h = (h ^ (h >> np.uint64(33))) * _P2
-    h = (h ^ (h >> np.uint64(29))) * _P3
-    return h ^ (h >> np.uint64(32))
+    hashed = hash_long(numbers, seeds(len(numbers)))
+    return hash_int(np.full(len(numbers), salt & 0xFFFFFFFF, dtype=np.uint64), hashed)
 
 
 def rules_of(given: dict[str, Any]) -> Rules:

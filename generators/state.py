@@ -1,7 +1,7 @@
 """Filler words: the keyed state that an experiment preloads and then touches.
 
 `state_mb` of state is ceil(state_mb·10⁶ / 1024) words of 1,000 incompressible characters (letters
-and digits from the seed; with its count and its row's overhead a word takes about 1,024 bytes).
+and digits from the seed; with its count and both sums of hashes a word takes 1,024 bytes).
 Each word is a function of its index, so none is kept.
 """
 

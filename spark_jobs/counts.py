@@ -73,11 +73,14 @@ def number_alike(tuples: DataFrame) -> DataFrame:
     return tuples.groupBy("lineage", "batch", "produced_ms", "emitted_ms", "primer").agg(F.count("*").alias("n"))
 
 
-def count_keys(expected: DataFrame, outputs: DataFrame, *, value: tuple[str, ...] = ("count",)) -> DataFrame:
+def count_keys(
+    expected: DataFrame, outputs: DataFrame, *, value: tuple[str, ...] = ("count",), sums: tuple[str, ...] = ()
+) -> DataFrame:
     """Per key: the count a batch job gives, the last one emitted, and what kinds of outputs there were.
 
-    `expected`: key, expected. `value`: the columns of an output that make up its value. A new state lineage counts
-    from nothing, so what was counted at all is the sum of the lineages' last counts.
+    `expected`: key, expected. `value`: the columns of an output that make up its value. `sums`: those that add up over
+    lineages as the count does; what they come to is `final_<name>`. A new state lineage counts from nothing, so what
+    was counted at all is the sum of the lineages' last counts.
     """
     # All outputs of a key stand in one partition, so the highest offset is the last output.
     by_lineage = outputs.groupBy("key", "lineage").agg(
@@ -85,10 +88,10 @@ def count_keys(expected: DataFrame, outputs: DataFrame, *, value: tuple[str, ...
         F.count("*").alias("outputs"),
         (F.count("count") - F.count_distinct(*value)).alias("reemitted"),
         (F.count("*") - F.count("count")).alias("unreadable"),
+        *(F.max_by(name, "offset").alias(f"final_{name}") for name in sums),
     )
-    final = by_lineage.groupBy("key").agg(
-        *(F.sum(name).alias(name) for name in ("final", "outputs", "reemitted", "unreadable"))
-    )
+    added = ("final", "outputs", "reemitted", "unreadable", *(f"final_{name}" for name in sums))
+    final = by_lineage.groupBy("key").agg(*(F.sum(name).alias(name) for name in added))
     return expected.join(final, "key", "full_outer").fillna(0, ["outputs", "reemitted", "unreadable"])
 
 

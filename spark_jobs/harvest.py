@@ -15,7 +15,8 @@ Written, each as one Parquet file:
 - tuples: lineage, batch, produced_ms, emitted_ms (null: never reflected), primer, n
 - counts: key, expected (null: a key the input does not hold), final (null: never emitted; the sum over
   state lineages, each at its last output), outputs, reemitted, unreadable (outputs whose value is not what the
-  workload writes, or not what the input adds up to); of words also drawn (how often outside the primer)
+  workload writes, or not what the input adds up to); of words also drawn (how often outside the primer); of summed
+  words also expected_high, expected_low, final_high and final_low, the sums of hashes (see hash_sums.py)
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import FETCH_WAIT_MS, Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
-from word_tuples import harvest_ids, harvest_ranked_words, harvest_words
+from word_tuples import harvest_ids, harvest_ranked_words, harvest_summed_words, harvest_words
 
 # What a tuple is -> (records, outputs, configuration) -> (tuples, counts).
 KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataFrame]]] = {
     "words": harvest_words,  # each word of a record
+    "summed_words": harvest_summed_words,  # the same, where outputs carry the sums of hashes
     "ranked_words": harvest_ranked_words,  # each word of a record, by the order of its occurrences
     "id": harvest_ids,  # a record, known by partition and offset
     "pi": harvest_pi,  # a record, known by the id that it carries
@@ -89,14 +91,6 @@ def is_closing() -> Column:
     """Whether a record of the input topic is one of those sent after the schedule to close what is open."""
     closing = F.exists("headers", lambda header: (header.key == "phase") & (header.value == b"closing"))
     return F.coalesce(closing, F.lit(False))
-
-
-def closed_ms(topic: DataFrame) -> int | None:
-    """When the first of these records was sent; None without any."""
-    sent: int | None = (
-        topic.where(is_closing()).agg(F.min(F.unix_millis("timestamp")).alias("sent")).collect()[0]["sent"]
-    )
-    return sent
 
 
 def outputs_of(topic: DataFrame) -> DataFrame:
@@ -166,8 +160,6 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     # Set for each harvest: the session may be one that stays.
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
     topic = read_topic(spark, config["bootstrap"], config["input_topic"], pieces)
-    if config["tuples"] == "nexmark":
-        config["closed_ms"] = closed_ms(topic)
     inputs = inputs_of(topic)
     outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.

@@ -1,14 +1,15 @@
 """Harvest of Nexmark through Kafka: each result names the newest event that it is made of, and can be computed again.
 
-A tuple is a result: produced when its newest event was, reflected by its first output; results that only the closing
-events brought out are none. The audit holds the last output of each key against the same query over the same events in
-one batch.
+A tuple is a result that is due: produced when its newest event was, reflected by its first output. What is due is known
+from the same query over the same events in one batch, so that a result which never came counts as such; of a row that
+replaces another one, each that came is due as well. The closing events are no part of it: a result to which one of them
+contributed is none. The audit holds the last output of each key against that batch.
 """
 
 from __future__ import annotations
 
 from counts import number_alike
-from nexmark.catalogue import load, output
+from nexmark.catalogue import Query, load, output
 from nexmark.json_events import parsed
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,16 +26,29 @@ def harvest_nexmark(records: DataFrame, outputs: DataFrame, config: Config) -> t
     taken = records.where("lineage IS NOT NULL")
     spark = records.sparkSession
     prepare_state(spark)
-    again = output(query.build(spark, parsed(taken)), query)
+    again = output(query.build(spark, parsed(taken)), query).cache()
     number = F.from_json("value", "n BIGINT").getField("n").alias("newest")
     numbered = records.select(number, "lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"))
     first = outputs.groupBy("key", "value", "newest").agg(F.min("emitted_ms").alias("emitted_ms"))
-    if config["closed_ms"] is not None:
-        # What came out because the end was sent has not waited as the others did.
-        first = first.where(F.col("emitted_ms") < config["closed_ms"])
-    tuples = first.join(numbered.where("newest IS NOT NULL"), "newest").drop("newest", "value")
+    # The records are without the closing ones, so this leaves out what was made of those.
+    tuples = _due(query, again, first).join(numbered.where("newest IS NOT NULL"), "newest").drop("newest", "value")
     counts = _sums(again, outputs) if query.name == PROCESSING_TIME else _rows(again, outputs)
     return number_alike(tuples), counts
+
+
+def _due(query: Query, again: DataFrame, first: DataFrame) -> DataFrame:
+    """key, value, newest, emitted_ms (null: it never came) of the results that are due.
+
+    `first`: what came, with its first emission. A row is known by its key and value: by which of its events it came out
+    can depend on the batches.
+    """
+    if query.name == PROCESSING_TIME:
+        return first
+    row = ["key", "value"]
+    missing = again.join(first, row, "left_anti").withColumn("emitted_ms", F.lit(None).cast("long"))
+    # Where no row replaces another, what the batch does not know is wrong, and nothing that was waited for.
+    came = first if query.key else first.join(again, row, "left_semi")
+    return came.unionByName(missing.select(*row, "newest", "emitted_ms"))
 
 
 def prepare_state(spark: SparkSession) -> None:

@@ -62,7 +62,8 @@ def rehearse_queries(spark: SparkSession, folder: Path) -> None:
         "join": (stock_join, event(sides)),
     }
     for name, (query, value) in made.items():
-        records = numbers.select(value.cast("binary").alias("value"))
+        place = (F.lit(0).alias("partition"), F.col("value").alias("offset"))
+        records = numbers.select(value.cast("binary").alias("value"), *place)
         writer = query(records, CONFIG).writeStream.format("noop").outputMode("update")
         running = writer.option("checkpointLocation", str(folder / name)).trigger(processingTime="0 seconds").start()
         while running.isActive and (running.lastProgress or {"batchId": -1})["batchId"] < LAST_BATCH:

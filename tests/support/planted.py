@@ -20,6 +20,7 @@ TIMES = {"window_s": 10, "slide_s": 5, "watermark_s": 5, "late_ms": 3_600_000}
 OPENER = "__faultline_primer__"
 INPUTS = "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint"
 OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint"
+SUM_COLUMNS = ("expected_high", "expected_low", "final_high", "final_low")
 Tuple = tuple[int | None, int | None, int, int | None, bool, int]
 
 
@@ -49,7 +50,8 @@ class Planted:
 
 
 class Harvested:
-    """The three tables as Python values: tuples with their number n, counts by key, records that are late."""
+    """The three tables as Python values: tuples with their number n, counts by key, records that are late; of keys with
+    sums of hashes, whether they are as expected."""
 
     def __init__(self, tables: dict[str, DataFrame]) -> None:
         assert tables["records"].columns == [
@@ -66,7 +68,12 @@ class Harvested:
         )
         names = ["expected", "final", "outputs", "reemitted", "unreadable"]
         rows = tables["counts"].collect()
-        assert set(tables["counts"].columns) - {"drawn"} == {"key", *names}
+        self.sums = {
+            row["key"]: (row["expected_high"], row["expected_low"]) == (row["final_high"], row["final_low"])
+            for row in rows
+            if set(SUM_COLUMNS) <= set(tables["counts"].columns)
+        }
+        assert set(tables["counts"].columns) - {"drawn", *SUM_COLUMNS} == {"key", *names}
         self.counts = {row["key"]: tuple(row[name] for name in names) for row in rows}
         self.drawn = {row["key"]: row["drawn"] for row in rows} if "drawn" in tables["counts"].columns else None
 

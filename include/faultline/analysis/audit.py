@@ -15,15 +15,19 @@ import pyarrow.dataset as ds
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, events
 
-# A counter is a 64-bit integer.
+# A counter is a 64-bit integer, and so is each of the two sums that a row of the state may have beside it.
 VALUE_BYTES = 8
+SUMS = ("high", "low")
 # The first keys of each kind are enough to start looking; all of them stand in counts.parquet.
 OFFENDERS_PER_KIND = 10
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Totals over all keys; `unknown` counts sends without acknowledgement."""
+    """Totals over all keys; `unknown` counts sends without acknowledgement.
+
+    `sums_differ`: None where no sums were kept.
+    """
 
     expected: int
     lost: int
@@ -31,17 +35,22 @@ class Audit:
     wrong: int
     reemitted: int
     unknown: int | None
+    sums_differ: int | None = None
 
 
 def audit(counts_path: Path, generator: Sequence[Line]) -> tuple[Audit, list[Line]]:
     """Totals over the harvest's table of counts, and the first offending keys of each kind.
 
     `lost` and `overcounted` are sums of differences of keys that the batch recomputation knows;
-    `wrong` counts keys that it does not know, and outputs whose value is not a count.
+    `wrong` counts keys that it does not know, and outputs whose value is not a count; `sums_differ` keys that were
+    counted as often as expected, but not the same tuples: as many were lost as were counted twice.
     """
     totals = dict.fromkeys(("expected", "lost", "overcounted", "wrong", "reemitted"), 0)
     offenders: dict[str, list[Line]] = {"lost": [], "overcounted": [], "wrong": []}
-    for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable"]):
+    sums = _sums(counts_path)
+    if sums:
+        totals["sums_differ"], offenders["sums_differ"] = 0, []
+    for frame in _frames(counts_path, ["key", "expected", "final", "reemitted", "unreadable", *sums]):
         known = frame["expected"].fillna(0) > 0
         difference = frame["final"].fillna(0) - frame["expected"].fillna(0)
         kinds = {
@@ -50,6 +59,8 @@ def audit(counts_path: Path, generator: Sequence[Line]) -> tuple[Audit, list[Lin
             "overcounted": difference.clip(lower=0).where(known, 0),
             "wrong": frame["unreadable"] + (~known).astype("int64"),
         }
+        if sums:
+            kinds["sums_differ"] = (known & (difference == 0) & _differ(frame)).astype("int64")
         totals["expected"] += int(frame["expected"].fillna(0).sum())
         totals["reemitted"] += int(frame["reemitted"].sum())
         for kind, amount in kinds.items():
@@ -61,19 +72,33 @@ def audit(counts_path: Path, generator: Sequence[Line]) -> tuple[Audit, list[Lin
 
 
 def mean_row_bytes(counts_path: Path) -> float | None:
-    """Mean over the keys of key length in UTF-8 plus the counter; None without keys."""
+    """Mean over the keys of key length in UTF-8 plus the counter, and both sums where they are kept; None without
+    keys."""
     keys = size = 0
     for batch in _batches(counts_path, ["key"]):
         lengths = pc.binary_length(batch.column("key").cast(pa.binary()))
         keys += len(lengths) - lengths.null_count
         size += pc.sum(lengths).as_py() or 0
-    return size / keys + VALUE_BYTES if keys else None
+    values = 1 + len(SUMS) if _sums(counts_path) else 1
+    return size / keys + values * VALUE_BYTES if keys else None
 
 
 def logical_state_bytes(rows: int | None, counts_path: Path) -> int | None:
     """Live rows × mean row size; None when either is unknown."""
     row_bytes = None if rows is None else mean_row_bytes(counts_path)
     return None if rows is None or row_bytes is None else round(rows * row_bytes)
+
+
+def _sums(counts_path: Path) -> list[str]:
+    """The columns of sums of hashes, expected and final; none where the workload keeps no sums, or did not yet."""
+    names = [f"{side}_{name}" for side in ("expected", "final") for name in SUMS]
+    return names if set(names) <= set(_dataset(counts_path).schema.names) else []
+
+
+def _differ(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Where either sum is not the expected one; an output without a sum has none to agree."""
+    agree = [frame[f"expected_{name}"].eq(frame[f"final_{name}"]).fillna(False) for name in SUMS]
+    return ~(agree[0] & agree[1]).astype(bool)
 
 
 def _offenders(kind: str, frame: pd.DataFrame) -> list[Line]:
@@ -93,12 +118,26 @@ def _count(value: Any) -> int | None:
 
 
 def _frames(path: Path, columns: list[str]) -> Iterator[pd.DataFrame]:
+    # Sums are larger than what a float keeps apart, which pandas would make of whole numbers with gaps.
+    nullable = {pa.int64(): pd.Int64Dtype()}
     for batch in _batches(path, columns):
-        yield batch.to_pandas()
+        yield batch.to_pandas(types_mapper=nullable.get)
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    dataset = _dataset(path)
     try:
-        yield from ds.dataset(path, format="parquet").to_batches(columns=columns)
+        yield from dataset.to_batches(columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
+        raise _unreadable(path, error) from error
+
+
+def _dataset(path: Path) -> ds.Dataset:
+    try:
+        return ds.dataset(path, format="parquet")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> InfrastructureError:
+    return InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest")

@@ -164,17 +164,6 @@ def cores_by_second(processes: pd.DataFrame, t0_ns: int, until_ns: int) -> list[
     ]
 
 
-def gc_s(totals: Sequence[Totals], start_ns: int) -> float | None:
-    """Garbage collection of all processes that do work since `start_ns`, in seconds; None without samples.
-
-    The last total of each, dead ones included, minus its value at `start_ns`. Engines bring it up to date when a task
-    ends.
-    """
-    if not totals:
-        return None
-    return (summed(totals, "gc_ms") - summed(totals, "gc_ms", start_ns)) / 1000
-
-
 def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> float:
     """The newest total of each process up to an instant, over all of them: `gc_ms`, `tasks` or `task_ms`."""
     newest: dict[str, float] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +13,11 @@ import pandas as pd
 
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
-from faultline.analysis.bins import between, bins_of_work, median_span_s, throughput_rps
-from faultline.analysis.latency import summarise, summarise_between, write_histogram
+from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
+from faultline.analysis.garbage import garbage_of, gc_s
+from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
-from faultline.analysis.production import hit_from_ns
+from faultline.analysis.phases import is_out_of_step, latencies_of
 from faultline.analysis.raw_files import AttemptFile, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
@@ -39,6 +39,7 @@ from faultline.records.record import (
     CpuBesides,
     CpuPerMillion,
     Environment,
+    GarbagePart,
     KeysPart,
     LatencyMs,
     LatePart,
@@ -126,6 +127,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
+        collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
 
@@ -166,18 +168,21 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     # Stages have batches, too: what one emits as it ends was not all done in that second.
     batches = acknowledging(raw.stages)
     done_by_batches = measured.bins if batches is None else bins_of_work(measured.tuples.emitted, batches)
-    throughput = throughput_rps(done_by_batches, window)
-    before, during, after = _latencies(measured, recovered)
+    known = not is_out_of_step(measured)
+    throughput = throughput_rps(done_by_batches, window) if known else None
+    before, during, after = latencies_of(measured, recovered)
     per_million = cpu.seconds_per_million(used, throughput)
+    garbage = garbage_of(traces, window)
     return Metrics(
-        latency_ms=before,
+        latency_ms=LatencyMs.model_validate(before),
         throughput_rps=throughput,
-        rps_per_core=cpu.rps_per_core(throughput, used),
+        rps_per_core=None if throughput is None else cpu.rps_per_core(throughput, used),
         sustained=sustained(measured.growth, measured.offered_rps) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
         rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
-        gc_s=cpu.gc_s(traces.totals, window.start_ns),
+        gc_s=gc_s(traces, garbage, window),
+        gc=None if garbage is None else GarbagePart.model_validate(garbage),
         state_bytes=StateBytes(
             # Only rows of words are known to the byte.
             logical=logical_state_bytes(traces.state_rows, raw.counts_path)
@@ -190,11 +195,11 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
         recoveries=recoveries,
         placebo=None if placebo is None else RecoveryPart.model_validate(placebo),
-        latency_during_ms=during,
-        latency_after_ms=after,
+        latency_during_ms=None if during is None else LatencyMs.model_validate(during),
+        latency_after_ms=None if after is None else LatencyMs.model_validate(after),
         cpu_s_per_million=CpuPerMillion.model_validate(per_million) if per_million else None,
         source_rps=source_rps(measured.schedule, window),
-        non_compute_ms=non_compute_ms(measured.tuples, traces, window),
+        non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
         cpu_nodes=_cpu_nodes(raw.attempt, used),
         cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
@@ -203,32 +208,6 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         stages=chain_work(raw.stages, raw.directory, window),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
-
-
-def _latencies(
-    measured: Measured, recovered: Sequence[Recovered]
-) -> tuple[LatencyMs, LatencyMs | None, LatencyMs | None]:
-    """The latency of what was put out before the first fault, of what came until the last recovery was over, and from
-    then on; of a run without a fault the first is the whole window's. A recovery that was not seen to end leaves
-    nothing after it."""
-    window, method, tuples = measured.window, measured.raw.traces.method, measured.tuples
-
-    def batches(begin_ns: int, end_ns: int) -> int | None:
-        return None if method == "rank" else len(between(measured.bins, begin_ns, end_ns))
-
-    begun = [fault.t0_ns for fault in measured.injected if fault.t0_ns is not None]
-    if not begun:
-        found = summarise(tuples, method, batches(window.start_ns, window.end_ns))
-        return LatencyMs.model_validate(found), None, None
-    ends = [event.wall_ns for one in recovered for event in one.events if event.name.partition("#")[0] == "t7"]
-    ended = all(one.recovery.recovered is not False for one in recovered)
-    last_ns = min(max([*begun, *ends]), window.end_ns) if ended else window.end_ns
-    edges = [window.start_ns, hit_from_ns(tuples.production, window, min(begun)), last_ns, window.end_ns]
-    parts = [
-        LatencyMs.model_validate(summarise_between(tuples, method, batches(begin, end), begin, end))
-        for begin, end in pairwise(edges)
-    ]
-    return parts[0], parts[1], parts[2] if last_ns < window.end_ns else None
 
 
 def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -343,9 +322,14 @@ def _record(
     metrics: Metrics,
     artifacts: dict[str, str],
     clock_offsets: dict[str, ClockOffset] | None = None,
+    collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
     environment["clock_offsets"] = clock_offsets
+    # What collects garbage is left to Java, and named by the logs of the JVMs.
+    if (jvms := attempt.environment.get("jvm")) is not None:
+        named = collectors or {}
+        environment["jvm"] = {role: {**jvm, "collector": named.get(role)} for role, jvm in jvms.items()}
     return Record(
         schema=SCHEMA,
         matrix=attempt.matrix,

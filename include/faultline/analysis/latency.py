@@ -69,11 +69,16 @@ class Latency:
     p99: float | None
     p999: float | None
     max: float | None
-    count: int
-    negative: int
-    unreflected: int
+    count: int | None
+    negative: int | None
+    unreflected: int | None
     method: str
     batches: int | None
+
+    @classmethod
+    def unknown(cls, method: str) -> Latency:
+        """Every figure None: of a run in which outputs cannot be told to be of one tuple or of another."""
+        return cls(None, None, None, None, None, None, None, None, None, method, None)
 
 
 def fold_tuples(path: Path, window: Window) -> Tuples:

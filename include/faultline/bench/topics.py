@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from json import loads
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -28,6 +29,7 @@ from generators.producer import QUEUE_RECORDS, Sender, make_producer
 from generators.spec import GeneratorSpec
 from generators.stock import LATE_MS, OPEN
 from generators.stream import make_source
+from generators.xxhash64 import Words, hash_int, hash_long, seeds
 
 # After its planning a batch emits for this long, from this instant on; a kill makes it do so again a second later.
 EMIT_AFTER_MS, EMIT_FOR_MS, AGAIN_AFTER_MS = 300, 10, 1000
@@ -54,18 +56,46 @@ class Engine(Protocol):
 
 
 class WordCount:
-    """Counts words."""
+    """Counts words, and adds up the hashes of where they stand as `spark_jobs/hash_sums.py` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
         self.counted = 0
-        self._totals: Counter[str] = Counter()
+        self._partitions = partitions
+        self._taken = 0
+        # By word: count, and sums of the upper and the lower halves.
+        self._totals: dict[str, npt.NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
 
     def batch(self, payloads: Sequence[bytes], due_ms: Sequence[int]) -> list[Emission]:
         """One output for each distinct word of the batch."""
-        words = Counter(b" ".join(payloads).decode().split(" "))
-        self._totals.update(words)
-        self.counted += words.total()
-        return [Emission(word, str(self._totals[word]), n) for word, n in words.items()]
+        lines = [payload.decode().split(" ") for payload in payloads]
+        lengths = [len(line) for line in lines]
+        records = np.repeat(np.arange(self._taken, self._taken + len(lines), dtype=np.uint64), lengths)
+        positions = np.concatenate([np.arange(length, dtype=np.uint64) for length in lengths])
+        distinct, codes = np.unique(np.array([word for line in lines for word in line]), return_inverse=True)
+        grown = np.zeros((len(distinct), 3), dtype=np.int64)
+        np.add.at(grown[:, 0], codes, 1)
+        for column, half in enumerate(_halves(_tuple_hashes(records, positions, self._partitions)), start=1):
+            np.add.at(grown[:, column], codes, half)
+        self._taken += len(lines)
+        self.counted += len(codes)
+        for word, row in zip(distinct.tolist(), grown, strict=True):
+            self._totals[word] += row
+        return [
+            Emission(word, " ".join(map(str, self._totals[word].tolist())), n)
+            for word, n in zip(distinct.tolist(), grown[:, 0].tolist(), strict=True)
+        ]
+
+
+def _tuple_hashes(records: Words, positions: Words, partitions: int) -> Words:
+    """Of the words at these positions of these records, of which number k is in partition k mod `partitions`."""
+    by = np.uint64(partitions)
+    return hash_int(positions, hash_long(records // by, hash_int(records % by, seeds(len(records)))))
+
+
+def _halves(hashes: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The upper and the lower half of each hash, as signed numbers."""
+    signed = hashes.view(np.int64)
+    return signed >> 32, signed << 32 >> 32
 
 
 class StockJoin:
@@ -154,7 +184,7 @@ def fill(bootstrap: str, topics: tuple[str, str], config: Configuration, records
     )  # fmt: skip
     made, schedule = make_source(spec), spec.schedule
     assert schedule is not None
-    engine: Engine = StockJoin(config) if config.workload == "stock_join" else WordCount()
+    engine: Engine = StockJoin(config) if config.workload == "stock_join" else WordCount(config.partitions)
     producer = make_producer(bootstrap)
     inputs, outputs = Sender(producer, topics[0]), 0
     t0_ms = time.time_ns() // 1_000_000 - round(seconds * 1000) - 10_000

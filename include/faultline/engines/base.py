@@ -138,13 +138,32 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """A time in which a process did nothing but collect garbage."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Collections:
+    """Garbage collection of one process, by its own log. `process`: as `Totals` and `Seen` name it."""
+
+    role: str
+    process: str
+    collector: str
+    pauses: tuple[Pause, ...]
+
+
+@dataclass(frozen=True)
 class Traces:
     """The evidence of one attempt, from whichever raw files its engine leaves.
 
     `method`: how the harvest found a tuple's first output, `batch`, `id` or `rank`. `commits`: in order of epoch and
     number. `reached`: the offsets that were committed at the end. `seen`: of each kind in order of time. `lives`: of
     what the workload supervisor restarts. `work`: batches that were reported with their times. `totals`: samples, in
-    order of time. `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
+    order of time. `collections`: of each process that logged them, none in attempts from before they were logged.
+    `state_rows`: live rows after the last batch that told; `state_bytes`: of the last snapshot and what
     changed since, as a recovery would read them; None where nobody looked. `late_rows`: dropped, since they came late.
     """
 
@@ -156,6 +175,7 @@ class Traces:
     epochs: tuple[Epoch, ...] = ()
     work: tuple[Batch, ...] = ()
     totals: tuple[Totals, ...] = ()
+    collections: tuple[Collections, ...] = ()
     state_rows: int | None = None
     state_bytes: int | None = None
     late_rows: int = 0
@@ -266,6 +286,10 @@ class Engine(Witness, Protocol):
 
     def settings(self, config: Configuration) -> dict[str, str]:
         """All of its settings in an experiment, as the record shows them."""
+
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        """Of its processes that are JVMs, by role: `options`, with names in capitals in place of paths, and `heap_mb`.
+        `with_archive`: whether there is an archive of loaded classes. None of an engine that is no Java program."""
 
     def check(self, config: Configuration) -> None:
         """Raises ConfigError, naming the key, for what it can never run here."""

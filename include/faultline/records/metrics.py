@@ -88,6 +88,8 @@ KNOWN = (
     Metric("work.batch_s", "Work", "Execution time of batches", "s", LESS),
     Metric("work.task_s", "Work", "Run time of tasks", "s", LESS),
     Metric("gc_s", "Memory and state", "Garbage collection", "s", LESS),
+    Metric("gc.driver_s", "Memory and state", "Garbage collection, driver", "s", LESS),
+    Metric("gc.longest_ms", "Memory and state", "Longest pause of collection", "ms", LESS),
     Metric("state_bytes.logical", "Memory and state", "State, logical", "bytes"),
     Metric("state_bytes.checkpoint", "Memory and state", "State in the checkpoint", "bytes", LESS),
     *(
@@ -98,6 +100,7 @@ KNOWN = (
         Metric(f"audit.{key}", "Audit", name, unit, LESS)
         for key, name, unit in (
             ("lost", "Lost", "tuples"), ("overcounted", "Overcounted", "tuples"), ("wrong", "Wrong", "outputs"),
+            ("sums_differ", "Counted alike, but not the same", "keys"),
             ("reemitted", "Re-emitted", "outputs"), ("unknown", "Sends unknown", "records"),
         )
     ),
@@ -129,6 +132,8 @@ _HIDDEN = frozenset(
     {
         CENSORED_AT, "recovery.recovered", "recovery.resolution_s", "latency_ms.count", "latency_ms.negative",
         "keys.low", "keys.high", "realtime",
+        # The same as gc_s where it is known, and how many pauses made it up.
+        "gc.executors_s", "gc.pauses",
     }
 )  # fmt: skip
 _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}

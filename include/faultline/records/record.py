@@ -120,7 +120,11 @@ class RecoveryPart(_Part):
 
 
 class AuditPart(_Part):
-    """Counts against the batch recomputation."""
+    """Counts against the batch recomputation.
+
+    `sums_differ`: keys whose count agrees while the sum of the hashes of what was counted does not; null where the
+    workload keeps no such sums, and in records from before it did.
+    """
 
     expected: int | None
     lost: int | None
@@ -128,6 +132,7 @@ class AuditPart(_Part):
     wrong: int | None
     reemitted: int | None
     unknown: int | None
+    sums_differ: int | None = None
 
 
 class WorkPart(_Part):
@@ -147,6 +152,18 @@ class CpuPerMillion(_Part):
 
     engine: float | None
     workers: float | None
+
+
+class GarbagePart(_Part):
+    """Pauses of garbage collection in the measured window, by the processes' own logs: by role, and of both together.
+
+    Null as a whole where nobody logged them: then `gc_s` is what the engine told of its tasks.
+    """
+
+    driver_s: float | None
+    executors_s: float | None
+    pauses: int | None
+    longest_ms: float | None
 
 
 class KeysPart(_Part):
@@ -235,6 +252,7 @@ class Metrics(_Part):
     latency_during_ms: LatencyMs | None = None
     latency_after_ms: LatencyMs | None = None
     cpu_s_per_million: CpuPerMillion | None = None
+    gc: GarbagePart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:
@@ -261,8 +279,28 @@ class ClockOffset(_Part):
     round_trip_s: float
 
 
+class CgroupLimits(_Part):
+    """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
+
+    cpus: float | None
+    memory_mb: float | None
+
+
+class Jvm(_Part):
+    """How the JVMs of a role are started, with the names of places in capitals in place of paths, and what collects
+    their garbage; null where that is left to Java and no log named it."""
+
+    options: list[str]
+    heap_mb: int | None
+    collector: str | None = None
+
+
 class Environment(_Part):
-    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none."""
+    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
+
+    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
+    there, by name. What has a default is null in records from before it was noted.
+    """
 
     host: str | None
     cores: int | None
@@ -274,6 +312,11 @@ class Environment(_Part):
     kafka_conf: dict[str, Any] | None
     clock_offsets: dict[str, ClockOffset] | None = None
     processor: str | None = None
+    kernel: str | None = None
+    clock_source: str | None = None
+    cgroup: CgroupLimits | None = None
+    jvm: dict[str, Jvm] | None = None
+    hashes: dict[str, str] | None = None
 
 
 class TimelineEvent(_Part):

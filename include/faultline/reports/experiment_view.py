@@ -130,6 +130,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
     if audit.lost is None:
         return tiles
     note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
+    note += f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
     return [*tiles, _tile("Lost", count(audit.lost), "", note)]
 
 

@@ -99,7 +99,8 @@ def _figures(record: Record) -> list[str]:
             f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
             f"macro {_plain(macro(record))} s"
         )
-    parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted")
+    sums = f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
+    parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}")
     return [part for part in parts if NONE not in part or "latency" in part]
 
 

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.records.format import count
 from faultline.records.record import Record
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
@@ -102,14 +103,15 @@ def _lead(records: Sequence[Record]) -> str:
     statuses = Counter(record.status for record in records)
     told = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items(), key=lambda item: -item[1]))
     experiments = "experiment" if len(records) == 1 else "experiments"
-    audits = [record.metrics.audit for record in records if record.sound]
-    if not audits:
+    sound = [record for record in records if record.sound]
+    if not sound:
         return f"{len(records)} {experiments}: {told}."
-    sums = {name: sum(getattr(audit, name) or 0 for audit in audits) for name in ("lost", "overcounted", "wrong")}
+    sums = miscounts(sound)
     if any(sums.values()):
-        found = ", ".join(f"{count(number)} {name}" for name, number in sums.items())
+        found = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in sums.items())
         return f"{len(records)} {experiments}: {told}. The audit of the valid ones found {found}."
-    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong."
+    once = ": every tuple was counted exactly once" if all(map(tells_tuples, sound)) else ""
+    return f"{len(records)} {experiments}: {told}. In the valid ones nothing was lost, overcounted or wrong{once}."
 
 
 def _facts(records: Sequence[Record], sweep: Mapping[str, Any] | None) -> Pairs:

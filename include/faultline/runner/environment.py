@@ -14,10 +14,13 @@ from typing import Any
 import psutil
 
 from faultline.base.settings import Settings
+from faultline.cluster.jar_hashes import hashes
 from faultline.cluster.java import find_java
+from faultline.cluster.services.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.cluster.versions import versions
 from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
+from faultline.runner.machine import machine
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
@@ -29,7 +32,6 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
     return {
         "host": socket.gethostname(),
         "cores": cores,
-        "processor": processor(Path("/proc/cpuinfo")),
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
         "versions": versions(settings, java),
@@ -37,7 +39,18 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
         # Named after the first engine that there was.
         "spark_conf": engine_of(config).settings(config),
         "kafka_conf": kafka_conf(settings),
+        **machine(),
+        "jvm": jvms(settings, config),
+        "hashes": hashes(settings),
     }
+
+
+def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]:
+    """How the JVMs of each role are started: what the engine says of its own, and the broker."""
+    # Whoever makes an archive of classes removes those of before.
+    archived = any(settings.class_data.glob("classes-*.jsa"))
+    broker = {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}
+    return {**engine_of(config).jvms(config, with_archive=archived), "kafka": broker}
 
 
 def default_build(settings: Settings, java: str) -> str:
@@ -75,16 +88,6 @@ def kafka_conf(settings: Settings) -> dict[str, str]:
     pairs = (line.partition("=") for line in file.read_text().splitlines() if line)
     local = ("listeners", "bootstrap.servers", "log.dirs")
     return {key: value for key, _, value in pairs if not key.endswith(local)}
-
-
-def processor(file: Path) -> str | None:
-    """What the first processor is called, from `/proc/cpuinfo`; None where that does not say."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, None) or None
 
 
 @functools.cache

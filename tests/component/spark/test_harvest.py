@@ -16,6 +16,7 @@ from tests.support.planted import INPUTS, OPEN, OPEN_MS, OPENER, OUTPUTS, T0_MS,
 from batches import with_batches  # isort: skip  # a program's neighbour, like the next ones
 from counts import count_keys  # isort: skip
 from harvest import harvest  # isort: skip
+from hash_sums import halves, summed, tuple_hash  # isort: skip
 from stock_tuples import with_events, with_late  # isort: skip
 
 pytestmark = pytest.mark.timeout(300)
@@ -55,6 +56,38 @@ def test_a_harvest_of_words_finds_what_was_planted(spark: SparkSession) -> None:
         key=str,
     )
     assert found.late == []
+
+
+def test_a_harvest_of_summed_words_tells_which_of_them_were_counted(spark: SparkSession) -> None:
+    """The record at each offset holds its words; those of the same number in the same place have other hashes."""
+
+    def value(*places: tuple[int, int]) -> str:
+        row = spark.createDataFrame([(0, *place) for place in places], "partition int, offset bigint, position int")
+        sums = row.select(*halves(tuple_hash("partition", "offset", "position"))).agg(*summed()).collect()[0]
+        return f"{len(places)} {sums['high']} {sums['low']}"
+
+    planted = Planted()
+    planted.take("a b", 0, 0, primer=True)
+    planted.take("a a", 10, 1)
+    planted.take("b c a", 20, 2)
+    planted.take("b", 30, 0, lineage=1)
+    planted.emit("a", value((0, 0)), 5)
+    planted.emit("b", value((0, 1)), 5)
+    planted.emit("a", value((0, 0), (1, 0), (1, 1)), 15)
+    planted.emit("a", value((0, 0), (1, 0), (1, 1)), 16)  # emitted again
+    planted.emit("a", value((0, 0), (1, 0), (1, 0), (2, 2)), 25)  # one was lost, one counted twice
+    planted.emit("b", value((0, 1), (2, 0)), 25)
+    planted.emit("c", "1", 25)  # no sum at all
+    planted.emit("b", value((3, 0)), 35, lineage=1)
+    found = planted.harvest(spark, "summed_words")
+    assert found.counts == {"a": (4, 4, 4, 1, 0), "b": (3, 3, 3, 0, 0), "c": (1, None, 1, 0, 1)}
+    assert found.sums == {"a": False, "b": True, "c": False}, "those of two lineages add up"
+    assert found.drawn == {"a": 3, "b": 2, "c": 1}
+    assert found.tuples == sorted(
+        [(0, 0, 0, 5, True, 2), (0, 1, 10, 15, False, 2), (0, 2, 20, 25, False, 2), (0, 2, 20, None, False, 1)]
+        + [(1, 0, 30, 35, False, 1)],
+        key=str,
+    )
 
 
 def test_a_harvest_of_a_chain_matches_occurrences_by_their_order(spark: SparkSession) -> None:

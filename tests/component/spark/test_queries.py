@@ -14,17 +14,21 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.workloads.registry import WORKLOADS
+from generators.xxhash64 import hash_int, hash_long, seeds
 from tests.support.planted import OPEN, OPENER, TIMES, leibniz
 from tests.support.spark_session import PROGRAMS
 
 from harvest import KINDS  # isort: skip  # a program's neighbour, like the next ones
+from hash_sums import halves, summed  # isort: skip
 from pi import pi, series  # isort: skip
 from pi_tuples import CHUNK, sums  # isort: skip
 from stock_group_by import stock_group_by  # isort: skip
@@ -60,8 +64,10 @@ def stream(
         path.write_text("".join(f"{line}\n" for line in lines))
         os.utime(path, (1_600_000_000 + number,) * 2)
     records = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+    # Files have no offsets: a line's checksum stands for its own, so that whoever counts again finds the same.
+    place = (F.lit(1).alias("partition"), F.crc32("value").alias("offset"))
     running = (
-        query(records.select(F.col("value").cast("binary")), config)
+        query(records.select(F.col("value").cast("binary"), *place), config)
         .writeStream.format("memory")
         .queryName(query.__name__)
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -87,7 +93,49 @@ def test_word_count_counts_every_word(spark: SparkSession, tmp_path: Path) -> No
     batches = [[" ".join(chance.choices("abcdefgh", k=5)) for _ in range(400)] for _ in range(2)]
     found = stream(spark, tmp_path, word_count, {"python": False}, batches)
     expected = Counter(word for lines in batches for line in lines for word in line.split(" "))
-    assert found.final == {word: str(n) for word, n in expected.items()}
+    assert {key: int(value.split(" ")[0]) for key, value in found.final.items()} == expected
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_word_count_adds_up_the_hashes_of_what_it_counted(spark: SparkSession, tmp_path: Path, python: bool) -> None:
+    """In batches of a stream, whichever splits the lines, as numpy does over all of them at once."""
+    chance = random.Random(2)
+    batches = [[" ".join(chance.choices("abcdefgh", k=chance.randrange(1, 9))) for _ in range(300)] for _ in range(3)]
+    found = stream(spark, tmp_path, word_count, {"python": python}, batches)
+    words = [
+        (word, crc32(line.encode()), position)
+        for lines in batches for line in lines for position, word in enumerate(line.split(" "))
+    ]  # fmt: skip
+    offsets, positions = (np.array([word[place] for word in words], dtype=np.uint64) for place in (1, 2))
+    hashes = hash_int(positions, hash_long(offsets, hash_int(np.ones_like(offsets), seeds(len(words)))))
+    expected: dict[str, int] = defaultdict(int)
+    for (word, *_), hashed in zip(words, hashes.view(np.int64).tolist(), strict=True):
+        expected[word] += hashed
+    for word, value in found.final.items():
+        _, high, low = map(int, value.split(" "))
+        # The signed low half of a hash stands for 2^32 less where its first bit is set.
+        negative = sum(one < 0 for one in lows(hashes, [word == other for other, *_ in words]))
+        assert ((high << 32) + low + (negative << 32) - expected[word]) % 2**64 == 0
+
+    # What the size of the state is reckoned by: a row holds its key, a count and two sums.
+    state = spark.read.format("statestore").load(str(tmp_path / "checkpoint"))
+    assert [field.dataType.simpleString() for field in state.schema["value"].dataType.fields] == ["bigint"] * 3
+    kept = {row["key"][0]: tuple(row["value"]) for row in state.collect()}
+    assert kept == {word: tuple(map(int, value.split(" "))) for word, value in found.final.items()}
+
+
+def lows(hashes: Any, chosen: Sequence[bool]) -> list[int]:
+    """The lower halves of some hashes as signed numbers."""
+    return [int(one) for one in hashes[np.array(chosen)].view(np.int64) << 32 >> 32]
+
+
+def test_sums_of_hashes_do_not_overflow(spark: SparkSession) -> None:
+    """Where two whole ones already would: ANSI is on, so that the query would end with an error."""
+    worst = spark.sql("SELECT explode(array_repeat(9223372036854775807L, 1000)) AS hash")
+    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
+        worst.agg(F.sum("hash")).collect()
+    (row,) = worst.select(*halves(F.col("hash"))).agg(*summed()).collect()
+    assert tuple(row) == (1000 * (2**31 - 1), -1000)
 
 
 def test_pi_sums_as_many_terms_as_each_record_asks_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from hypothesis import given
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.audit import OFFENDERS_PER_KIND, audit, logical_state_bytes, mean_row_bytes
@@ -56,6 +59,57 @@ def test_a_key_that_nobody_expected_is_wrong_and_nothing_else(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+SUMS = st.tuples(st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 3) | st.none(), SUMS, SUMS | st.none()), min_size=1, max_size=20
+    )
+)
+def test_sums_are_looked_at_where_counts_agree(rows: list[tuple[int, int | None, tuple[int, int], Any]]) -> None:
+    """Of numbers that no float keeps apart; a key that was never emitted has neither count nor sum."""
+    frame = pd.DataFrame(
+        [
+            (f"k{number:03}", expected, final, *wanted, *((None, None) if final is None else found or wanted))
+            for number, (expected, final, wanted, found) in enumerate(rows)
+        ],
+        columns=["key", "expected", "final", "expected_high", "expected_low", "final_high", "final_low"],
+        dtype=object,
+    ).assign(reemitted=0, unreadable=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "counts.parquet"
+        frame.astype({name: "Int64" for name in frame.columns if name != "key"}).to_parquet(path)
+        totals, offenders = audit(path, [])
+    differ = [
+        f"k{at:03}" for at, (n, final, wanted, found) in enumerate(rows) if n == final and found not in (None, wanted)
+    ]
+    assert totals.sums_differ == len(differ)
+    assert [line["key"] for line in offenders if line["kind"] == "sums_differ"] == differ[:OFFENDERS_PER_KIND]
+    assert totals.lost == sum(max(0, n - (final or 0)) for n, final, _, _ in rows), "sums change no count"
+
+
+def test_sums_one_apart_differ_however_large_they_are(tmp_path: Path) -> None:
+    """Also in a column with gaps: the last key was never emitted."""
+    path, most = tmp_path / "counts.parquet", 2**62
+    columns = {"key": ["a", "b", "c"], "expected": 5, "final": [5, 5, None], "reemitted": 0, "unreadable": 0}
+    low = {"expected_low": [most] * 3, "final_low": [most, most + 1, None]}
+    frame = pd.DataFrame({**columns, "expected_high": 1, "final_high": [1, 1, None], **low}, dtype=object)
+    frame = frame.astype({name: "Int64" for name in frame.columns if name != "key"})
+    # As Spark writes it: nothing in the file says what pandas is to make of the columns.
+    pq.write_table(pa.Table.from_pandas(frame).replace_schema_metadata(None), path)
+    totals, offenders = audit(path, [])
+    assert totals.sums_differ == 1 and [line["key"] for line in offenders] == ["c", "b"]
+    assert (totals.lost, totals.overcounted, totals.wrong) == (5, 0, 0)
+
+
+def test_without_sums_nothing_is_said_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "counts.parquet"
+    pd.DataFrame({"key": ["a"], "expected": [1], "final": [1], "reemitted": [0], "unreadable": [0]}).to_parquet(path)
+    assert audit(path, [])[0].sums_differ is None
+
+
 def test_of_each_kind_the_first_ten_keys_are_named(tmp_path: Path) -> None:
     path = tmp_path / "counts.parquet"
     keys = [f"k{number:02}" for number in range(12, 0, -1)]
@@ -71,6 +125,9 @@ def test_a_row_of_the_state_is_its_key_in_utf_8_and_a_counter_of_eight_bytes(tmp
     assert mean_row_bytes(path) == (1 + 4 + 6) / 3 + 8
     assert logical_state_bytes(30, path) == 350
     assert logical_state_bytes(None, path) is None
+    sums = dict.fromkeys(("expected_high", "expected_low", "final_high", "final_low"), 0)
+    pd.DataFrame({"key": ["a", "öö", None, "abcdef"], **sums}).to_parquet(path)
+    assert logical_state_bytes(30, path) == 30 * (11 / 3 + 24), "both sums take as much as the counter, each"
     pd.DataFrame({"key": pd.Series([], dtype="str")}).to_parquet(path)
     assert mean_row_bytes(path) is logical_state_bytes(30, path) is None
 

@@ -13,14 +13,12 @@ from faultline.analysis.cpu import (
     besides,
     cores,
     cores_by_second,
-    gc_s,
     rps_per_core,
     rss_mb,
     taken,
 )
 from faultline.analysis.raw_files import MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.base.window import NS
-from faultline.engines.spark.traces import totals_of
 
 START, END = 1_000 * NS, 1_020 * NS
 
@@ -85,21 +83,6 @@ def test_the_seconds_of_the_series_add_up_to_the_mean() -> None:
     assert series[0]["t_s"] == 1.0
     mean = sum(point["executors"] for point in series) / 20
     assert mean == pytest.approx(cores(frame, START, END)["executors"], abs=1e-3)
-
-
-def test_gc_counts_dead_executors_and_leaves_the_driver_out() -> None:
-    samples = [
-        (990, {"0": 100.0, "1": 50.0, "driver": 1.0}),
-        (1_005, {"0": 400.0}),
-        (1_030, {"1": 250.0, "2": 70.0, "driver": 9_000.0}),
-    ]
-    lines = [
-        {"kind": "executors", "wall_ns": at_s * NS, "app_id": "a",
-         "executors": [{"id": name, "totalGCTime": gc_ms} for name, gc_ms in executors.items()]}
-        for at_s, executors in samples
-    ]  # fmt: skip
-    assert gc_s(totals_of(lines), START) == pytest.approx((300 + 200 + 70) / 1000)
-    assert gc_s((), START) is None
 
 
 @settings(deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from faultline.analysis.judge import failed_record, judge
 from faultline.analysis.raw_files import read_attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
-from faultline.records.record import Record, committed_schema
+from faultline.engines.batches import write_batches
+from faultline.records.record import GarbagePart, Record, committed_schema
 from tests.unit.synthetic import CORES, NS, PRIMER, Scenario, Synthetic, write_lines
 
 
@@ -229,6 +231,60 @@ def test_what_throw_away_state_lost_is_a_number_and_no_defect(tmp_path: Path) ->
     assert record.metrics.latency_ms.unreflected > 0
     # what the new lineage skipped is in nobody's throughput
     assert record.metrics.throughput_rps < 199
+
+
+@pytest.mark.parametrize(
+    ("workload", "final", "known"),
+    [("word_count", 0, True), ("word_count", -3, True), ("word_count", 1, False), ("pi", 1, True)],
+)
+def test_ranks_tell_nothing_once_a_word_was_counted_twice(
+    tmp_path: Path, workload: str, final: int, known: bool
+) -> None:
+    """Unless outputs name the tuple that they are of; a loss leaves outputs late, and later ones in step."""
+    made = Synthetic(Scenario(fault=False))
+    directory = made.write(tmp_path)
+    write_batches(directory, made.commits, method="rank", reached={})
+    counts = directory / "harvest" / "counts.parquet"
+    pd.read_parquet(counts).assign(final=lambda rows: rows["expected"] + final).to_parquet(counts)
+    _configure(directory, workload=workload, state_mb=0)
+    metrics = judge(directory).metrics
+    assert metrics.latency_ms.method == "rank"
+    figures = metrics.latency_ms.model_dump(exclude={"method"})
+    assert all((value is not None) is known for value in figures.values())
+    assert (metrics.throughput_rps is not None) is (metrics.rps_per_core is not None) is known
+    assert metrics.effective_interval_s is not None and metrics.cpu_cores.executors is not None
+    jsonschema.validate(judge(directory).as_dict(), committed_schema())
+
+
+def test_collection_of_garbage_is_read_from_the_logs_where_there_are_any(tmp_path: Path) -> None:
+    made = Synthetic(Scenario(fault=False))
+    directory = made.write(tmp_path)
+    assert judge(directory).metrics.gc is None
+    at = datetime.fromtimestamp((made.window.start_ns + NS) / NS, UTC)
+    line = f"[{at:%Y-%m-%dT%H:%M:%S}.000+0000] GC(0) Pause Young (Normal) 9M->3M(64M) 250.000ms\n"
+    logs = ["gc-driver-7.log", *(f"app-1/{executor}/gc.log" for executor in (0, 1))]
+    for name in logs:
+        (directory / "spark-logs" / name).write_text(f"[{at:%Y-%m-%dT%H:%M:%S}.000+0000] Using G1\n{line}")
+    attempt = json.loads((directory / "attempt.json").read_text())
+    roles = ("driver", "executors", "kafka")
+    attempt["environment"]["jvm"] = {role: {"options": ["-Xmx1g"], "heap_mb": 1024} for role in roles}
+    (directory / "attempt.json").write_text(json.dumps(attempt))
+    record = judge(directory)
+    assert (record.metrics.gc_s, record.metrics.gc) == (
+        0.5, GarbagePart(driver_s=0.25, executors_s=0.5, pauses=3, longest_ms=250.0)
+    )  # fmt: skip
+    assert record.environment.jvm is not None
+    assert {role: jvm.collector for role, jvm in record.environment.jvm.items()} == {
+        "driver": "G1", "executors": "G1", "kafka": None
+    }  # fmt: skip
+    (directory / "spark-logs" / logs[-1]).unlink()
+    assert judge(directory).metrics.gc_s is None
+
+
+def _configure(directory: Path, **config: Any) -> None:
+    attempt = json.loads((directory / "attempt.json").read_text())
+    attempt["config"] |= config
+    (directory / "attempt.json").write_text(json.dumps(attempt))
 
 
 def test_the_clocks_of_other_hosts_stand_in_the_environment(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from faultline.analysis import audit as auditing
@@ -114,8 +115,8 @@ def check_audit(tables: Sequence[Mapping[str, Any]], truths: Sequence[Truth]) ->
     """The audit over the tables of several runs together, whose keys differ by run, adds up to what was planted."""
     keys = [f"{run}/{key}" for run, table in enumerate(tables) for key in table["key"]]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0] if name != "key"}
-    batch = pa.RecordBatch.from_pydict({"key": keys, **columns})
-    with patch.object(auditing, "_batches", lambda path, columns: iter([batch.select(columns)])):
+    table = ds.dataset(pa.table({"key": keys, **columns}))
+    with patch.object(auditing, "_dataset", lambda path: table):
         totals, offenders = auditing.audit(Path("in memory"), [{"event": "done", "unknown": 0}])
     for name in ("expected", "lost", "overcounted", "wrong", "reemitted", "unknown"):
         assert getattr(totals, name) == sum(truth.counts[name] for truth in truths), name

@@ -11,7 +11,7 @@ import pytest
 from faultline.comparison.findings.catalogue import CLAIMS, PAPERS, findings
 from faultline.comparison.findings.finding import Finding, Verdict
 from faultline.experiment.matrices import MATRICES
-from faultline.records.record import ByRole, Record, WorkPart
+from faultline.records.record import ByRole, GarbagePart, Record, WorkPart
 from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
@@ -517,6 +517,16 @@ def test_gc_that_is_counted_once_a_task_says_nothing_of_more_cores() -> None:
         assert found.verdict is CANNOT_TELL and "once for each running task" in found.evidence
 
 
+def test_gc_by_the_jvms_logs_can_rise_with_the_cores() -> None:
+    logged = {"gc": GarbagePart(driver_s=0.1, executors_s=1.0, pauses=9, longest_ms=30.0)}
+    for fewest, most, expected in ((1.0, 4.0, AGREES), (4.0, 1.0, DISAGREES)):
+        records = cores((1, {"gc_s": fewest}), (4, {"gc_s": most}))
+        known = [one.model_copy(update={"metrics": one.metrics.model_copy(update=logged)}) for one in records]
+        found = of(CORES, known)[MORE_GC]
+        assert found.verdict is expected and "running task" not in found.evidence
+        assert of(CORES, [*known[1:], records[0]])[MORE_GC].verdict is CANNOT_TELL, "one is of the other kind"
+
+
 def test_a_third_of_the_latency_takes_eight_times_the_cores() -> None:
     begins = "with 16 cores instead of 2"
     four = cores((1, {"non_compute_ms": 900.0}), (4, {"non_compute_ms": 200.0}))
@@ -617,11 +627,13 @@ def test_the_restart_is_the_replacements_registration() -> None:
 def test_one_miscount_is_enough() -> None:
     def counted(**numbers: int) -> Record:
         record = kill("driver")
-        audit = record.metrics.audit.model_copy(update={"lost": 0, "overcounted": 0, "wrong": 0, **numbers})
+        exact = {"lost": 0, "overcounted": 0, "wrong": 0, "sums_differ": 0}
+        audit = record.metrics.audit.model_copy(update={**exact, **numbers})
         return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
 
     assert verdict(RECOVERY, ONCE, [counted(), counted()]) is AGREES
     assert verdict(RECOVERY, ONCE, [counted(), counted(wrong=1)]) is DISAGREES
+    assert verdict(RECOVERY, ONCE, [counted(), counted(sums_differ=1)]) is DISAGREES
     assert verdict(RECOVERY, ONCE, [counted()]) is CANNOT_TELL
     without = counted(lost=5)
     without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
@@ -708,17 +720,28 @@ def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_
 
 
 def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
-    def audited(**numbers: int | None) -> Record:
-        record = kill()
-        audit = record.metrics.audit.model_copy(update={"overcounted": 0, "wrong": 0, **numbers})
-        return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
-
     found = of(RECOVERY, [audited(lost=0, wrong=None, overcounted=None)] * 2)
     assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
-        "0 lost, 0 overcounted, 0 wrong (n = 2)"
+        "0 lost, 0 overcounted, 0 wrong (n = 2, of which 0 tell which tuples were counted)"
     ]
-    assert verdict(RECOVERY, ONCE, [audited(lost=0, wrong=None)] * 2) is AGREES
     assert verdict(RECOVERY, ONCE, [audited(lost=None, wrong=9)] * 2) is CANNOT_TELL, "nothing was audited"
+
+
+def test_counts_alone_do_not_show_that_each_record_was_counted_once() -> None:
+    assert verdict(RECOVERY, ONCE, [audited(lost=0)] * 2) is CANNOT_TELL
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0), audited(lost=0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0)] * 2) is AGREES
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="pi")] * 2) is AGREES, "its outputs carry ids"
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="of another version")] * 2) is CANNOT_TELL
+
+
+def audited(workload: str | None = None, **numbers: int | None) -> Record:
+    """A record of a kill, whose audit has these."""
+    record = kill()
+    audit = record.metrics.audit.model_copy(update={"overcounted": 0, "wrong": 0, **numbers})
+    config = {**record.config, **({} if workload is None else {"workload": workload})}
+    metrics = record.metrics.model_copy(update={"audit": audit})
+    return record.model_copy(update={"metrics": metrics, "config": config})
 
 
 def sayings() -> dict[str, tuple[str, list[Record]]]:

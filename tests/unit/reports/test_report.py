@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from faultline import __version__
 from faultline.analysis.judge import judge
-from faultline.records.record import Record
+from faultline.records.record import AuditPart, Record
 from faultline.reports.html import figures_json
 from faultline.reports.report import render, write_report
 from faultline.reports.table import columns_of, plain_rows
@@ -86,6 +86,22 @@ def test_the_table_holds_the_rows_of_the_terminal(tmp_path: Path) -> None:
         assert [row[key] for key in keys] in found.cells
     assert ["", "schedule-lag: p99 53 ms > 50 ms"] in found.cells
     assert "6 experiments: 5 valid, 1 unsound." in found.text
+
+
+def test_exactly_once_is_claimed_where_counts_and_sums_agree(tmp_path: Path) -> None:
+    def audited(workload: str = "word_count", **numbers: int | None) -> Record:
+        record = sample(workload=workload, state_mb=0, fault="none")
+        audit = AuditPart(expected=9, lost=0, overcounted=0, wrong=0, reemitted=0, unknown=0)
+        update = {"audit": audit.model_copy(update=numbers)}
+        return record.model_copy(update={"metrics": record.metrics.model_copy(update=update)})
+
+    once = "every tuple was counted exactly once"
+    assert once in page([audited(sums_differ=0), audited("pi")], tmp_path).text
+    for others in ([audited()], [audited(sums_differ=0), audited()], [audited("stock_join")]):
+        text = page(others, tmp_path).text
+        assert "nothing was lost, overcounted or wrong." in text and once not in text
+    text = page([audited(sums_differ=0), audited(sums_differ=2)], tmp_path).text
+    assert "found 0 lost, 0 overcounted, 0 wrong, 2 sums differ" in text and once not in text
 
 
 def test_head_and_sections(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from faultline.base.settings import ROOT
-from faultline.runner.environment import READERS, processor, programs
+from faultline.runner.environment import READERS, programs
 
 
 def test_a_workloads_program_is_part_of_the_build_and_a_reader_is_not(tmp_path: Path) -> None:
@@ -27,12 +27,3 @@ def test_readers_are_there_and_no_workload() -> None:
     assert {"word_count.py", "nexmark_query.py", "nexmark/events.py", "nexmark/queries/q5.sql", "topology.py"} <= set(
         found
     )
-
-
-def test_the_processor_is_named_where_the_machine_says_it(tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    assert processor(file) is None
-    file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.50GHz\n\nprocessor\t: 1\nmodel name\t: Some CPU\n")
-    assert processor(file) == "Some CPU @ 2.50GHz"
-    file.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # as on ARM
-    assert processor(file) is None

@@ -72,7 +72,7 @@ def test_only_a_query_with_state_needs_real_time_mode_to_look_away() -> None:
 
 
 def test_the_harvest_is_told_of_windows_where_there_are_any() -> None:
-    assert tuples(configuration(workload="word_count_python")) == {"tuples": "words"}
+    assert tuples(configuration(workload="word_count_python")) == {"tuples": "summed_words"}
     assert tuples(configuration(workload="pi")) == {"tuples": "pi"}
     assert tuples(configuration(workload="stock_join", window_s=20, slide_s=4, watermark_s=3)) == {
         "tuples": "join",

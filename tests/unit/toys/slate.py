@@ -64,6 +64,9 @@ class Slate:
     def settings(self, config: Any) -> dict[str, str]:
         return {**self.fixed_settings(), "slate.hands": str(config.executors)}
 
+    def jvms(self, config: Any, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        return {}
+
     def check(self, config: Any) -> None:
         from faultline.base.errors import ConfigError
 

@@ -130,6 +130,7 @@ def wrong(target: Path, filled: Filled) -> list[str]:
         "lost": (found.lost, 0),
         "overcounted": (found.overcounted, 0),
         "wrong": (found.wrong, 0),
+        "sums that differ": (found.sums_differ or 0, 0),
         "reemitted": (found.reemitted, filled.reemitted),
         "tuples": (pc.sum(rows["n"]).as_py(), filled.tuples),
         "unreflected rows": (rows["emitted_ms"].null_count, 0),

@@ -12,6 +12,8 @@ from faultline.base.settings import HOST, Settings
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.cluster.services.spark import spark_home
 
+HEAP_MB = 512
+HEAP_OPTIONS = ("-Xms384m", f"-Xmx{HEAP_MB}m")
 LOG4J_KAFKA = """\
 rootLogger.level = INFO
 rootLogger.appenderRef.out.ref = out
@@ -30,8 +32,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
         "kafka",
         [
             str(java),
-            "-Xms384m",
-            "-Xmx512m",
+            *HEAP_OPTIONS,
             instance_mark(instance),
             f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
             "-cp",

@@ -63,9 +63,11 @@ def along(records: Sequence[Record], by: str, measure: Measure, *, rises: bool) 
 
 
 def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
-    """GC time along the cores, which `gc_s` cannot answer: Spark adds a pause to each task that is running, and more
-    cores run more tasks at once."""
-    _, said = along(records, CORES, GC, rises=True)
+    """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
+    pause to each task that is running, and more cores run more tasks at once."""
+    found, said = along(records, CORES, GC, rises=True)
+    if all(record.metrics.gc is not None for record in faultless(records)):
+        return found, said
     return Verdict.CANNOT_TELL, f"{said}; {GC_BY_TASKS}"
 
 

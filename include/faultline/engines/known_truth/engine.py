@@ -83,6 +83,9 @@ class KnownTruth:
     def settings(self, config: Configuration) -> dict[str, str]:
         return {}
 
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        return {}
+
     def check(self, config: Configuration) -> None:
         """What contradicts its script was refused with the configuration."""
         if config.generator_on != "host":

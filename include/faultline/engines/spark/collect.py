@@ -11,6 +11,7 @@ from faultline.base.journal import events, read_journal
 from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
+from faultline.engines.spark.gc_log import EXECUTOR_FILE
 
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
@@ -19,7 +20,7 @@ KEPT_CHECKPOINT = "checkpoint.kept"
 
 
 def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
-    """Writes batches.json and checkpoint.json, and copies the executors' logs."""
+    """Writes batches.json and checkpoint.json, and copies what the executors logged."""
     commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
     write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint))
     write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))
@@ -27,10 +28,10 @@ def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
 
 
 def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
-    """Copies each executor's standard error to spark-logs/<application>/<executor>/stderr."""
+    """Copies each executor's standard error and pauses to spark-logs/<application>/<executor>/{stderr,gc.log}."""
     for folder in worker_folders(attempt, settings):
-        for log in folder.glob("*/stderr"):
-            target = attempt.spark_logs / folder.name / log.parent.name / "stderr"
+        for log in (*folder.glob("*/stderr"), *folder.glob(f"*/{EXECUTOR_FILE}")):
+            target = attempt.spark_logs / folder.name / log.parent.name / log.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(log, target)
 

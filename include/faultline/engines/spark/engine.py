@@ -49,6 +49,11 @@ class Spark:
 
         return {**engine_settings(), **configured_settings(config)}
 
+    def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+        from faultline.engines.spark.settings import jvms
+
+        return jvms(config, with_archive=with_archive)
+
     def check(self, config: Configuration) -> None:
         standalone.check_capacity(config)
 

@@ -6,10 +6,12 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.processes import run_option
 from faultline.base.settings import HOST, Settings
+from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
 
@@ -17,6 +19,10 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
 MEMORY = f"{_STATE}.HDFSBackedStateStoreProvider"
 DRIVER_MEMORY_MB = 768
+# Roles of the workload's JVMs.
+DRIVER, EXECUTORS = "driver", "executors"
+_LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-XX:SharedArchiveFile="
+_WITH_PATHS = (_TEMPORARY, _ARCHIVE)
 # Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
 LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
@@ -80,8 +86,8 @@ def workload_settings(
 ) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf. `archive`: of loaded classes."""
     # The attempt's id in an executor's command line is what the guard rails look for.
-    options = f'{run_option(attempt.id)} {logging_option(settings)} "-Djava.io.tmpdir={attempt.scratch}"'
-    options = f"{options} {archive_option(archive)}".rstrip()
+    classes = None if archive is None else str(archive)
+    options = java_options(run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
     return {
         **engine_settings(),
         **configured_settings(config),
@@ -89,19 +95,40 @@ def workload_settings(
         **kafka_classes(settings),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(settings.root / "spark_jobs"),
-        "spark.driver.extraJavaOptions": options,
-        "spark.executor.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
+        "spark.executor.extraJavaOptions": " ".join(map(_quoted, options[EXECUTORS])),
     }
+
+
+def java_options(mark: str, logging: str, scratch: str, archive: str | None) -> dict[str, list[str]]:
+    """The options of the workload's JVMs by role. They are alike in every experiment but for these four: the option
+    that marks the attempt's processes, the one that names the logging settings, a folder, and an archive of classes.
+    """
+    shared = [mark, logging, f"{_TEMPORARY}{scratch}"]
+    shared += [] if archive is None else [f"{_ARCHIVE}{archive}"]
+    return {DRIVER: [*shared, gc_option(DRIVER_FILE)], EXECUTORS: [*shared, gc_option(EXECUTOR_FILE)]}
+
+
+def jvms(config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
+    """What a record says of the workload's JVMs, by role: options with names in place of paths, and the heap."""
+    options = java_options(run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", "CLASSES" if with_archive else None)
+    heap_mb = {DRIVER: DRIVER_MEMORY_MB, EXECUTORS: config.executor_memory_mb}
+    return {role: {"options": options[role], "heap_mb": heap_mb[role]} for role in (DRIVER, EXECUTORS)}
+
+
+def _quoted(option: str) -> str:
+    """As Spark splits options, which is at spaces; a path may have some."""
+    return f'"{option}"' if option.startswith(_WITH_PATHS) else option
 
 
 def logging_option(settings: Settings) -> str:
     """The JVM option that names the logging settings; as a URI, since Spark splits options at spaces."""
-    return f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}"
+    return f"{_LOGGING}{settings.spark_logging.as_uri()}"
 
 
 def archive_option(archive: Path | None) -> str:
     """The JVM option that starts from an archive of loaded classes, quoted as Spark splits options; empty for none."""
-    return f'"-XX:SharedArchiveFile={archive}"' if archive else ""
+    return _quoted(f"{_ARCHIVE}{archive}") if archive else ""
 
 
 def batch_settings(

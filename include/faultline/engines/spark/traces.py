@@ -16,6 +16,7 @@ from faultline.engines.base import Batch, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
+from faultline.engines.spark.gc_log import read_gc_logs
 from faultline.engines.spark.instants import spark_instant_ns
 from faultline.engines.supervised import epochs_of, lives_of
 
@@ -40,6 +41,7 @@ def read_traces(folder: Path) -> Traces:
         epochs=epochs_of(supervisor),
         work=work_of(listener),
         totals=totals_of(samples),
+        collections=read_gc_logs(logs),
         state_rows=state_rows(listener),
         state_bytes=_state_bytes(folder / "checkpoint.json"),
         late_rows=sum(state.get("rows_dropped") or 0 for state in _states(listener)),

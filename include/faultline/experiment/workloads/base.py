@@ -56,6 +56,8 @@ class Workload(Generic[P]):
     # What its throughput is of, and how a tuple's batch and first output are found (docs/metrics.md).
     counts = "records"
     latency_method = "batch"
+    # Whether each output names the one tuple that it is of: then counts by key are exact by tuple.
+    carries_ids = False
     # Its program in spark_jobs/, without suffix; None: it is no Spark program. Whether that makes itself warm.
     program: str | None = None
     warms_itself = False

@@ -27,6 +27,7 @@ class KnownTruth(Workload[TruthParameters]):
     order = 90
     parameters = TruthParameters
     capabilities = frozenset({"preloaded_state", "stateful"})
+    carries_ids = True
 
     def defaults(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"fault": "driver"}  # the one process that it is

@@ -30,6 +30,7 @@ class Pi(Workload[PiParameters]):
     capabilities = frozenset({"real_time"})
     program = "pi"
     latency_method = "id"
+    carries_ids = True
 
     def source(self, own: PiParameters, common: Common, repetition: int) -> dict[str, Any]:
         return {"source": "ids", "iterations": own.iterations}

@@ -22,6 +22,9 @@ class WordCount(Workload[Parameters]):
     def has_python_workers(self, own: Parameters) -> bool:
         return self.in_python
 
+    def tuples(self, own: Parameters) -> dict[str, Any]:
+        return {"tuples": "summed_words"}
+
     def program_configuration(self, attempt: Attempt, own: Parameters, common: Common) -> dict[str, Any]:
         return {"python": self.in_python}
 

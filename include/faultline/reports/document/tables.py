@@ -139,6 +139,7 @@ AUDIT = (
     total("audit.lost", "lost"),
     total("audit.overcounted", "overcounted"),
     total("audit.wrong", "wrong"),
+    total("audit.sums_differ", "sums differ"),
     total("audit.reemitted", "re-emitted"),
     total("audit.unknown", "sends unknown"),
     total("latency_ms.unreflected", "never reflected"),
