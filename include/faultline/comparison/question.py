@@ -68,7 +68,7 @@ def pose(
     others = [cell for cell in usual if cell.config not in ours]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
     blocks = _blocks(asked, ours, [cell.config for cell in others], len(steps), fewest(method, alpha))
-    horizon = next((one.horizon for one in _same(earlier, series, asked)), blocks) if not fresh else blocks
+    horizon = blocks if fresh else next((one.horizon for one in _same(earlier, series, asked, len(steps))), blocks)
     question = Question(
         figure=asked.figure, along=asked.along, smallest=asked.smallest, error=asked.error,
         experiments=asked.experiments, hours=asked.hours, comparisons=len(steps), blocks=blocks, horizon=horizon,
@@ -107,8 +107,9 @@ def _blocks(
     return min(payable, MOST_PAIRS)
 
 
-def _same(plans: Sequence[Manifest], series: str, asked: Decide) -> Iterator[Question]:
+def _same(plans: Sequence[Manifest], series: str, asked: Decide, steps: int) -> Iterator[Question]:
     """The same question, asked before in the series, the oldest first."""
+    same = (asked.figure, asked.along, asked.error, steps)
     for one in (plan.decide for plan in plans if plan.series == series):
-        if one and (one.figure, one.along, one.error) == (asked.figure, asked.along, asked.error):
+        if one and (one.figure, one.along, one.error, one.comparisons) == same:
             yield one

@@ -35,7 +35,7 @@ def test_a_block_holds_each_compared_cell_once_and_the_budget_pays_for_all() -> 
 
 
 @given(st.integers(20, 300), st.integers(0, 5), st.integers(2, 5))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_no_plan_costs_more_than_its_budget_nor_leaves_a_block_of_it(
     experiments: int, controls: int, intervals: int
 ) -> None:
@@ -115,6 +115,8 @@ def test_a_budget_that_is_raised_spends_the_error_by_the_first_plan() -> None:
     assert pose(matrix(), more, "s", [earlier])[1].blocks == 20
     assert pose(matrix(), more, "other", [earlier])[1].horizon == 20, "another series is another answer"
     assert pose(matrix(), replace(more, figure="latency_ms.p50"), "s", [earlier])[1].horizon == 20
+    wider = matrix(state_mb=[1.0, 2.0, 8.0])
+    assert pose(wider, more, "s", [earlier])[1].horizon == 13, "of more comparisons each has other bounds"
     assert pose(matrix(), more, "s", [earlier], fresh=True)[1].horizon == 20
     assert pose(matrix(), more, "s", [earlier.model_copy(update={"decide": None})])[1].horizon == 20
 
