@@ -18,6 +18,7 @@ from faultline.bench.figure import Figure
 from faultline.bench.shapes import draw, load_shapes
 from faultline.bench.verdicts import share
 from faultline.comparison.decisions import log_ratio, margin_of
+from faultline.comparison.question import FURTHER
 from faultline.comparison.statistics.comparison import Verdict, compare
 from faultline.comparison.statistics.sample import Sample
 from faultline.comparison.statistics.sequential import Bounds, Judged, Method, Outcome, Pair, bounds, judge
@@ -26,7 +27,9 @@ from faultline.comparison.statistics.sequential import Bounds, Judged, Method, O
 EQUAL_SWEEPS, SWEEPS, QUICK_SWEEPS = 1000, 400, 40
 # A verdict of `compare` takes some ten times as long as a decision.
 FIXED_SWEEPS, QUICK_FIXED = 50, 4
+# So many blocks are paid for if nothing is decided before; what others leave pays for more.
 CELLS, BLOCKS = 5, 20
+BUDGET, MOST = CELLS * BLOCKS, FURTHER * BLOCKS
 # The last one for recoveries, of which nobody sees less.
 PLANTED = (0.0, 0.05, 0.1, 0.2, 0.5)
 SMALLEST, ERROR = 0.1, 0.05
@@ -88,7 +91,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     rng = np.random.default_rng(SEED)
     figures: dict[str, Figure] = {}
     for name, scatter in scatters().items():
-        limits = bounds(scatter.method, BLOCKS, BLOCKS, ERROR / (CELLS - 1))
+        limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))
         for planted in PLANTED:
             key = f"{name}_{planted * 100:.0f}"
             count = QUICK_SWEEPS if quick else SWEEPS if planted else EQUAL_SWEEPS
@@ -115,19 +118,30 @@ def scatters() -> dict[str, Scatter]:
 
 
 def decided(scatter: Scatter, planted: float, limits: Bounds, rng: np.random.Generator) -> _Swept:
-    """A sweep that stops measuring a cell when its comparisons are decided.
+    """A sweep that stops measuring a cell when its comparisons are decided, and ends when its budget is spent.
 
-    Both cells of a comparison are measured till it is decided, so that it may be judged over all blocks at once.
+    Both cells of a comparison are measured till it is decided, so that it may be judged over all blocks at once. A
+    block that is not paid for as a whole is left out.
     """
-    cells = [scatter.cell(number, planted, BLOCKS, rng) for number in range(CELLS)]
+    cells = [scatter.cell(number, planted, MOST, rng) for number in range(CELLS)]
     margin = margin_of(scatter.margin)
-    judged = [
-        judge([log_ratio(a, b) for a, b in zip(one, other, strict=True)], limits, scatter.method, margin)
-        for one, other in zip(cells, cells[1:], strict=False)
+    pairs = [
+        [log_ratio(a, b) for a, b in zip(one, other, strict=True)] for one, other in zip(cells, cells[1:], strict=False)
     ]
-    took = [one.looked or BLOCKS for one in judged]
+    judged = [judge(one, limits, scatter.method, margin) for one in pairs]
+    took = [one.looked or MOST for one in judged]
+    needed = [max(took[max(0, cell - 1) : cell + 1]) for cell in range(CELLS)]
+    experiments, last = 0, 0
+    for block in range(1, MOST + 1):
+        still = sum(block <= one for one in needed)
+        if not still or experiments + still > BUDGET:
+            break
+        experiments, last = experiments + still, block
+    # As far as they were measured: later looks might say more than the sweep does.
+    judged = [
+        judge(one[: min(number, last)], limits, scatter.method, margin) for one, number in zip(pairs, took, strict=True)
+    ]
     said = [_truth(one, planted, scatter.margin) for one in judged]
-    experiments = sum(max(took[max(0, cell - 1) : cell + 1]) for cell in range(CELLS))
     differs = any(one.outcome is Outcome.DIFFERS for one in judged)
     return _Swept(said.count(True), False in said, differs, experiments)
 

@@ -91,16 +91,11 @@ def decisions_of(plan: Manifest, entries: Iterable[Entry]) -> list[Decision]:
     if question is None:
         return []
     steps, axes = steps_of({cell.config_id: cell.config for cell in plan.cells}, question.along)
-    planned = compared(steps)
-    found: dict[str, dict[int, Entry]] = {config_id: {} for config_id in planned}
-    for entry in sorted(entries, key=lambda entry: entry.attempt):
-        same = (entry.series, entry.build, entry.schema) == (plan.series, plan.build, SCHEMA)
-        if same and question.fresh:
-            same = entry.sweep_id == plan.sweep_id
-        if same and entry.sound and entry.config_id in planned:
-            found[entry.config_id][entry.repetition] = entry
+    found = _counted(plan, entries)
+    spent = _spent(plan, found)
     return [
-        _decision(step, question, found[step.before.config_id], found[step.after.config_id], axes) for step in steps
+        _decision(step, question, found[step.before.config_id], found[step.after.config_id], axes, spent)
+        for step in steps
     ]
 
 
@@ -111,8 +106,33 @@ def settled(decisions: Sequence[Decision]) -> frozenset[str]:
 
 
 def settled_in(plan: Manifest, entries: Iterable[Entry]) -> frozenset[str]:
-    """The same of a sweep's plan; nothing where it is to measure all of its cells."""
+    """The same of a sweep's plan, and all of its configurations when its experiments are spent; nothing where it is to
+    measure all of its cells."""
+    entries = list(entries)
+    if _spent(plan, _counted(plan, entries)):
+        return frozenset(cell.config_id for cell in plan.cells)
     return settled(decisions_of(plan, entries))
+
+
+def _counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
+    """By configuration and repetition what counts of a plan's cells."""
+    found: dict[str, dict[int, Entry]] = {cell.config_id: {} for cell in plan.cells}
+    fresh = plan.decide is not None and plan.decide.fresh
+    for entry in sorted(entries, key=lambda entry: entry.attempt):
+        same = (entry.series, entry.build, entry.schema) == (plan.series, plan.build, SCHEMA)
+        own = not fresh or entry.sweep_id == plan.sweep_id
+        if same and own and entry.sound and entry.config_id in found:
+            found[entry.config_id][entry.repetition] = entry
+    return found
+
+
+def _spent(plan: Manifest, found: Mapping[str, Mapping[int, Entry]]) -> bool:
+    """Whether as many experiments count as the budget has."""
+    if plan.decide is None or plan.decide.experiments is None:
+        return False
+    planned = {(cell.config_id, cell.repetition) for cell in plan.cells}
+    done = sum((config_id, one) in planned for config_id, blocks in found.items() for one in blocks)
+    return done >= plan.decide.experiments
 
 
 def tally(decisions: Sequence[Decision]) -> str:
@@ -164,14 +184,19 @@ def _share(share: float) -> str:
 
 
 def _decision(
-    step: Step, question: Question, before: Mapping[int, Entry], after: Mapping[int, Entry], axes: Sequence[Axis]
+    step: Step,
+    question: Question,
+    before: Mapping[int, Entry],
+    after: Mapping[int, Entry],
+    axes: Sequence[Axis],
+    spent: bool,
 ) -> Decision:
     metric = FIGURES[question.figure]
     pairs, widths = _pairs(before, after, metric.key)
     margin = max(question.smallest, statistics.median(widths)) if widths else question.smallest
     judged = judge(pairs, question.bounds, Method(question.method), margin_of(min(margin, 1.0)))
     outcome = judged.outcome
-    if outcome is Outcome.OPEN and min(len(before), len(after)) >= question.blocks:
+    if outcome is Outcome.OPEN and (spent or min(len(before), len(after)) >= question.blocks):
         outcome = Outcome.SPENT
     others = [axis for axis in axes if axis.key != step.axis.key]
     return Decision(

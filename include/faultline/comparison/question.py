@@ -1,7 +1,7 @@
 """A question of a sweep, made ready: which cells are compared, in how many blocks, and at which bounds.
 
-A block holds each compared cell once. All blocks that the budget pays for are planned beforehand; what is decided early
-is left out when its turn comes.
+A block holds each compared cell once. All blocks that the budget may pay for are planned beforehand, also those that it
+pays for only because others were decided early; what is decided, or beyond the budget, is left out when its turn comes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.manifest import Manifest, Question
 from faultline.records.metrics import KNOWN, Metric
 
+# Times the blocks that the budget pays for if nothing is decided before its end.
+FURTHER = 2
 # Of a figure that is mostly 0, or yes and no, a share says nothing.
 FIGURES = {
     metric.key: metric
@@ -52,7 +54,7 @@ def compared(steps: Iterable[Step]) -> set[str]:
 def pose(
     matrix: Matrix, asked: Decide, series: str, earlier: Sequence[Manifest] = (), *, fresh: bool = False
 ) -> tuple[list[PlannedCell], Question]:
-    """All cells that the budget pays for, and the question as the plan of the sweep holds it.
+    """All cells that the budget may pay for, and the question as the plan of the sweep holds it.
 
     Cells that nothing is compared with, such as controls, are measured as often as the matrix says. `earlier`: plans of
     the matrix; where one of them asked the same in this series, its number of blocks stays the one by which the error
@@ -67,8 +69,13 @@ def pose(
     ours = [configurations[name] for name in configurations if name in compared(steps)]
     others = [cell for cell in usual if cell.config not in ours]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
-    blocks = _blocks(asked, ours, [cell.config for cell in others], len(steps), fewest(method, alpha))
-    horizon = blocks if fresh else next((one.horizon for one in _same(earlier, series, asked, len(steps))), blocks)
+    need = fewest(method, alpha)
+    paid = _blocks(asked, ours, [cell.config for cell in others], len(steps), need)
+    horizon = paid if fresh else next((one.horizon for one in _same(earlier, series, asked, len(steps))), paid)
+    # What is decided at the first look leaves its experiments to the last two cells that are not.
+    most = ((asked.experiments or MAX_CONFIGURATIONS) - len(others) - need * (len(ours) - 2)) // 2
+    room = (MAX_CONFIGURATIONS - len(others)) // len(ours)
+    blocks = max(paid, min(most, FURTHER * paid, room, MOST_PAIRS))
     question = Question(
         figure=asked.figure, along=asked.along, smallest=asked.smallest, error=asked.error,
         experiments=asked.experiments, hours=asked.hours, comparisons=len(steps), blocks=blocks, horizon=horizon,
@@ -80,7 +87,7 @@ def pose(
 def _blocks(
     asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, need: int
 ) -> int:
-    """How many blocks the budget pays for; `need`: the fewest that can decide anything."""
+    """How many blocks the budget pays for if no cell is left out; `need`: the fewest that can decide anything."""
     block_s, others_s = (sum(one.warmup_s + one.duration_s for one in configs) for configs in (ours, others))
     least = need * len(ours) + len(others)
     counted = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {need} blocks at least"

@@ -147,7 +147,8 @@ class RunExperiment(TriggerDagRunOperator):
         index = Index(results)
         index.refresh()
         entries = index.of_configurations(one.config_id for one in plan.cells)
-        return "all of its comparisons are decided" if cell.config_id in settled_in(plan, entries) else None
+        settled = cell.config_id in settled_in(plan, entries)
+        return "all of its comparisons are decided, or the experiments are spent" if settled else None
 
     def _cell(self) -> Cell:
         from faultline.experiment.cell import Cell

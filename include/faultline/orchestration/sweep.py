@@ -246,7 +246,7 @@ class Aggregate(LocalSparkJob):
 
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of, recorded
-        from faultline.comparison.decisions import decisions_of, settled, tally
+        from faultline.comparison.decisions import decisions_of, settled_in, tally
         from faultline.experiment.matrix import sweep_id_of
         from faultline.orchestration.notes import write_note
         from faultline.records.harvested import is_large
@@ -269,7 +269,7 @@ class Aggregate(LocalSparkJob):
         decisions = decisions_of(plan, entries)
         for one in decisions:
             print(one.text)
-        missing = len(gap_of(plan, recorded(entries), settled(decisions)).missing)
+        missing = len(gap_of(plan, recorded(entries), settled_in(plan, entries)).missing)
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)

@@ -34,8 +34,8 @@ class Question(BaseModel):
     """What a sweep is to decide, and by which bounds.
 
     `figure` to `hours`: as asked. `comparisons`: of neighbours along the axis, among which `error` is divided.
-    `blocks`: as many as the budget pays for; `horizon`: as many as were planned when this was asked first in the
-    series. `method`, `bounds`: of `comparison/statistics/sequential.py`, so that what is said does not change with it.
+    `blocks`: that are planned; `horizon`: as many as the budget paid for when this was asked first in the series.
+    `method`, `bounds`: of `comparison/statistics/sequential.py`, so that what is said does not change with it.
     `fresh`: whether only what the sweep measured itself counts.
     """
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from faultline.bench import decide as subject
-from faultline.bench.decide import BLOCKS, CELLS, ERROR, Scatter, decided, run, scatters
+from faultline.bench.decide import BLOCKS, BUDGET, CELLS, ERROR, MOST, Scatter, decided, run, scatters
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, bounds
 
-LIMITS = bounds(Method.T, BLOCKS, BLOCKS, ERROR / (CELLS - 1))
+LIMITS = bounds(Method.T, MOST, BLOCKS, ERROR / (CELLS - 1))
 
 
 def test_each_cell_is_so_much_more_than_the_one_before() -> None:
@@ -26,7 +26,7 @@ def test_cells_stop_when_their_comparisons_are_decided() -> None:
     first = next(number for number, limit in enumerate(LIMITS, 1) if limit is not None)
     found = decided(quiet, 0.2, LIMITS, rng)
     assert (found.right, found.wrong, found.experiments) == (CELLS - 1, False, first * CELLS)
-    assert decided(wild, 0.05, LIMITS, rng).experiments == BLOCKS * CELLS
+    assert decided(wild, 0.05, LIMITS, rng).experiments == BUDGET == BLOCKS * CELLS
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,19 @@ def test_a_budget_that_is_spent_says_so() -> None:
     assert not settled(found), "a larger budget goes on with them"
 
 
+def test_what_was_spent_on_few_cells_is_spent_for_all() -> None:
+    """21 experiments are seven blocks of three, or fewer of them and more of the two that are still open."""
+    plan, measured = plan_of(replace(P50, experiments=21)), entries(8, {2.0: 1.0, 5.0: 1060.0, 10.0: 1120.0}, 0.1)
+    plan_cells = {cell.config_id for cell in plan.cells}
+    lasting = [one for one in measured if one.repetition < 5 or one.config["checkpoint_interval_s"] > 2.0]
+    assert len(lasting) == 21
+    assert settled_in(plan, lasting) == plan_cells
+    assert [one.outcome for one in decisions_of(plan, lasting)] == [Outcome.DIFFERS, Outcome.SPENT]
+    assert settled_in(plan, lasting[:-1]) < plan_cells
+    by_hours = plan_of(replace(P50, experiments=None, hours=1.0))
+    assert settled_in(by_hours, lasting) < plan_cells, "who counts hours counts no experiments"
+
+
 def test_only_sound_records_of_the_series_the_build_and_the_schema_count() -> None:
     plan, measured = plan_of(), entries(14)
     for changed in ({"series": "b2"}, {"build": "b2"}, {"schema": 1}, {"status": "unsound"}, {"status": "failed"}):

@@ -27,16 +27,22 @@ def matrix(repetitions: int = 1, controls: int = 0, **axes: list[Any]) -> Matrix
     return Matrix(chosen, {"warmup_s": 15.0, "duration_s": 105.0}, repetitions, controls)
 
 
-def test_a_block_holds_each_compared_cell_once_and_the_budget_pays_for_all() -> None:
+def test_a_block_holds_each_compared_cell_once_and_the_error_is_spent_over_what_the_budget_pays_for() -> None:
+    """Of 40 experiments ten blocks of four, or five of them and another ten of the two that are left."""
     cells, question = pose(matrix(), ASKED, "s")
-    assert (question.comparisons, question.blocks, question.horizon) == (2, 10, 10)
-    assert [sum(cell.repetition == block for cell in cells) for block in range(10)] == [4] * 10
-    assert question.method == Method.T and question.bounds == bounds(Method.T, 10, 10, 0.025)
+    assert (question.comparisons, question.blocks, question.horizon) == (2, 15, 10)
+    assert [sum(cell.repetition == block for cell in cells) for block in range(15)] == [4] * 15
+    assert question.method == Method.T and question.bounds == bounds(Method.T, 15, 10, 0.025)
+
+
+def test_two_cells_leave_nothing_for_each_other() -> None:
+    cells, question = pose(matrix(state_mb=[1.0]), ASKED, "s")
+    assert (question.blocks, question.horizon, len(cells)) == (20, 20, 40)
 
 
 @given(st.integers(20, 300), st.integers(0, 5), st.integers(2, 5))
 @settings(deadline=None, max_examples=10)
-def test_no_plan_costs_more_than_its_budget_nor_leaves_a_block_of_it(
+def test_the_budget_pays_for_whole_blocks_and_leaves_none_of_them(
     experiments: int, controls: int, intervals: int
 ) -> None:
     asked = replace(ASKED, experiments=experiments)
@@ -47,7 +53,9 @@ def test_no_plan_costs_more_than_its_budget_nor_leaves_a_block_of_it(
         least = fewest(Method.T, 0.05 / (intervals - 1)) * intervals + controls
         assert experiments < least and f"give {least} or more" in str(error)
         return
-    assert experiments - intervals < len(cells) <= experiments
+    assert experiments - intervals < question.horizon * intervals + controls <= experiments
+    assert question.horizon <= question.blocks <= 2 * question.horizon
+    assert len(cells) == question.blocks * intervals + controls
     assert len({cell.cell for cell in cells}) == len(cells)
     assert sum(cell.config.fault == "none" for cell in cells) == controls
 
@@ -65,15 +73,15 @@ def test_where_nothing_is_broken_all_cells_are_compared() -> None:
     cells, question = pose(
         Matrix.under(there.complete("default"), there.axes), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s"
     )
-    assert (question.comparisons, question.blocks, len(cells)) == (2, 10, 30)
+    assert (question.comparisons, question.horizon, len(cells)) == (2, 10, 3 * question.blocks)
 
 
 def test_hours_pay_for_blocks_by_what_is_measured() -> None:
     """Four cells of two minutes are eight minutes; starts and ends only make it less."""
     _, question = pose(matrix(), replace(ASKED, experiments=None, hours=2.0), "s")
-    assert question.blocks == 15
+    assert question.horizon == 15
     _, question = pose(matrix(), replace(ASKED, experiments=32, hours=2.0), "s")
-    assert question.blocks == 8
+    assert question.horizon == 8
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_a_budget_that_can_decide_nothing_is_refused_with_the_number_needed(
     if "give 20" in words:
         assert pose(matrix(), replace(ASKED, experiments=20), "s")[1].blocks == 5
     if "give 0.67" in words:
-        assert pose(matrix(), replace(ASKED, experiments=None, hours=0.67), "s")[1].blocks == 5
+        assert pose(matrix(), replace(ASKED, experiments=None, hours=0.67), "s")[1].horizon == 5
 
 
 def test_an_axis_on_which_nothing_differs_alone_is_refused() -> None:
@@ -112,7 +120,7 @@ def plan_of(asked: Decide, series: str, **named: Any) -> Manifest:
 def test_a_budget_that_is_raised_spends_the_error_by_the_first_plan() -> None:
     earlier, more = plan_of(ASKED, "s"), replace(ASKED, experiments=80)
     assert pose(matrix(), more, "s", [earlier])[1].horizon == 10
-    assert pose(matrix(), more, "s", [earlier])[1].blocks == 20
+    assert pose(matrix(), more, "s", [earlier])[1].blocks == 35
     assert pose(matrix(), more, "other", [earlier])[1].horizon == 20, "another series is another answer"
     assert pose(matrix(), replace(more, figure="latency_ms.p50"), "s", [earlier])[1].horizon == 20
     wider = matrix(state_mb=[1.0, 2.0, 8.0])
