@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from faultline.base.settings import ROOT
+from faultline.base.settings import ROOT, Settings
 from faultline.bench.kills import STEPS
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, plan
 from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
+from faultline.orchestration import notes as notes_of
+from faultline.orchestration import sweep
 from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS
 from faultline.orchestration.run_experiment import retry_policy, state_of
+from faultline.records.manifest import Manifests
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
@@ -150,6 +155,38 @@ def test_recovery_breaks_every_victim_at_every_interval_among_controls(bag: Any)
     assert order != [cell.config.fault for cell in cells], "controls are measured among the others"
     with pytest.raises(ParamValidationError):
         bag.dags["recovery"].params.get_param("fault").resolve(["executer"])
+
+
+def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
+    bag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task itself."""
+    settings, notes = Settings(tmp_path, tmp_path / "home", tmp_path / "results"), []
+    monkeypatch.setattr(sweep, "load_settings", lambda: settings)
+    monkeypatch.setattr(notes_of, "write_note", lambda *said: notes.append(said[-1]))
+    dag = bag.dags["input_rate"]
+    run = SimpleNamespace(conf={})
+    context = {"dag": dag, "dag_run": run, "run_id": "manual__2026-11-21T06:40:30+00:00"}
+    context["params"] = params = {**dag.params.dump(), "build": "b1"}
+    monkeypatch.setattr(sweep, "get_current_context", lambda: context)
+    params["decide"] = asked = {"figure": "cpu_cores.total", "along": "rate", "smallest": 0.1, "experiments": 32}
+    planned = sweep.plan.function()
+    repetitions = [one["conf"]["repetition"] for one in planned]
+    assert repetitions == sorted(repetitions) and len(planned) == 39, "block after block, and what early ones may leave"
+    orders = {tuple(one["conf"]["rate"] for one in planned[3 * block : 3 * block + 3]) for block in range(10)}
+    assert len(orders) > 1 and all(set(order) == {100.0, 500.0, 2500.0} for order in orders)
+    assert "decide" not in planned[0]["conf"], "it is the sweep's, not the experiment's"
+    kept = Manifests(settings.results).read("20261121T064030")
+    assert kept is not None and kept.decide is not None and kept.decide.comparisons == 2 and len(kept.cells) == 39
+    for wrong, words in (
+        ({"figure": "cpu"}, "decide.figure: 'cpu' is no figure that can be decided"),
+        ({"along": "state_mb"}, "decide.along: 'state_mb' is no axis of this sweep"),
+        ({"experiments": 8}, "decide.experiments: 8 are too few to decide anything: .* give 15 or more"),
+    ):
+        params["decide"] = {**asked, **wrong}
+        with pytest.raises(AirflowFailException, match=words):
+            sweep.plan.function()
+        assert notes[-1].startswith("**Nothing was planned.** decide.")
 
 
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.base.settings import Settings
+from faultline.comparison.question import pose
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.decide import Decide
+from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.orchestration import run_experiment
 from faultline.orchestration.experiment import parent_stopped
 from faultline.orchestration.run_experiment import CHILD, RunExperiment
 from faultline.orchestration.sweep import child_run_id
+from faultline.records.manifest import Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
 from tests.unit.sample_records import sample
@@ -129,3 +132,83 @@ def test_a_child_stops_when_nobody_waits_for_it(
     runs = Runs(parent=parent) if parent else Runs()
     monkeypatch.setattr("faultline.orchestration.experiment.get_current_context", lambda: context(runs))
     assert parent_stopped() is stopped
+
+
+def asked(store: Store, **budget: Any) -> list[PlannedCell]:
+    """A sweep of two intervals that is to decide the median latency; its cells, block after block."""
+    question = Decide("latency_ms.p50", "checkpoint_interval_s", 0.1, **budget)
+    cells, posed = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), question, "b1")
+    facts = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "b1", "build": "b1", "logical_date": None}
+    planned_at = "2026-11-21T06:00:00+00:00"
+    Manifests(store.directory.parent).write(
+        Manifest(**facts, planned_at=planned_at, decide=posed, cells=cells_of(cells))
+    )
+    return cells
+
+
+def of_cell(cell: PlannedCell) -> RunExperiment:
+    conf = {**cell.config.model_dump(mode="json"), "series": "b1", "build": "b1", "sweep_id": "s1"}
+    conf["repetition"] = cell.repetition
+    return RunExperiment(task_id="run", trigger_run_id=child_run_id("s1", cell, "b1"), conf=conf)
+
+
+def measure(store: Store, cells: list[PlannedCell], **medians: float) -> None:
+    """A valid record of each cell; `i2`, `i5`: the medians of the two intervals."""
+    for number, cell in enumerate(cells):
+        interval = cell.config.checkpoint_interval_s
+        median = medians[f"i{interval:g}"] * (1 + 0.01 * (number % 7))
+        attempt = f"20261121T06{number:02d}00Z-00000a"
+        store.write(
+            sample(
+                attempt=attempt,
+                repetition=cell.repetition,
+                checkpoint_interval_s=interval,
+                latency={"p50": median},
+            )
+        )
+
+
+def test_a_cell_that_nothing_is_open_about_is_skipped_at_once(store: Store) -> None:
+    cells = asked(store, experiments=40)
+    measure(store, cells[:20], i2=1000.0, i5=2000.0)
+    with pytest.raises(AirflowSkipException, match="all of its comparisons are decided"):
+        of_cell(cells[20]).execute(context())
+    of_cell(cells[0]).execute(context())  # measured already, which is no reason to call it skipped
+
+
+def test_a_cell_of_which_something_is_open_is_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.trigger_dagrun.TriggerDagRunOperator.execute",
+        lambda self, context: begun.append(self.trigger_run_id),
+    )
+    cells = asked(store, experiments=40)
+    measure(store, cells[:4], i2=1000.0, i5=2000.0)
+    of_cell(cells[4]).execute(context())
+    assert begun == [child_run_id("s1", cells[4], "b1")], "two pairs decide nothing"
+
+
+def test_a_child_at_work_is_waited_for_also_when_all_is_decided(store: Store) -> None:
+    """It was begun before, and its record may as well be read."""
+    cells = asked(store, experiments=40)
+    measure(store, cells[:20], i2=1000.0, i5=2000.0)
+    runs = Runs()
+    runs.states[child_run_id("s1", cells[20], "b1")] = "running"
+    with pytest.raises(TaskDeferred):
+        of_cell(cells[20]).execute(context(runs))
+
+
+def test_hours_that_are_spent_end_a_sweep(store: Store) -> None:
+    cells = asked(store, hours=2.0)
+    with pytest.raises(AirflowSkipException, match="the budget of 2 hours is spent"):
+        of_cell(cells[0]).execute(context(begun=datetime.now(UTC) - timedelta(hours=2.1)))
+
+
+def test_a_sweep_that_asks_nothing_skips_nothing(store: Store, operator: RunExperiment) -> None:
+    cells = asked(store, experiments=40)
+    measure(store, cells[:20], i2=1000.0, i5=2000.0)
+    manifests = Manifests(store.directory.parent)
+    plan = manifests.read("s1")
+    assert plan is not None
+    manifests.write(plan.model_copy(update={"decide": None}))
+    assert operator._settled(context()) is None and of_cell(cells[20])._settled(context()) is None

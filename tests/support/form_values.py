@@ -29,6 +29,7 @@ WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "f
 SWEEP = {
     "preset": "smoke", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
+    "decide": {"figure": "latency_ms.p50", "along": "rate", "smallest": 0.1, "hours": 2},
 }  # fmt: skip
 NIGHT = {
     "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],

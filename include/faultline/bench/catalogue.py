@@ -104,4 +104,5 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "crash": _module("crash"),
     "sweep": _module("long_sweep"),
     "verdicts": _module("verdicts"),
+    "decide": _module("decide"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -18,6 +18,7 @@ from rich.text import Text
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.text import suggest
+from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
 from faultline.experiment.matrix import Matrix
@@ -63,15 +64,16 @@ def gaps_of(
             raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
         raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
     index.refresh()
-    records = recorded(index.all())
+    entries = index.all()
+    records = recorded(entries)
     if sweep is not None:
         known = {plan.sweep_id: plan for plan in plans}
         if sweep not in known:
             raise ConfigError(f"--sweep {sweep}: no sweep of {matrix} with a plan{suggest(sweep, known)}")
-        return [gap_of(known[sweep], records)]
+        return [gap_of(known[sweep], records, settled_in(known[sweep], entries))]
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
-        found = [gap_of(plan, records) for plan in nights or plans[-1:]]
+        found = [gap_of(plan, records, settled_in(plan, entries)) for plan in nights or plans[-1:]]
         if matrix == NIGHTLY:
             found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
@@ -95,9 +97,9 @@ def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
     ]
 
 
-def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]]) -> Gap:
-    """What a sweep's plan lacks."""
-    missing = missing_of(plan.cells, plan.series, records)
+def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]], settled: Collection[str] = ()) -> Gap:
+    """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
+    missing = missing_of(plan.cells, plan.series, records, settled)
     return Gap(plan.matrix, plan.sweep_id, plan.series, len(plan.cells), tuple(missing))
 
 

@@ -95,11 +95,21 @@ def control_of(config: Configuration) -> Configuration:
 
 
 def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: bool, seed: int) -> list[PlannedCell]:
-    """The cells to measure, shuffled by seed; those with a valid record are left out when `only_missing`."""
+    """The cells to measure; those with a valid record are left out when `only_missing`.
+
+    One repetition after the other, so that what changes with the hours meets all cells alike, each in an order of its
+    own, fixed by `seed`.
+    """
     done = set(valid) if only_missing else set()
-    missing = [cell for cell in cells if cell.cell not in done]
-    random.Random(seed).shuffle(missing)
-    return missing
+    blocks: dict[int, list[PlannedCell]] = {}
+    for cell in cells:
+        blocks.setdefault(cell.repetition, []).append(cell)
+    ordered = []
+    for repetition in sorted(blocks):
+        # All of them are shuffled, so that a sweep that is resumed goes on in the same order.
+        random.Random(f"{seed} {repetition}").shuffle(blocks[repetition])
+        ordered += [cell for cell in blocks[repetition] if cell.cell not in done]
+    return ordered
 
 
 def sweep_id_of(run_id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -52,6 +52,10 @@ class RunExperiment(TriggerDagRunOperator):
     It asks the store first (a valid record ends it), then the child's state (one that is queued or
     running is waited for, not reset), and only then triggers. A retry is a whole new attempt. The child asks the store
     once more when its turn comes, since another sweep may have measured the cell while it was queued.
+
+    Where the sweep is to decide something, a cell that nothing is open about is skipped, and so is each one when the
+    hours are spent. The cell before is then still being measured: it may be the one that decides, so that one more
+    is measured than need be.
     """
 
     def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, **arguments: Any) -> None:
@@ -71,6 +75,8 @@ class RunExperiment(TriggerDagRunOperator):
         self.max_measurements = max_measurements
 
     def execute(self, context: Any) -> None:
+        from airflow.sdk.exceptions import AirflowSkipException
+
         if self._done(context):
             self.log.info("The cell is measured already.")
             return
@@ -84,6 +90,8 @@ class RunExperiment(TriggerDagRunOperator):
                 ),
                 method_name="execute_complete",
             )
+        if why := self._settled(context):
+            raise AirflowSkipException(why)
         super().execute(context)
 
     def execute_complete(self, context: Any, event: Any) -> None:
@@ -121,6 +129,26 @@ class RunExperiment(TriggerDagRunOperator):
             return True
         only_missing = bool(context["params"].get("only_missing", True))
         return only_missing and Store(load_settings().results).sound(self._cell()) is not None
+
+    def _settled(self, context: Any) -> str | None:
+        """Why the cell need not be measured any more, where the sweep is to decide something."""
+        from faultline.records.index import Index
+        from faultline.records.manifest import Manifests
+
+        results, cell = load_settings().results, self._cell()
+        plan = Manifests(results).read(str((self.conf or {}).get("sweep_id")))
+        if plan is None or plan.decide is None:
+            return None
+        begun, hours = context["dag_run"].start_date, plan.decide.hours
+        if hours is not None and begun and datetime.now(UTC) - begun > timedelta(hours=hours):
+            return f"the budget of {hours:g} hours is spent"
+        from faultline.comparison.decisions import settled_in
+
+        index = Index(results)
+        index.refresh()
+        entries = index.of_configurations(one.config_id for one in plan.cells)
+        settled = cell.config_id in settled_in(plan, entries)
+        return "all of its comparisons are decided, or the experiments are spent" if settled else None
 
     def _cell(self) -> Cell:
         from faultline.experiment.cell import Cell

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, tas
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
 from faultline.experiment.config import Configuration
+from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
 from faultline.orchestration.forms import axis_param, configuration_params, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
@@ -19,9 +20,10 @@ from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunE
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
 
 if TYPE_CHECKING:
-    from faultline.experiment.matrix import PlannedCell
+    from faultline.experiment.matrix import Matrix, PlannedCell
+    from faultline.records.manifest import Question
 
-SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build")
+SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide")
 DOC = """\
 ### {title}
 
@@ -32,6 +34,9 @@ DOC = """\
 Each value on each axis gives one experiment a repetition; they run one at a time, in an order shuffled by
 `seed`. Cells that already have a valid record are left out (`only_missing`), so triggering the same form again
 **resumes** a sweep, and measures what an earlier one missed.
+
+With `decide` it repeats each configuration until its neighbours along an axis can be told apart, or are known to be as
+good as equal, or the budget is spent; what is decided is skipped.
 """
 
 
@@ -94,6 +99,11 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
+        "decide": Param(
+            None, type=["null", "object"], title="decide", section="Sweep",
+            description=f"Measure until it can be told, in place of repetitions: an object such as {EXAMPLE}; "
+            "`error` (0.05), and `hours` beside `experiments` or in their place.",
+        ),
         **(search_params() if spec.search else {}),
         **others,
     }  # fmt: skip
@@ -126,9 +136,27 @@ def plan() -> list[dict[str, Any]]:
         require_search(params)
         build = params["build"] or installed_build(settings)
         series = params["series"] or build
-        return begin_sweep(Matrix.under(params, spec.axes).cells(series), series=series, build=build, params=params)
+        cells, question = _planned(Matrix.under(params, spec.axes), params, series)
+        return begin_sweep(cells, series=series, build=build, params=params, question=question)
     except ConfigError as error:
         raise refused(error) from None
+
+
+def _planned(matrix: Matrix, params: Mapping[str, Any], series: str) -> tuple[list[PlannedCell], Question | None]:
+    """All cells of a sweep, and what it is to decide. Raises ConfigError for what cannot be decided."""
+    from faultline.experiment.decide import parse_decide
+
+    if params["decide"] is None:
+        return matrix.cells(series), None
+    # It loads the statistics, which a sweep that asks nothing need not wait for.
+    from faultline.comparison.question import FIGURES, pose
+    from faultline.records.manifest import Manifests
+
+    asked = parse_decide(params["decide"], figures=FIGURES, axes=matrix.axes)
+    assert asked is not None
+    name = get_current_context()["dag"].dag_id
+    plans = Manifests(load_settings().results).of_matrix(name)
+    return pose(matrix, asked, series, plans, fresh=not params["only_missing"])
 
 
 def refused(error: ConfigError) -> Any:
@@ -151,10 +179,11 @@ def begin_sweep(
     params: Mapping[str, Any],
     logical_date: str | None = None,
     schedule: str | None = None,
+    question: Question | None = None,
 ) -> list[dict[str, Any]]:
     """Writes down what the sweep of this run sets out to measure; returns the arguments of `run_experiment` for it.
 
-    `schedule`: the cron expression that a night was due by.
+    `schedule`: the cron expression that a night was due by. `question`: what the sweep is to decide.
     Raises ConfigError when another run has a sweep of the same id.
     """
     from datetime import UTC, datetime
@@ -172,7 +201,7 @@ def begin_sweep(
     labels |= {"logical_date": logical_date} if logical_date else {}
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
-    Manifests(settings.results).write(Manifest(**about, cells=cells_of(cells)))
+    Manifests(settings.results).write(Manifest(**about, decide=question, cells=cells_of(cells)))
     records = Store(settings.results).query()
     measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
     return [
@@ -217,6 +246,7 @@ class Aggregate(LocalSparkJob):
 
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of, recorded
+        from faultline.comparison.decisions import decisions_of, settled_in, tally
         from faultline.experiment.matrix import sweep_id_of
         from faultline.orchestration.notes import write_note
         from faultline.records.harvested import is_large
@@ -235,8 +265,12 @@ class Aggregate(LocalSparkJob):
         plan = Manifests(settings.results).read(sweep_id)
         if plan is None:
             return  # nothing was planned, and the note says why already
-        missing = len(gap_of(plan, recorded(index.all())).missing)
-        note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing)
+        entries = index.all()
+        decisions = decisions_of(plan, entries)
+        for one in decisions:
+            print(one.text)
+        missing = len(gap_of(plan, recorded(entries), settled_in(plan, entries)).missing)
+        note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
         if problem := write_note(settings, context["dag"].dag_id, run_id, note):
             print(problem)
 

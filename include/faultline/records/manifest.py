@@ -6,7 +6,7 @@ those that had a valid record already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,9 +30,35 @@ class ManifestCell(BaseModel):
     repetition: int
 
 
+class Question(BaseModel):
+    """What a sweep is to decide, and by which bounds.
+
+    `figure` to `hours`: as asked. `comparisons`: of neighbours along the axis, among which `error` is divided.
+    `blocks`: that are planned; `horizon`: as many as the budget paid for when this was asked first in the series.
+    `method`, `bounds`: of `comparison/statistics/sequential.py`, so that what is said does not change with it.
+    `fresh`: whether only what the sweep measured itself counts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    figure: str
+    along: str
+    smallest: float
+    error: float
+    experiments: int | None
+    hours: float | None
+    comparisons: int
+    blocks: int
+    horizon: int
+    method: str
+    bounds: tuple[float | None, ...]
+    fresh: bool = False
+
+
 class Manifest(BaseModel):
     """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
-    (null in plans from before that was noted); `planned_at`: when it was made, UTC."""
+    (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
+    null where it is to measure all of its cells."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -45,6 +71,7 @@ class Manifest(BaseModel):
     logical_date: str | None
     planned_at: str
     schedule: str | None = None
+    decide: Question | None = None
     cells: tuple[ManifestCell, ...]
 
 
@@ -113,11 +140,15 @@ def cells_of(planned: Iterable[PlannedCell]) -> tuple[ManifestCell, ...]:
 
 
 def missing_of(
-    cells: Sequence[ManifestCell], series: str, records: Iterable[tuple[Cell, str, Sequence[str]]]
+    cells: Sequence[ManifestCell],
+    series: str,
+    records: Iterable[tuple[Cell, str, Sequence[str]]],
+    settled: Collection[str] = (),
 ) -> list[Missing]:
     """The cells without a record that counts, in order.
 
-    `records`: cell, status and reasons of each record, in order of attempt.
+    `records`: cell, status and reasons of each record, in order of attempt. `settled`: ids of configurations of which
+    no more need be known.
     """
     sound: set[Cell] = set()
     last: dict[Cell, str] = {}
@@ -126,7 +157,9 @@ def missing_of(
             sound.add(cell)
         last[cell] = f"{status}: {reasons[0]}" if reasons else status
     found = [(one, Cell(one.config_id, one.repetition, series)) for one in cells]
-    return [Missing(one, last.get(cell, "")) for one, cell in found if cell not in sound]
+    return [
+        Missing(one, last.get(cell, "")) for one, cell in found if cell not in sound and one.config_id not in settled
+    ]
 
 
 def _read(path: Path) -> Manifest | None:

@@ -46,18 +46,20 @@ def refusal_headline(error: ConfigError) -> str:
     return f"**Nothing was planned.** {_plain(str(error))}"
 
 
-def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> str:
+def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
     """What a sweep came to: how many of its records have which status, and the range of what is looked for first.
 
-    `missing`: its cells that have no valid record of whatever sweep.
+    `missing`: its cells that have no valid record of whatever sweep, and are still asked for. `decided`: what became of
+    its question, in words.
     """
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
         if missing:
             return f"No experiment got as far as a record, and {missing} cells are missing: the red tasks say why."
-        return "Nothing had to be measured: every cell has a valid record already."
+        return f"Nothing had to be measured: {decided or 'every cell has a valid record already'}."
     statuses = Counter(record.status for record in records)
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
+    parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
     parts += [
         f"{name} {text}"

@@ -40,6 +40,24 @@ def test_a_plan_is_the_matrix_minus_what_is_valid_in_an_order_fixed_by_the_seed(
     assert len(plan(cells, done, only_missing=False, seed=seed)) == len(cells)
 
 
+@given(states, st.integers(2, 6), st.integers(0, 50), st.data())
+def test_one_repetition_comes_after_the_other_each_in_an_order_of_its_own(
+    sizes: list[float], repetitions: int, seed: int, data: st.DataObject
+) -> None:
+    cells = matrix({"state_mb": sizes}, repetitions).cells("s")
+    whole = plan(cells, [], only_missing=True, seed=seed)
+    assert [cell.repetition for cell in whole] == sorted(cell.repetition for cell in cells)
+    done = data.draw(st.sets(st.sampled_from([cell.cell for cell in cells])))
+    rest = [cell for cell in whole if cell.cell not in done]
+    assert plan(cells, done, only_missing=True, seed=seed) == rest, "a sweep that is resumed goes on in its order"
+
+
+def test_the_orders_of_repetitions_differ() -> None:
+    cells = matrix({"state_mb": [1.0, 2.0, 3.0, 4.0]}, 8).cells("s")
+    planned = [cell.config.state_mb for cell in plan(cells, [], only_missing=True, seed=1)]
+    assert len({tuple(planned[4 * block : 4 * block + 4]) for block in range(8)}) > 4
+
+
 def test_a_valid_record_of_another_series_does_not_count() -> None:
     cells = matrix({"state_mb": [1.0]}).cells("today")
     yesterday = [Cell(cell.config.config_id, cell.repetition, "yesterday") for cell in cells]

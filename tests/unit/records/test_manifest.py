@@ -15,7 +15,9 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.comparison import coverage as missing_cells
 from faultline.comparison.coverage import Gap, as_json, cell_text, gaps_of, missed_nights, print_gaps
+from faultline.comparison.question import pose
 from faultline.experiment.cell import Cell
+from faultline.experiment.decide import Decide
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing, cells_of, missing_of
@@ -98,6 +100,31 @@ def test_missing_is_what_was_planned_and_has_no_valid_record(measured: list[tupl
     for number, last in found.items():
         own = [status for one, status in measured if one == number]
         assert last == (f"{own[-1]}: why {number}" if own else "")
+
+
+def test_what_is_settled_is_not_missing() -> None:
+    cells = cells_of(PLANNED)
+    assert missing_of(cells, "b1", [], {PLANNED[0].config.config_id}) == []
+    assert len(missing_of(cells, "b1", [], {"another"})) == 3
+
+
+def test_cells_of_a_question_are_missing_till_it_is_decided(settings: Settings) -> None:
+    """Twenty blocks were planned, and ten were enough."""
+    asked = Decide("latency_ms.p99", "checkpoint_interval_s", 0.1, experiments=40)
+    cells, question = pose(Matrix({"checkpoint_interval_s": [2.0, 5.0]}, {}), asked, "b1")
+    plan = manifest().model_copy(update={"cells": cells_of(cells), "decide": question})
+    Manifests(settings.results).write(plan)
+    measured = [
+        record(f"20261121T06{number:02d}00Z-000001", matrix="recovery", repetition=cell.repetition,
+               checkpoint_interval_s=cell.config.checkpoint_interval_s,
+               latency={"p99": 1000 * cell.config.checkpoint_interval_s + number % 3})
+        for number, cell in enumerate(cells)
+    ]  # fmt: skip
+    put(settings.results, *measured[:4])
+    assert [len(gap.missing) for gap in gaps_of("recovery", settings)] == [36]
+    put(settings.results, *measured[4:20])
+    assert [(gap.planned, gap.missing) for gap in gaps_of("recovery", settings)] == [(40, ())]
+    assert [len(gap.missing) for gap in gaps_of("recovery", settings, sweep="s1")] == [0]
 
 
 def test_records_of_another_series_fill_no_gap() -> None:

@@ -50,6 +50,9 @@ def test_a_sweep_in_a_line() -> None:
     )
     assert "tuples lost" not in sweep_headline([unaudited], "s1", 0)
     assert "every cell has a valid record already" in sweep_headline([], "s1", 0)
+    asked = "3 of 4 comparisons decided, 1 open"
+    assert sweep_headline(records, "s1", 0, asked).startswith(f"**3 experiments**: 2 valid, 1 failed · **{asked}** · ")
+    assert sweep_headline([], "s1", 0, asked) == f"Nothing had to be measured: {asked}."
     assert "3 cells are missing" in sweep_headline([], "s1", 3)
     assert "set\\[0\\]: workload" in refusal_headline(ConfigError("set[0]: workload: 'x' is not known"))
 

@@ -1,0 +1,96 @@
+"""What a sweep is to find out: which figure, along which axis, how small a difference matters, and for what price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+
+ERROR = 0.05
+EXAMPLE = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 60}'
+
+
+@dataclass(frozen=True)
+class Decide:
+    """A form's field `decide`.
+
+    `figure`: path of a figure in the record. `along`: the axis whose neighbouring values are compared. `smallest`: the
+    smallest difference that matters, as a share. `error`: accepted chance that anything said of the sweep is wrong.
+    `experiments`, `hours`: the budget, of which one may be missing.
+    """
+
+    figure: str
+    along: str
+    smallest: float
+    error: float = ERROR
+    experiments: int | None = None
+    hours: float | None = None
+
+
+def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Sequence[Any]]) -> Decide | None:
+    """The field `decide` of a form, or None where nothing is to be decided.
+
+    `figures`: those that can be. `axes`: of the sweep, with their values. Raises ConfigError with one line that names
+    the key and the remedy.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"decide: {given!r} is no object; give one such as {EXAMPLE}")
+    _require_keys(given)
+    figure, along = given["figure"], given["along"]
+    if figure not in figures:
+        raise ConfigError(f"decide.figure: {figure!r} is no figure that can be decided{suggest(str(figure), figures)}")
+    if along not in axes:
+        raise ConfigError(f"decide.along: {along!r} is no axis of this sweep{suggest(str(along), axes)}")
+    if len(axes[along]) < 2:
+        raise ConfigError(f"decide.along: {along} has one value only, so nothing to compare; give the axis two or more")
+    return Decide(figure, along, *_shares(given), *_budget(given))
+
+
+def _require_keys(given: Mapping[str, Any]) -> None:
+    known = [field.name for field in fields(Decide)]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"decide.{key}: is not known{suggest(str(key), known)}")
+    for key in ("figure", "along", "smallest"):
+        if given.get(key) is None:
+            raise ConfigError(f"decide.{key}: is missing; give one, as in {EXAMPLE}")
+
+
+def _shares(given: Mapping[str, Any]) -> tuple[float, float]:
+    """The smallest difference that matters, and the error."""
+    smallest = _number("smallest", given["smallest"])
+    if not 0 < smallest <= 1:
+        raise ConfigError(f"decide.smallest: {smallest:g} is no share above 0 and up to 1; give one such as 0.1")
+    error = ERROR if given.get("error") is None else _number("error", given["error"])
+    if not 0 < error < 0.5:
+        raise ConfigError(f"decide.error: {error:g} is not between 0 and 0.5; give one such as {ERROR}")
+    return smallest, error
+
+
+def _budget(given: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Experiments and hours."""
+    experiments, hours = (given.get(key) for key in ("experiments", "hours"))
+    if experiments is None and hours is None:
+        raise ConfigError("decide: has no budget; give experiments, hours, or both")
+    if experiments is not None:
+        number = _number("experiments", experiments)
+        if number < 1 or number != int(number):
+            raise ConfigError(f"decide.experiments: {experiments!r} is no whole number above 0; give one such as 60")
+        experiments = int(number)
+    if hours is not None:
+        hours = _number("hours", hours)
+        if hours <= 0:
+            raise ConfigError(f"decide.hours: {hours:g} is not above 0; give some, such as 2.5")
+    return experiments, hours
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"decide.{key}: {value!r} is no number; give one")
+    return float(value)
