@@ -61,7 +61,12 @@ def test_the_budget_pays_for_whole_blocks_and_leaves_none_of_them(
 
 
 def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
-    params = {**RECOVERY.complete("default"), "fault": ["executor", "none"], "repetitions": 2}
+    params = {
+        **RECOVERY.complete("default"),
+        "fault": ["executor", "none"],
+        "checkpoint_interval_s": [2.0, 5.0],
+        "repetitions": 2,
+    }
     cells, question = pose(Matrix.under(params, RECOVERY.axes), replace(ASKED, figure=MACRO), "s")
     controls = [cell for cell in cells if cell.config.fault == "none"]
     assert (question.comparisons, question.blocks, len(controls)) == (1, 18, 4)
