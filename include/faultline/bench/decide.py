@@ -88,9 +88,9 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     seen (at 0: the error). `…_experiments`: median, least and most of the sweeps, of 100 in the budget; the mean is
     `…_experiments_mean`. With `_fixed_N` behind the planted percent: N repetitions and the verdicts of `compare`.
     """
-    rng = np.random.default_rng(SEED)
     figures: dict[str, Figure] = {}
-    for name, scatter in scatters().items():
+    for number, (name, scatter) in enumerate(scatters().items()):
+        rng = np.random.default_rng([SEED, number])
         limits = bounds(scatter.method, MOST, BLOCKS, ERROR / (CELLS - 1))
         for planted in PLANTED:
             key = f"{name}_{planted * 100:.0f}"

@@ -70,7 +70,9 @@ class Decision:
         if self.outcome is Outcome.WITHIN:
             return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.looked}"
         if self.at_least is not None:
-            return f"{said}, {self.outcome} {_share(abs(self.at_least))} %, decided after {self.looked}"
+            # Down, or it would promise more than is known.
+            least = math.floor(1000 * abs(self.at_least)) / 10
+            return f"{said}, {self.outcome} {least:g} %, decided after {self.looked}"
         return f"{said}, {self.outcome}: {self.needs}"
 
     @property

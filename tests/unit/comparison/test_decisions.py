@@ -82,6 +82,15 @@ def test_neighbours_that_differ_and_neighbours_that_do_not() -> None:
     assert tally([differs, same]) == "2 of 2 comparisons decided"
 
 
+def test_what_differs_at_least_is_never_rounded_up() -> None:
+    plan = plan_of()
+    (one, _) = decisions_of(plan, entries(6, scatter=0.001))
+    assert one.change is not None
+    short = replace(one, change=replace(one.change, low=0.9996))
+    assert short.at_least == 0.9996 and "differs by at least 99.9 %" in short.text
+    assert "differs by at least 4.1 %" in replace(one, change=replace(one.change, low=0.0419)).text
+
+
 def test_a_cell_is_settled_when_all_of_its_comparisons_are() -> None:
     """2 against 5 is decided, 5 against 10 is not: 5 goes on, 2 does not."""
     plan = plan_of()
