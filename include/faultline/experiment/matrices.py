@@ -88,6 +88,9 @@ _SATURATED: dict[str, Any] = {
 }
 _FAULTLESS: dict[str, Any] = {"fault": "none", **_REPEATED}
 
+# The preset that is made for what the papers claim.
+FINDINGS = "findings"
+
 MATRICES: dict[str, MatrixSpec] = {
     spec.name: spec
     for spec in (
@@ -105,6 +108,13 @@ MATRICES: dict[str, MatrixSpec] = {
                     "checkpoint_interval_s": [1.0, 2.0, 5.0, 15.0, 60.0],
                     "fault": ["executor", "none"],
                     **_REPEATED,
+                },
+                # The papers' claims, on two cores: a control beside each kill, and states from none to theirs.
+                FINDINGS: {
+                    "state_mb": [0.0, 5.0, 10.0, 15.0],
+                    "checkpoint_interval_s": [1.0, 5.0, 15.0],
+                    "fault": ["executor", "none"],
+                    "repetitions": 6,
                 },
                 # What `./faultline demo` runs.
                 "demo": {
@@ -137,6 +147,14 @@ MATRICES: dict[str, MatrixSpec] = {
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,
                 },
+                FINDINGS: {
+                    "skew": [0.0, 0.75, 1.5],
+                    # What `unaligned` does to words, one short look tells: it is not real time.
+                    "commit_mode": ["none", "unaligned", "aligned"],
+                    "checkpoint_interval_s": 5.0,
+                    **_FAULTLESS,
+                    "repetitions": 8,
+                },
                 "paper": {
                     "skew": [0.0, 0.5, 1.0, 1.5, 2.0],
                     "commit_mode": ["none", "unaligned", "aligned"],
@@ -168,6 +186,14 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": 0.0,
                     **_FAULTLESS,
                 },
+                FINDINGS: {
+                    "iterations": [100, 1000, 3000],
+                    "checkpoint_interval_s": [2.0, 5.0, 20.0],
+                    "workload": "pi",
+                    "state_mb": 0.0,
+                    **_FAULTLESS,
+                    "repetitions": 8,
+                },
                 "paper": {
                     "iterations": [100, 1000, 10_000, 100_000],
                     "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0],
@@ -192,6 +218,15 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": 0.0,
                     "accept_overload": True,
                     **_FAULTLESS,
+                },
+                FINDINGS: {
+                    # Four that two cores hold, and one that they do not.
+                    "rate": [4.0, 100.0, 500.0, 2500.0, 40_000.0],
+                    "workload": "stock_group_by",
+                    "state_mb": 0.0,
+                    "accept_overload": True,
+                    **_FAULTLESS,
+                    "repetitions": 8,
                 },
                 "paper": {
                     "rate": [3.97, 19.3, 92.5, 1701.06, 46_071.31],
@@ -233,6 +268,19 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": 0.0,
                     **_FAULTLESS,
                 },
+                FINDINGS: {
+                    # More than there are tell of sharing them, not of having them.
+                    "executor_cores": [1, 2],
+                    "executors": 1,
+                    "partitions": 4,
+                    "shuffle_partitions": 4,
+                    "rate": 200.0,
+                    "checkpoint_interval_s": 10.0,
+                    "workload": "stock_join",
+                    "state_mb": 0.0,
+                    **_FAULTLESS,
+                    "repetitions": 10,
+                },
                 "paper": {
                     "executor_cores": [2, 4, 8, 16],
                     "executors": 4,
@@ -268,6 +316,12 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "word_count_python",
                     **_REPEATED,
                 },
+                FINDINGS: {
+                    "fault": ["executor", "worker", "none"],
+                    "checkpoint_interval_s": [2.0, 5.0, 15.0],
+                    "workload": "word_count_python",
+                    "repetitions": 6,
+                },
                 "paper": {
                     "fault": ["any", "none"],
                     "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0],
@@ -300,6 +354,14 @@ MATRICES: dict[str, MatrixSpec] = {
                     "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
                     **_SATURATED,
                     "repetitions": 3,
+                },
+                # Of the fast word count; the presets after it ask the paper's other tests.
+                FINDINGS: {
+                    **_TOPOLOGY,
+                    "mechanisms": [NONE, ALL],
+                    "parallelism": ["1-1-1", "1-2-1", "1-4-6"],
+                    **_SATURATED,
+                    "repetitions": 8,
                 },
                 "latency": {
                     **_TOPOLOGY,

@@ -225,8 +225,13 @@ def verdict(holds: bool | None) -> Verdict:
 
 
 def nothing(why: str = "no valid runs that differ in nothing but this") -> Outcome:
-    """Nothing was measured that could answer."""
-    return Verdict.CANNOT_TELL, why
+    """Nothing was measured that could answer, though it could be; `why` says what it takes."""
+    return Verdict.NOT_ASKED, why
+
+
+def not_testable(needs: str) -> Outcome:
+    """Nothing that can be measured here answers; `needs` says what would."""
+    return Verdict.NOT_TESTABLE, needs
 
 
 def told(series: Sequence[Series], measure: Measure) -> str:

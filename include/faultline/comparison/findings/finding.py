@@ -15,6 +15,14 @@ class Verdict(StrEnum):
     AGREES = "agrees"
     DISAGREES = "disagrees"
     CANNOT_TELL = "cannot tell"
+    # These runs were not made for it: others of the same matrix answer.
+    NOT_ASKED = "not asked"
+    # Nothing that is measured here could answer it: another engine, or a larger machine, would.
+    NOT_TESTABLE = "not testable here"
+
+
+# Of records that hold what a claim is about.
+ANSWERED = (Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL)
 
 
 # The verdict, and in one line what it rests on.

@@ -29,6 +29,7 @@ from faultline.comparison.findings.compare import (
     beyond,
     constant,
     direction,
+    not_testable,
     nothing,
     series_of,
     verdict,
@@ -159,7 +160,7 @@ def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
     said = f"{min(shares):.0%} to {max(shares):.0%} of the {NON_COMPUTE.name} with {factor:g} times the cores"
     said += _oversubscribed(records)
     if factor < PAPER_FACTOR:
-        return Verdict.CANNOT_TELL, f"{said}; the paper had {PAPER_FACTOR:g} times"
+        return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     limit = PAPER_SHARE + NEGLIGIBLE
     return verdict(True if max(shares) <= limit else False if min(shares) > limit else None), said
 
