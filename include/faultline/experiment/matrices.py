@@ -15,9 +15,9 @@ from typing import Any
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 from faultline.experiment.config import Configuration, shown_default
+from faultline.experiment.preset_parts import FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
-from faultline.experiment.workloads.topology_rules import ALL, DYNAMIC_ALLOCATION, MECHANISMS, NONE, REBALANCE
-from faultline.experiment.workloads.topology_rules import DEFAULTS as TOPOLOGY_DEFAULTS
+from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
 
 # Of a cell, till it is given up; a form may say otherwise.
 MOST_MEASUREMENTS = 3
@@ -60,36 +60,9 @@ class MatrixSpec:
         }
 
 
-# One short cell without a fault. Its interval is one that two cores hold while the JVMs still compile.
-_SHORT: dict[str, Any] = {"warmup_s": 5.0, "duration_s": 12.0, "rate": 100.0, "fault": "none"}
 # The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
-# What a comparison needs to see half of what there is; windows are as long as each cell's interval needs.
-_REPEATED: dict[str, Any] = {"repetitions": 5}
-# The chain of stages, in one JVM whose slots are threads: as many tasks as the paper's largest case, and one more.
-# Four queries share two cores, so what each commits is kept small.
-_TOPOLOGY: dict[str, Any] = {
-    **TOPOLOGY_DEFAULTS,
-    "workload": "topology",
-    "state_mb": 0.0,
-    "commit_mode": "aligned-changelog",
-}
-# The fast word count: short random lines, more of them than the chain takes.
-_SATURATED: dict[str, Any] = {
-    "skew": 0.0,
-    "vocabulary": 1000,
-    "rate": 20_000.0,
-    # What a chain of micro-batches holds at its capacity (two batches of the words that two cores count). Tuples do not
-    # time out here: those that wait behind a limit would be sent round for ever; `overload` is where they do.
-    "topology": {"queue_capacity": 400_000, "tuple_timeout_s": 120.0},
-    "accept_overload": True,
-    "warmup_s": 30.0,
-    "duration_s": 30.0,
-}
-_FAULTLESS: dict[str, Any] = {"fault": "none", **_REPEATED}
-
-# The preset that is made for what the papers claim.
-FINDINGS = "findings"
+_FAULTLESS: dict[str, Any] = {"fault": "none", **REPEATED}
 
 MATRICES: dict[str, MatrixSpec] = {
     spec.name: spec
@@ -102,12 +75,12 @@ MATRICES: dict[str, MatrixSpec] = {
             "test; `demo` is a part of `default`, which goes on from there.",
             ("state_mb", "checkpoint_interval_s", "fault"),
             {
-                "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **_SHORT, "fault": ["none"]},
+                "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **SHORT, "fault": ["none"]},
                 DEFAULT: {
                     "state_mb": [1.0, 8.0],
                     "checkpoint_interval_s": [1.0, 2.0, 5.0, 15.0, 60.0],
                     "fault": ["executor", "none"],
-                    **_REPEATED,
+                    **REPEATED,
                 },
                 # The papers' claims, on two cores: a control beside each kill, and states from none to theirs.
                 FINDINGS: {
@@ -139,7 +112,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "the paper's alignment modes. All at one interval, since only then modes can be compared.",
             ("skew", "commit_mode"),
             {
-                "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **_SHORT},
+                "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **SHORT},
                 DEFAULT: {
                     "skew": [0.0, 1.5],
                     # Word count in real-time mode waits for its shuffle, 8 s with batches of 5 s: see docs/matrices.md.
@@ -149,8 +122,7 @@ MATRICES: dict[str, MatrixSpec] = {
                 },
                 FINDINGS: {
                     "skew": [0.0, 0.75, 1.5],
-                    # What `unaligned` does to words, one short look tells: it is not real time.
-                    "commit_mode": ["none", "unaligned", "aligned"],
+                    "commit_mode": ["none", "aligned"],
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,
                     "repetitions": 8,
@@ -176,7 +148,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "checkpoint_interval_s": [2.0],
                     "workload": "pi",
                     "state_mb": 0.0,
-                    **_SHORT,
+                    **SHORT,
                 },
                 DEFAULT: {
                     # Two cores hold 2 s at 3,000 terms a record, and no longer at 10,000.
@@ -211,7 +183,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "sustained? `search` looks for the highest sustained rate by bisection afterwards.",
             ("rate",),
             {
-                "smoke": {**_SHORT, "rate": [100.0], "workload": "stock_group_by", "state_mb": 0.0},
+                "smoke": {**SHORT, "rate": [100.0], "workload": "stock_group_by", "state_mb": 0.0},
                 DEFAULT: {
                     "rate": [100.0, 500.0, 2500.0],
                     "workload": "stock_group_by",
@@ -249,7 +221,7 @@ MATRICES: dict[str, MatrixSpec] = {
             ("executor_cores",),
             {
                 "smoke": {
-                    **_SHORT,
+                    **SHORT,
                     "executor_cores": [1],
                     "workload": "stock_join",
                     "state_mb": 0.0,
@@ -314,7 +286,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "fault": ["executor", "worker", "driver", "python_worker", "kafka", "none"],
                     "checkpoint_interval_s": [2.0, 5.0, 20.0],
                     "workload": "word_count_python",
-                    **_REPEATED,
+                    **REPEATED,
                 },
                 FINDINGS: {
                     "fault": ["executor", "worker", "none"],
@@ -339,73 +311,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "tests, and `latency` also shows what each mechanism costs when nothing is overloaded. Throughput counts "
             "words; the rate, and what is at the source, are lines.",
             ("mechanisms", "parallelism"),
-            {
-                "smoke": {**_TOPOLOGY, "mechanisms": ["all"], "parallelism": ["1-1-1"], **_SHORT},
-                DEFAULT: {
-                    **_TOPOLOGY,
-                    "mechanisms": [NONE, ALL],
-                    "parallelism": ["1-1-1", "1-4-6"],
-                    **_SATURATED,
-                    **_REPEATED,
-                },
-                "throughput": {
-                    **_TOPOLOGY,
-                    "mechanisms": [NONE, "back_pressure", "replay", "replacement", ALL],
-                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
-                    **_SATURATED,
-                    "repetitions": 3,
-                },
-                # Of the fast word count; the presets after it ask the paper's other tests.
-                FINDINGS: {
-                    **_TOPOLOGY,
-                    "mechanisms": [NONE, ALL],
-                    "parallelism": ["1-1-1", "1-2-1", "1-4-6"],
-                    **_SATURATED,
-                    "repetitions": 8,
-                },
-                "latency": {
-                    **_TOPOLOGY,
-                    "shuffle_partitions": 4,
-                    "mechanisms": [NONE, *MECHANISMS, ALL],
-                    "parallelism": ["1-2-4-1"],
-                    "rate": 50.0,
-                    "warmup_s": 30.0,
-                    "duration_s": 45.0,
-                    "repetitions": 3,
-                },
-                "slow_store": {
-                    **_TOPOLOGY,
-                    "shuffle_partitions": 4,
-                    "mechanisms": [NONE, "delayed_persistence", ALL],
-                    "parallelism": ["1-2-4-1"],
-                    "rate": 50.0,
-                    "topology": {"persist_delay_ms": 5.0},
-                    "accept_overload": True,
-                    "warmup_s": 15.0,
-                    "duration_s": 45.0,
-                    "repetitions": 3,
-                },
-                "overload": {
-                    **_TOPOLOGY,
-                    "mechanisms": [NONE, "replacement", REBALANCE, DYNAMIC_ALLOCATION],
-                    "parallelism": ["1-1-1"],
-                    **_SATURATED,
-                    "topology": {"tuple_timeout_s": 3.0, "window_s": 5.0, "windows": 3},
-                    "warmup_s": 15.0,
-                    # Dynamic allocation begins with one of them, whose two slots are too few for three stages.
-                    "executors": 3,
-                    "executor_cores": 2,
-                    "repetitions": 3,
-                },
-                "paper": {
-                    **_TOPOLOGY,
-                    "mechanisms": [NONE, ALL],
-                    "parallelism": ["1-1-1", "1-2-1", "1-2-2", "1-4-6"],
-                    **_SATURATED,
-                    "duration_s": 100.0,
-                    "repetitions": 50,
-                },
-            },
+            TOPOLOGY_PRESETS,
         ),
         MatrixSpec(
             "nexmark",

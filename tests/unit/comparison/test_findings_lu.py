@@ -12,6 +12,7 @@ from faultline.records.record import LatencyMs, Record, StagesPart
 from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
+NOT_ASKED, NOT_TESTABLE = Verdict.NOT_ASKED, Verdict.NOT_TESTABLE
 NOISE = (0.99, 1.0, 1.01)
 Figures = dict[str, float]
 
@@ -47,7 +48,7 @@ def repeated(mechanisms: str, figures: Figures, **given: Any) -> list[Record]:
 def test_throughput_while_tasks_are_few(with_all: float, expected: Verdict) -> None:
     records = repeated("none", {"throughput": 500.0}) + repeated("all", {"throughput": with_all})
     assert verdict("raise the throughput", records) is expected
-    assert verdict("with enough tasks", records) is CANNOT_TELL
+    assert verdict("with enough tasks", records) is NOT_ASKED
 
 
 @pytest.mark.parametrize(("with_all", "expected"), [(505.0, AGREES), (900.0, DISAGREES)])
@@ -74,8 +75,8 @@ def test_a_slow_store(with_queue: bool, without: bool, expected: Verdict) -> Non
     queued = [run("delayed_persistence", repetition=number, sustained=with_queue, **slow) for number in range(2)]
     direct = [run("none", repetition=number, sustained=without, **slow) for number in range(2)]
     assert verdict("slow store", queued + direct) is expected
-    assert verdict("slow store", queued) is CANNOT_TELL
-    assert verdict("lower the latency", queued + direct) is CANNOT_TELL, "a slow store is another test"
+    assert verdict("slow store", queued) is NOT_ASKED
+    assert verdict("lower the latency", queued + direct) is NOT_ASKED, "a slow store is another test"
 
 
 def stages(gap: float | None, batch: float | None = 1.0) -> StagesPart:
@@ -88,7 +89,7 @@ def stages(gap: float | None, batch: float | None = 1.0) -> StagesPart:
 def test_a_replacement_leaves_one_batch_at_most(gap_s: float, expected: Verdict) -> None:
     rebalanced = run("rebalance", stages=stages(5.0))
     assert verdict("without a pause", [run("replacement", stages=stages(gap_s)), rebalanced]) is expected
-    assert verdict("without a pause", [rebalanced]) is CANNOT_TELL
+    assert verdict("without a pause", [rebalanced]) is NOT_ASKED
 
 
 def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
@@ -109,7 +110,7 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
     assert evidence(*replaced, *stopped) == (
         AGREES, "longest pause 0.8 s, longest batch 2.0 s; stopped and started: 5.0 to 7.0 s (n = 5)"
     )  # fmt: skip
-    assert evidence(run("replacement", stages=stages(0.1, None))) == (CANNOT_TELL, "no stage was replaced")
+    assert evidence(run("replacement", stages=stages(0.1, None))) == (NOT_ASKED, "no stage was replaced")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_the_longest_pause_is_held_against_the_shortest_batch() -> None:
         ("+-", "--", CANNOT_TELL, "lag stayed in 1 of 2 runs with the queue, in 0 of 2 without"),
         ("--", "-+", DISAGREES, "lag stayed in 0 of 2 runs with the queue, in 1 of 2 without"),
         ("+-", "++", DISAGREES, "lag stayed in 1 of 2 runs with the queue, in 2 of 2 without"),
-        ("+?", "--", CANNOT_TELL, "takes a slow store with and without the queue, each measured more than once"),
-        ("++", "-", CANNOT_TELL, "takes a slow store with and without the queue, each measured more than once"),
+        ("+?", "--", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
+        ("++", "-", NOT_ASKED, "takes a slow store with and without the queue, each measured more than once"),
     ],
 )
 def test_all_runs_with_the_queue_keep_up_and_none_without(
@@ -149,4 +150,4 @@ def test_only_what_kept_up_says_what_the_mechanisms_cost() -> None:
     overloaded = repeated("none", {"latency": 1000.0}, rate=70, sustained=False)
     overloaded += repeated("all", {"latency": 9000.0}, rate=70, sustained=False)
     assert verdict(words, same + overloaded) is AGREES
-    assert verdict(words, overloaded) is CANNOT_TELL
+    assert verdict(words, overloaded) is NOT_ASKED
