@@ -16,11 +16,12 @@ from faultline.comparison.effects import Effect, effects_along
 from faultline.comparison.front import Front, front_of
 from faultline.comparison.placebo import Placebo, has_recoveries, placebo_among
 from faultline.comparison.selection import Side, side_of
+from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.index import Index
 from faultline.records.summary import Entry
 
-# A figure over many axes at once is looked at cell by cell.
-MOST_AXES = 6
+# Each value of these is another program: what lies between two of them is no effect of anything, unless asked for.
+PROGRAMS = frozenset({"workload", "query"})
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Answer:
     placebo: Placebo | None
 
     @property
+    def tells(self) -> bool:
+        """Whether there was anything to ask: two values of an axis, or two configurations to choose from."""
+        return bool(self.effects) or self.advice is not None
+
+    @property
     def single(self) -> bool:
         """Whether each configuration was measured once, so that nothing can be told."""
         return self.most == 1
@@ -63,10 +69,9 @@ def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | No
     breaking, _ = apart(points)
     axes = axes_of(points)
     choice = choice_of(points)
-    asked = wish or _default(choice)
     advice, why = None, ""
     try:
-        advice = advise(choice, asked)
+        advice = advise(choice, wish or _default(choice))
     except ConfigError as error:
         if wish is not None and len(choice.candidates) > 1:
             raise
@@ -74,7 +79,7 @@ def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | No
     counts = [len(point.valid) for point in breaking]
     return Answer(
         axes=tuple(axes),
-        effects=tuple(effects_along(points, axes, axes[:MOST_AXES])),
+        effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
         choice=choice,
         front=front_of(choice.candidates),
         advice=advice,
@@ -87,7 +92,11 @@ def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | No
 
 
 def _default(choice: Choice) -> Wish:
-    """The least CPU; of those that recover, where something was broken."""
+    """The least CPU; of those that recover, where something was broken. Raises ConfigError where no load was asked for:
+    what uses less CPU may then just do less."""
+    unpaced = any(not has_schedule(point.config) for one in choice.candidates for point in one.points)
+    if unpaced and len(choice.candidates) > 1:
+        raise ConfigError("as fast as it can, an engine that uses less CPU may just do less; look at its throughput")
     recovers = any(one.figure(COSTS["recovery"]) is not None for one in choice.candidates)
     return Wish("cpu", {"recovery": math.inf} if recovers else {})
 

@@ -41,9 +41,13 @@ RESAMPLES = 1_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of what can be chosen; `points`: it under each of the circumstances, in the same order."""
+    """One combination of what can be chosen; `points`: it under each of the circumstances, in the same order.
+
+    `label`: its values alone, for where the axes are named.
+    """
 
     name: str
+    label: str
     points: tuple[Point, ...]
 
     @property
@@ -65,6 +69,14 @@ class Candidate:
         """For a figure that is infinite: it is at least that much."""
         return max(float(np.median([value.low for value in repetitions_of(p, key).values()])) for p in self.points)
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it kept up with the load, in half of its repetitions or more under each of the circumstances."""
+        return all(
+            sum(entry.metrics.get("sustained") is False for entry in point.valid) * 2 <= len(point.valid)
+            for point in self.points
+        )
+
     @cached_property
     def config_ids(self) -> tuple[str, ...]:
         """Of its points."""
@@ -73,14 +85,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """All candidates in the order of the axes. `incomplete`: names of those that were not measured under all of the
-    circumstances, which are `given`; `varied`: the axes of those, and `axes` of what is chosen."""
+    """All candidates in the order of the axes; `varied` are the axes of the circumstances, which are `given`, and
+    `axes` those of what is chosen.
+
+    What is no candidate, by name: `incomplete`, not measured under all of the circumstances; `overloaded`, which did
+    not keep up with the load: it uses little CPU because it does little.
+    """
 
     candidates: tuple[Candidate, ...]
     axes: tuple[Axis, ...]
     varied: tuple[Axis, ...]
     given: tuple[str, ...]
     incomplete: tuple[str, ...]
+    overloaded: tuple[str, ...] = ()
 
 
 def choice_of(points: Sequence[Point]) -> Choice:
@@ -92,19 +109,23 @@ def choice_of(points: Sequence[Point]) -> Choice:
     gathered: dict[str, dict[tuple[object, ...], Point]] = {}
     ordered = sorted(measured, key=lambda point: [sortable(axis.of(point)) for axis in chosen])
     told: dict[tuple[object, ...], str] = {}
+    labels: dict[str, str] = {}
     for point in ordered:
         name = ", ".join(_said(axis, point) for axis in chosen)
+        labels[name] = ", ".join(axis.told(point) for axis in chosen)
         place = tuple(sortable(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
         told[place] = ", ".join(_said(axis, point) for axis in varied)
     places = sorted(told, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
+    found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
     return Choice(
-        tuple(Candidate(name, tuple(found[place] for place in places)) for name, found in whole.items()),
+        tuple(one for one in found if one.keeps_up),
         chosen,
         varied,
         tuple(told[place] for place in places),
         tuple(name for name in gathered if name not in whole),
+        tuple(one.name for one in found if not one.keeps_up),
     )
 
 

@@ -47,7 +47,8 @@ def refusal_headline(error: ConfigError) -> str:
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> str:
-    """What a sweep came to: how many of its records have which status, and the range of what is looked for first.
+    """What a sweep came to: how many of its records have which status, its answer, and the range of what is looked for
+    first.
 
     `missing`: its cells that have no valid record of whatever sweep.
     """
@@ -59,6 +60,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> st
     statuses = Counter(record.status for record in records)
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
     valid = [record for record in records if record.sound]
+    parts += [_plain(line) for line in _answer(valid)]
     parts += [
         f"{name} {text}"
         for name, text in (
@@ -69,11 +71,22 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int) -> st
     ]
     censored = sum(record.metrics.recovery.recovered is False for record in valid)
     if censored:
-        parts.append(f"{censored} not recovered while watched")
+        parts.append(f"{censored} not seen to recover")
     audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
     if audited:
         parts.append(f"{count(sum(audited))} tuples lost")
     return _fitting(parts, link)
+
+
+def _answer(records: Sequence[Record]) -> list[str]:
+    """What the sweep tells; nothing where it asked nothing."""
+    # Statistics take a second to import, and the note of an experiment needs none.
+    from faultline.comparison.answer import answer_of
+    from faultline.records.summary import Entry
+    from faultline.reports.answer.words import short_answer
+
+    answer = answer_of([Entry.of(record) for record in records])
+    return short_answer(answer) if answer and answer.tells else []
 
 
 def night_headline(verdict: NightVerdict, sweep_id: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.comparison.answer import answer_of
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.nexmark import table_of
@@ -19,6 +20,8 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
+from faultline.records.summary import Entry
+from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
 from faultline.reports.document.tables import sections, table, words
@@ -117,6 +120,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         "",
         *_measured_on(records, axes),
         "",
+        *_answer(records),
     ]
     for path, title, _ in drawn:
         lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
@@ -131,6 +135,24 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
     if matrix in PAPERS:
         lines += _findings(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
+
+
+def _answer(records: Sequence[Record]) -> list[str]:
+    """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
+    answer = answer_of([Entry.of(record) for record in records])
+    if answer is None or not answer.tells:
+        return []
+    lines = ["## Answer", "", *(f"- {words(line)}" for line in answer_lines(answer)), ""]
+    rows = front_rows(answer)
+    if len(rows) > 1:
+        heads = ["configuration", *front_heads(answer), "n", "no other beats it in all"]
+        lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+        lines += [
+            f"| {' | '.join(words(text) for text in (name, *figures, str(n), where))} |"
+            for name, figures, where, n in rows
+        ]
+        lines.append("")
+    return lines
 
 
 def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:

@@ -18,7 +18,7 @@ from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, Verdict
 from faultline.records.format import NONE, WIDTH
-from faultline.reports.answer import (
+from faultline.reports.answer.words import (
     NOISE,
     SHORT,
     advice_text,

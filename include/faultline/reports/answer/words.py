@@ -1,6 +1,6 @@
 """The answer of a sweep in words: for pages, reports, notes and the terminal, so that all say the same.
 
-`answer_output` prints them.
+`output` prints them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ NOISE = (
 )
 
 
+# Heads the list of what is open.
+UNDECIDED = "Undecided, and how many more repetitions of each configuration would tell"
+
+
 def size_text(effect: Effect) -> str:
-    """The change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (1.0 … 7.9)`."""
+    """The change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
     change = effect.found.change
     if math.isnan(change.value):
         return "unknown"
     if not effect.ratio:
         return f"{signed(change.value, 1)} s{_ends(change, lambda value: signed(value, 1))}"
     factor = Interval(*(_exp(value) for value in (change.value, change.low, change.high)))
-    if 1 / _FACTOR < factor.value < _FACTOR:
+    if factor.value < _FACTOR and (factor.high < _FACTOR * 2 or math.isinf(factor.high)):
         shares = Interval(*((value - 1) * 100 for value in (factor.value, factor.low, factor.high)))
         whole = 1 if abs(shares.value) < 10 else 0
         return f"{signed(shares.value, whole)} %{_ends(shares, lambda value: signed(value, whole))}"
@@ -66,11 +70,16 @@ def bound_text(effect: Effect) -> str:
 
 
 def telling_text(effect: Effect) -> str:
-    """What would settle an open effect."""
+    """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
+    short = short_telling(effect)
+    return f"{short} of each configuration would tell" if effect.more is not None else short
+
+
+def short_telling(effect: Effect) -> str:
+    """The same where a heading says what the number is."""
     parts = [effect.why] if effect.why else []
     if effect.more is not None:
-        times = "repetition" if effect.more == 1 else "repetitions"
-        parts.append(f"about {effect.more:,} more {times} of each configuration would tell")
+        parts.append(f"about {effect.more:,} more {'repetition' if effect.more == 1 else 'repetitions'}")
     return "; ".join(parts) or "no number of repetitions that one would measure tells"
 
 
@@ -102,7 +111,7 @@ def _decided(effects: Sequence[Effect]) -> str:
 
 def _open(effects: Sequence[Effect]) -> str:
     return "; ".join(
-        f"{SHORT[effect.metric.key]} {size_text(effect)}: {telling_text(effect)}"
+        f"{SHORT[effect.metric.key]} {size_text(effect)}: {short_telling(effect)}"
         for effect in effects
         if effect.verdict is Verdict.OPEN
     )
@@ -123,21 +132,25 @@ def advice_text(answer: Answer) -> list[str]:
     if advice.best is None:
         return [f"{miss_text(advice)}."]
     lines = []
-    share = f"the best in {advice.sure:.0%} of resamples".replace("%", " %")
+    # Resamples of a few runs are all alike.
+    share = f"; the best in {_often(advice.sure)} of resamples" if advice.best.repetitions >= LEAST else ""
     if advice.told:
-        lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}; {share}).")
+        lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
     else:
         lines.append(f"{capital(_wanted(advice))}: nobody can tell yet. {_telling(advice)}")
-        lines.append(f"Ahead by its medians: {advice.best.name} ({_costs(advice, advice.best)}; {share}).")
-    if advice.second:
+        ahead = "Ahead so far" if advice.best.repetitions < LEAST else "Ahead by its medians"
+        lines.append(f"{ahead}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+    if advice.second and share:
         second, often = advice.second
-        lines.append(f"Second: {second.name} ({_costs(advice, second)}; {often:.0%}).".replace("%", " %"))
+        lines.append(f"Second: {second.name} ({_costs(advice, second)}; in {_often(often)}).")
     under = "; ".join(answer.choice.given)
     if len(answer.choice.given) > 1:
         lines.append(f"Each configuration counts at its worst under {under}.")
     if advice.unknown or answer.choice.incomplete:
-        lacking = ", ".join([*advice.unknown, *answer.choice.incomplete])
+        lacking = "; ".join([*advice.unknown, *answer.choice.incomplete])
         lines.append(f"Left out, since not all of it was measured: {lacking}.")
+    if answer.choice.overloaded:
+        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(answer.choice.overloaded)}.")
     return lines
 
 
@@ -187,6 +200,11 @@ def _costs(advice: Advice, one: Candidate) -> str:
     return ", ".join(told)
 
 
+def _often(share: float) -> str:
+    """A share of resamples, of which all are not certainty."""
+    return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
+
+
 def _telling(advice: Advice) -> str:
     if advice.experiments is None:
         return "No number of repetitions that one would measure tells: they are too alike."
@@ -224,8 +242,9 @@ def placebo_text(placebo: Placebo | None) -> str:
         )
     macro = "not seen to end" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
     known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
-    called = f"Of {placebo.controls} controls, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
-    said = f"{called} ({placebo.share:.0%}); their median recovery is {macro}{known}.".replace("%", " %")
+    many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
+    called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
+    said = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
     return said if placebo.relied_on else f"{said} The recoveries here are not to be relied on."
 
 
@@ -235,7 +254,8 @@ def answer_lines(answer: Answer) -> list[str]:
     if not answer.single:
         told = step_lines(answer.effects)
         lines += [f"{capital(step)}: {decided}." for step, decided, _ in told if decided]
-        lines += [f"Undecided, {step}: {undecided}." for step, _, undecided in told if undecided]
+        open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
+        lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
         lines += advice_text(answer)
     if answer.recoveries:
         lines.append(placebo_text(answer.placebo))
