@@ -155,3 +155,12 @@ def test_what_is_no_interval_is_refused() -> None:
         Between(2.0, 1.0)
     with pytest.raises(ValueError, match="both sides"):
         Row({}, exact(1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -> None:
+    ends = [{0: 3, 1: math.inf, 2: 5, 3: 6}, {0: math.inf, 1: 4, 2: 6, 3: 7}]
+    before, after = ({n: Between(2.0, high) for n, high in side.items()} for side in ends)
+    found = estimate([Row(before, after), Row(after, before)])
+    assert not math.isnan(found.change.value)
+    assert (found.blur, found.p) == (math.inf, 1.0)

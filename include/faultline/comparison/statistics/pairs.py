@@ -182,7 +182,8 @@ def _student(sides: Sequence[_Side]) -> tuple[float, float | None, float]:
     means, squares, freedom, unpaired = [], 0.0, 0, False
     for one in sides:
         if one.pairs is not None:
-            means.append(float(one.pairs.mean()))
+            with np.errstate(invalid="ignore"):
+                means.append(float(one.pairs.mean()))
             samples = [one.pairs]
         else:
             with np.errstate(invalid="ignore"):
@@ -194,7 +195,8 @@ def _student(sides: Sequence[_Side]) -> tuple[float, float | None, float]:
             freedom += len(sample) - 1
     # The difference of two values without a pair scatters by both.
     spread = math.sqrt(squares / freedom * (2 if unpaired else 1)) if freedom else None
-    return float(np.mean(means)), spread, float(freedom)
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(means)), spread, float(freedom)
 
 
 def _error(sides: Sequence[_Side]) -> float:
