@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.client.asking import advise, compare
 
 app = typer.Typer(
     add_completion=False,
@@ -210,36 +211,8 @@ def results(
     print_table(records)
 
 
-@app.command()
-def compare(
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="A sweep, a day (2026-11-21) or a git revision; NAME@BUILD for one build of it."
-        ),
-    ],
-    after: Annotated[str, typer.Argument(metavar="B", help="What it is held against, named likewise.")],
-    metric: Annotated[
-        list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
-    ] = None,
-    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
-) -> None:
-    """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
-
-    Needs five repetitions a side. What the verdicts rest on stands in docs/metrics.md.
-    """
-    from faultline.comparison.compare import as_json as rows_of
-    from faultline.comparison.compare import compare_named, print_comparison
-    from faultline.comparison.statistics.comparison import Verdict
-
-    compared = compare_named(before, after, metric or [], matrix=matrix)
-    if as_json:
-        print(json.dumps(rows_of(compared), indent=2))
-    else:
-        print_comparison(compared, before, after)
-    raise typer.Exit(1 if strict and compared.of(Verdict.WORSE) else 0)
+app.command()(compare)
+app.command()(advise)
 
 
 @app.command()

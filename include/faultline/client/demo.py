@@ -78,10 +78,15 @@ def await_dags(api: AirflowApi, *dag_ids: str) -> None:
 
 
 def show(settings: Settings, records: list[Record], started: datetime, output: Path | None, say: Say) -> None:
-    """Prints the table, where the time of what was measured since `started` went, and where report and UI are."""
+    """Prints the answer, the table, where the time of what was measured since `started` went, and where report and UI
+    are."""
+    from faultline.comparison.answer import answer_of
+    from faultline.records.summary import Entry
+    from faultline.reports.answer.output import print_answer
     from faultline.reports.report import write_report
     from faultline.reports.table import name_of, print_table
 
+    print_answer(answer_of([Entry.of(record) for record in records]))
     print_table(records)
     for record in records:
         split = split_of(Attempt(settings.attempts / record.attempt))

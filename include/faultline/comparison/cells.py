@@ -106,12 +106,20 @@ class Axis:
     values: tuple[Any, ...]
 
     @property
+    def noun(self) -> str:
+        """Readable name without unit."""
+        return self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
+
+    @property
+    def unit(self) -> str:
+        """Unit of its values; empty where there is none."""
+        unit = "records/s" if self.key == "rate" else ""
+        return next((unit for suffix, unit in _UNITS.items() if self.key.endswith(suffix)), unit)
+
+    @property
     def name(self) -> str:
         """Readable name with unit."""
-        unit = "records/s" if self.key == "rate" else ""
-        unit = next((unit for suffix, unit in _UNITS.items() if self.key.endswith(suffix)), unit)
-        name = self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
-        return f"{name} ({unit})" if unit else name
+        return f"{self.noun} ({self.unit})" if self.unit else self.noun
 
     def of(self, point: Point) -> Any:
         """The point's value on this axis."""
@@ -120,6 +128,11 @@ class Axis:
     def label(self, point: Point) -> str:
         """The point's value on this axis as text."""
         return label(self.of(point))
+
+    def told(self, point: Point) -> str:
+        """The value as text, with its unit where it is a number: `5 s`."""
+        value = self.of(point)
+        return f"{label(value)} {self.unit}" if self.unit and is_number(value) else label(value)
 
 
 def points_of(entries: Sequence[Entry]) -> list[Point]:

@@ -24,6 +24,7 @@ from faultline.records.format import (
     signed,
 )
 from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
 
@@ -58,7 +59,7 @@ def section_of(number: str, record: Record, results: Path, figures: dict[str, go
         "headline": _headline(record) if measured else [],
         "plot": name if figure is not None else None,
         "plot_height": figure.layout.height if figure is not None else 0,
-        "caption": _caption(has_fault),
+        "caption": _caption(has_fault, bounded=bool(bounds_of(record))),
         "no_plot": trouble,
         "recoveries": _recoveries(record),
         "timeline": _timeline(record),
@@ -83,7 +84,8 @@ def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
     try:
         # A rate in records is no line among words.
         offered = offered_rate(record.config) if _counts(record) == "records" else None
-        return time_figure(series, rate=offered, machine_cores=record.environment.cores), ""
+        cores, bounds = record.environment.cores, bounds_of(record)
+        return time_figure(series, rate=offered, machine_cores=cores, bounds=bounds), ""
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return None, f"{shown} does not hold what is expected ({type(error).__name__}: {error})."
 
@@ -93,14 +95,18 @@ def _counts(record: Record) -> str:
     return workload_of(record.config).counts
 
 
-def _caption(has_fault: bool) -> str:
+def _caption(has_fault: bool, *, bounded: bool) -> str:
     common = (
         "Latency by second of emission; throughput over each committed batch; lag at each commit; CPU stacked by role."
     )
     marks = (
         " The orange line is the signal; dotted lines and the marks above are the events of the recovery." * has_fault
     )
-    return f"{common}{marks} Drag to zoom, double-click to reset."
+    shades = (
+        " Dashed: the bounds L* and lag* that count as recovered; shaded: where the p99 or the lag was above them."
+        * bounded
+    )
+    return f"{common}{marks}{shades} Drag to zoom, double-click to reset."
 
 
 def _headline(record: Record) -> list[dict[str, str]]:
@@ -123,7 +129,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
         tiles += [
             _tile("Reload", seconds(recovery.reload_s, 2), "s", f"detection {seconds(recovery.detection_s, 2)}"),
             _tile("Replay", seconds(recovery.replay_s, 2), "s", f"catch-up {seconds(recovery.catchup_s, 2)}"),
-            _tile("Macro", macro(record), "s", resolution if recovery.recovered else "not recovered while watched"),
+            _tile("Macro", macro(record), "s", resolution if recovery.recovered else _unrecovered(record)),
             _tile("Longest silence", seconds(recovery.silence_s, 2), "s", f"dip {share(recovery.dip_depth)}"),
         ]
     audit = metrics.audit
@@ -132,6 +138,11 @@ def _headline(record: Record) -> list[dict[str, str]]:
     note = f"{count(audit.overcounted)} overcounted, {count(audit.wrong)} wrong"
     note += f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
     return [*tiles, _tile("Lost", count(audit.lost), "", note)]
+
+
+def _unrecovered(record: Record) -> str:
+    """Why the recovery from the first fault was not over, as far as the record says."""
+    return last_out_text(record, 1, record.metrics.recovery, None) or "not seen to recover"
 
 
 def _tile(name: str, value: str, unit: str, note: str) -> dict[str, str]:

@@ -47,7 +47,8 @@ def refusal_headline(error: ConfigError) -> str:
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
-    """What a sweep came to: how many of its records have which status, and the range of what is looked for first.
+    """What a sweep came to: how many of its records have which status, its answer, and the range of what is looked for
+    first.
 
     `missing`: its cells that have no valid record of whatever sweep, and are still asked for. `decided`: what became of
     its question, in words.
@@ -61,6 +62,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
+    parts += [_plain(line) for line in _answer(valid)]
     parts += [
         f"{name} {text}"
         for name, text in (
@@ -71,11 +73,22 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     ]
     censored = sum(record.metrics.recovery.recovered is False for record in valid)
     if censored:
-        parts.append(f"{censored} not recovered while watched")
+        parts.append(f"{censored} not seen to recover")
     audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
     if audited:
         parts.append(f"{count(sum(audited))} tuples lost")
     return _fitting(parts, link)
+
+
+def _answer(records: Sequence[Record]) -> list[str]:
+    """What the sweep tells; nothing where it asked nothing."""
+    # Statistics take a second to import, and the note of an experiment needs none.
+    from faultline.comparison.answer import answer_of
+    from faultline.records.summary import Entry
+    from faultline.reports.answer.words import short_answer
+
+    answer = answer_of([Entry.of(record) for record in records])
+    return short_answer(answer) if answer and answer.tells else []
 
 
 def night_headline(verdict: NightVerdict, sweep_id: str) -> str:

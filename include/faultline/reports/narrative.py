@@ -20,6 +20,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
+from faultline.reports.out_of_bound import last_out_text, plateau_text
 from faultline.reports.sweep_figures import PARTS, part_lengths
 
 NS = 1e9
@@ -132,7 +133,7 @@ def tell(record: Record, results: Path) -> Story:
     return Story(
         record=record,
         edges=tuple(happening for number, happening in _happenings(record, gate_ns) if number == 0),
-        faults=tuple(_faults(record, conductor, gate_ns)),
+        faults=tuple(_faults(record, conductor, gate_ns, _series(attempt.folder / "series.json", remarks))),
         restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
         offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
         remarks=tuple(remarks),
@@ -167,7 +168,21 @@ def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happ
         )
 
 
-def _faults(record: Record, conductor: Sequence[Line], gate_ns: int | None) -> Iterable[FaultStory]:
+def _series(path: Path, remarks: list[str]) -> Mapping[str, Any] | None:
+    """The course of the attempt over time; None where it is not there, or cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        remarks.append(f"{path.name}: cannot be read ({type(error).__name__})")
+        return None
+
+
+def _faults(
+    record: Record, conductor: Sequence[Line], gate_ns: int | None, series: Mapping[str, Any] | None
+) -> Iterable[FaultStory]:
     """One story for each fault that was planned, or that left a trace."""
     planned = _planned(record)
     metrics = record.metrics
@@ -185,7 +200,7 @@ def _faults(record: Record, conductor: Sequence[Line], gate_ns: int | None) -> I
         yield FaultStory(
             number=number,
             what=planned[number - 1] if number <= len(planned) else fault_of(record.config),
-            verdict=_verdict(record, recovery, deed),
+            verdict=_verdict(record, number, recovery, deed, series),
             recovery=recovery.model_dump(),
             spans=tuple(_spans(recovery)),
             snapshot_age_s=None if snapshot is None else -snapshot,
@@ -218,12 +233,16 @@ def _when(fault: Fault, at_s: float) -> str:
     return f"at phase {fault.phase:g} of the first {fault.cycle} cycle from T0 + {at_s:g} s on"
 
 
-def _verdict(record: Record, recovery: RecoveryPart, deed: Deed | None) -> str:
+def _verdict(
+    record: Record, number: int, recovery: RecoveryPart, deed: Deed | None, series: Mapping[str, Any] | None
+) -> str:
     """How it ended, in words that cannot be taken for something else."""
     if recovery.recovered:
         return f"recovered in {seconds(recovery.macro_s, 2)} s{recovered_since(recovery)}"
     if recovery.recovered is False:
-        return f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
+        out, tail = last_out_text(record, number, recovery, series), plateau_text(recovery)
+        told = f"not seen to recover: not over {seconds(recovery.censored_at_s)} s after the fault (censored)"
+        return told + (f", when {out}" if out else "") + (f"; {tail}" if tail else "")
     if deed is not None and deed.outcome is not None and deed.outcome != "effective":
         return f"no recovery: {_OUTCOMES.get(deed.outcome, deed.outcome)}"
     return f"no recovery was measured: the attempt is {record.status}"

@@ -21,9 +21,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.records.format import count
 from faultline.records.record import Record
+from faultline.records.summary import Entry
+from faultline.reports.answer.view import answer_view
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
 from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.sweep_figures import overview_figures, parts_figure
@@ -69,6 +72,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
     for index, (axis, figure) in enumerate(overview_figures(records)):
         figures[f"overview-{index}"] = figure
         overview.append((axis, f"overview-{index}", figure.layout.height))
+    answer = _answer(records, figures)
     parts = parts_figure(records)
     if parts is not None:
         figures["parts"] = parts
@@ -83,6 +87,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
             groups=_groups(columns),
             column_count=len(columns),
             rows=rows,
+            answer=answer,
             overview=overview,
             parts=None if parts is None else parts.layout.height,
             experiments=experiments,
@@ -94,6 +99,12 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
             written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         )
     )
+
+
+def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+    """What the report says on top; nothing where its records ask nothing."""
+    answer = answer_of([Entry.of(record) for record in records])
+    return answer_view(answer, figures) if answer is not None and answer.tells else None
 
 
 def _lead(records: Sequence[Record]) -> str:

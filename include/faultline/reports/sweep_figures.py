@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import plotly.graph_objects as go
@@ -81,10 +82,10 @@ def parts_figure(records: Sequence[Record]) -> go.Figure | None:
         figure.add_bar(
             y=labels,
             x=[length.get("unseen") for length in lengths],
-            name="watched, not recovered",
+            name="not seen to recover",
             orientation="h",
             marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
-            hovertemplate="watched for %{x:.1f} s more, not recovered<extra>%{y}</extra>",
+            hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
         )
     figure.update_layout(
         barmode="stack",
@@ -180,10 +181,11 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
 def _panel(
     figure: go.Figure, panel: int, records: Sequence[Record], key: str, name: str, colour: str, symbol: str
 ) -> None:
-    """One group's values in one panel; a value that was not reached is an open triangle where watching ended."""
+    """One group's values in one panel, each run a point; one that was not seen to end is an open triangle.
+
+    A line joins medians of two repetitions or more, never single runs.
+    """
     seen = [(record, value) for record in records if (value := _value(record, panel)) is not None]
-    # A line joins what can be ordered, and only where one run stands at each place.
-    single = key != FAULT and len({_position(record, key) for record, _ in seen}) == len(seen)
     # One legend entry for all panels: the last panel is the one that every record has a value in.
     common = {"xaxis": _axis("x", panel), "yaxis": _axis("y", panel), "legendgroup": name}
     figure.add_scatter(
@@ -191,26 +193,49 @@ def _panel(
         y=[round(value, 3) for _, value in seen],
         text=[f"{name_of(record)}: {_text(value, panel)}" for record, value in seen],
         name=name,
-        mode="lines+markers" if single else "markers",
-        line={"color": colour, "width": 1.4},
+        mode="markers",
         marker={"color": colour, "symbol": symbol, "size": 9},
         showlegend=panel == len(_PANELS) - 1,
         hovertemplate="%{text}<extra></extra>",
         **common,
     )
+    medians = _medians(records, panel, key)
+    if len(medians) > 1:
+        figure.add_scatter(
+            x=[position for position, _ in medians],
+            y=[round(value, 3) for _, value in medians],
+            name=f"median, {name}",
+            mode="lines",
+            line={"color": colour, "width": 1.4},
+            showlegend=False,
+            hoverinfo="skip",
+            **common,
+        )
     unseen = [record for record in records if panel == 2 and record.metrics.recovery.censored_at_s is not None]
     if unseen:
         figure.add_scatter(
             x=[_position(record, key) for record in unseen],
             y=[round(record.metrics.recovery.censored_at_s or 0.0, 3) for record in unseen],
-            text=[f"{name_of(r)}: not recovered within {seconds(r.metrics.recovery.censored_at_s)} s" for r in unseen],
-            name="not recovered while watched",
+            text=[
+                f"{name_of(r)}: known not to be over after {seconds(r.metrics.recovery.censored_at_s)} s"
+                for r in unseen
+            ],
+            name="not seen to recover",
             mode="markers",
             showlegend=False,
             marker={"color": colour, "symbol": "triangle-up-open", "size": 11, "line": {"width": 2}},
             hovertemplate="%{text}<extra></extra>",
             **common,
         )
+
+
+def _medians(records: Sequence[Record], panel: int, key: str) -> list[tuple[str, float]]:
+    """Place and median wherever all of two runs or more know the figure; none along what has no order."""
+    places: dict[str, list[float | None]] = {}
+    for record in records if key != FAULT else ():
+        places.setdefault(_position(record, key), []).append(_value(record, panel))
+    known = {place: [value for value in values if value is not None] for place, values in places.items()}
+    return [(place, median(kept)) for place, kept in known.items() if len(kept) == len(places[place]) > 1]
 
 
 def _controls(figure: go.Figure, records: Sequence[Record], key: str) -> None:

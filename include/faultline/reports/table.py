@@ -91,7 +91,7 @@ COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
     "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
-    "> n: not recovered within the n s that were watched; —: does not apply, or unknown."
+    "> n: known not to have recovered within n s; —: does not apply, or unknown."
 )
 
 

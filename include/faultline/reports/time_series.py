@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from faultline.records.event_names import LABELS, split_name
 from faultline.records.format import signed
+from faultline.reports.out_of_bound import Bounds, lag_out, latency_out
 
 Series = Mapping[str, Any]
 
@@ -29,6 +30,7 @@ FAULT_COLOUR = "#D55E00"
 FAINT_COLOUR = "#8D99A5"
 _STRONG, _SOFT = "#3B7DBD", "#86B6E0"
 _SHADE = "rgba(128,138,148,0.13)"
+_OUT = "rgba(213,94,0,0.16)"
 _MARK = "rgba(128,138,148,0.55)"
 
 
@@ -68,12 +70,19 @@ _AXES = ("y", "y2", "y3", "y4")
 _LOG_FACTOR = 12
 
 
-def time_figure(series: Series, *, rate: float | None = None, machine_cores: int | None = None) -> go.Figure:
+def time_figure(
+    series: Series,
+    *,
+    rate: float | None = None,
+    machine_cores: int | None = None,
+    bounds: Sequence[Bounds] = (),
+) -> go.Figure:
     """Latency, throughput, lag and CPU of one attempt over one time axis, seconds after T0.
 
     `series` is the content of series.json; a number in it that is not finite is drawn as a gap. `rate`: the offered
-    rate in records/s, drawn for comparison; `machine_cores`: the machine's, drawn where the load comes near. Raises
-    KeyError, TypeError, ValueError, AttributeError or OverflowError on other content.
+    rate in records/s, drawn for comparison; `machine_cores`: the machine's, drawn where the load comes near; `bounds`:
+    of each fault, drawn from it on, with what was out of them shaded. Raises KeyError, TypeError, ValueError,
+    AttributeError or OverflowError on other content.
     """
     figure = go.Figure()
     _latency(figure, series["latency"])
@@ -83,6 +92,7 @@ def time_figure(series: Series, *, rate: float | None = None, machine_cores: int
     start, end = _span(series)
     _events(figure, series["events"])
     _shades(figure, *_window(series), end)
+    _bounds(figure, series, bounds, end)
     if machine_cores is not None and peak > machine_cores / 2:
         _level(figure, "y4", machine_cores, [start, end], f"{machine_cores} cores")
     figure.update_layout(
@@ -265,6 +275,42 @@ def _shades(figure: go.Figure, warmup_s: float, duration_s: float, end: float) -
             font={"size": 11},
             opacity=0.75,
         )
+
+
+def _bounds(figure: go.Figure, series: Series, bounds: Sequence[Bounds], end: float) -> None:
+    """Where an engine counts as recovered: L* and lag* from each fault to the next one, and what was out until it was
+    over."""
+    for number, one in enumerate(bounds):
+        until = bounds[number + 1].from_s if number + 1 < len(bounds) else end
+        for axis, legend, name, height, spans in (
+            ("y", "legend2", f"L* {one.latency_ms:,.0f} ms", one.latency_ms, latency_out(series["latency"], one)),
+            ("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_out(series["lag"], one)),
+        ):
+            figure.add_scatter(
+                x=[round(one.from_s, 3), round(until, 3)],
+                y=[round(height, 1)] * 2,
+                name=name,
+                mode="lines",
+                line={"color": FAULT_COLOUR, "width": 1.4, "dash": "dash"},
+                yaxis=axis,
+                legend=legend,
+                showlegend=number == 0,
+                hoverinfo="skip",
+            )
+            for left, right in spans:
+                figure.add_shape(
+                    type="rect",
+                    name="out of bound",
+                    xref="x",
+                    yref=f"{axis} domain",
+                    x0=round(left, 3),
+                    x1=round(right, 3),
+                    y0=0,
+                    y1=1,
+                    fillcolor=_OUT,
+                    line={"width": 0},
+                    layer="below",
+                )
 
 
 def _level(

@@ -42,7 +42,7 @@ def test_a_sweep_in_a_line() -> None:
     note = sweep_headline(records, "s 1/x", 0)
     assert note == (
         "**3 experiments**: 2 valid, 1 failed · latency p99 4,473 ms (900 to 8,046) · macro 13.8 s · "
-        "1 not recovered while watched · 0 tuples lost · "
+        "1 not seen to recover · 0 tuples lost · "
         "[Results](/plugin/faultline-results/faultline/sweeps/s%201%2Fx)"
     )
     unaudited = records[0].model_copy(

@@ -102,7 +102,7 @@ def test_the_overview_has_a_figure_for_each_axis() -> None:
     macro = {trace.name: trace for trace in figure.data if trace.xaxis == "x3"}
     assert list(macro["interval 2 s"].y) == [13.84, 13.84]
     assert (list(macro["interval 5 s"].x), list(macro["interval 5 s"].y)) == (["1"], [13.84])
-    bound = macro["not recovered while watched"]
+    bound = macro["not seen to recover"]
     assert (list(bound.x), list(bound.y)) == (["8"], [33.94])
     control = traces(figure)["control"]
     assert (control.xaxis, list(control.x), list(control.y)) == ("x4", ["1"], [2557.0])
@@ -126,7 +126,7 @@ def test_faults_are_an_axis_of_their_own() -> None:
     macro = {trace.name: trace for trace in by_fault.data if trace.xaxis == "x3"}
     assert list(macro["interval 5 s"].x) == ["worker kill"]
     assert {trace.mode for trace in by_fault.data} == {"markers"}, "victims have no order that a line could follow"
-    assert list(macro["not recovered while watched"].x) == ["driver kill"]
+    assert list(macro["not seen to recover"].x) == ["driver kill"]
     control = traces(by_fault)["control"]
     assert list(control.x) == ["control", "control"]
     by_interval = figures["checkpoint interval (s)"]
@@ -184,5 +184,5 @@ def test_parts_add_up_to_macro_or_to_what_was_watched() -> None:
     assert labels == ["1 · 1 MB, 2 s", "3 · 1 MB, 5 s", "4 · 8 MB, 2 s", "5 · 8 MB, 5 s"], "the control has none"
     totals = [sum(bar.x[index] or 0 for bar in figure.data) for index in range(4)]
     assert totals == pytest.approx([13.84, 13.84, 13.84, 33.94], abs=0.002)
-    assert list(bars["watched, not recovered"].x)[:3] == [None] * 3
+    assert list(bars["not seen to recover"].x)[:3] == [None] * 3
     assert parts_figure([sample(fault="none")]) is None

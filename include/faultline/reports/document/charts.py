@@ -81,4 +81,4 @@ def _marks(key: str, points: Sequence[Point], x: Axis, ticks: Sequence[str]) -> 
         for point in points:
             one = point.figure(key)
             if x.label(point) == tick and one.median is not None and one.low is not None and one.high is not None:
-                yield Mark(place, one.median, one.low, one.high, one.bound)
+                yield Mark(place, one.median, one.low, one.high, one.bound, one.n)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.comparison.answer import answer_of
 from faultline.comparison.cells import FAULT, Axis, Point, label
 from faultline.comparison.findings.catalogue import PAPERS, findings
+from faultline.comparison.findings.finding import ANSWERED, Verdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
 from faultline.experiment.config import Configuration
@@ -19,6 +21,8 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
+from faultline.records.summary import Entry
+from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
 from faultline.reports.document.tables import sections, table, words
@@ -44,6 +48,11 @@ NOTES: Mapping[str, str] = {
     "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
 }
+# What has no verdict, told apart from what has one.
+APART = (
+    (Verdict.NOT_ASKED, "Not asked by these runs, and by others of the matrix perhaps:", "why, or what it takes"),
+    (Verdict.NOT_TESTABLE, "Not testable here:", "what it would take"),
+)
 IMAGES = "images"
 EVENTS_A_SECOND = (
     "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
@@ -117,6 +126,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         "",
         *_measured_on(records, axes),
         "",
+        *_answer(records),
     ]
     for path, title, _ in drawn:
         lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
@@ -131,6 +141,24 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
     if matrix in PAPERS:
         lines += _findings(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
+
+
+def _answer(records: Sequence[Record]) -> list[str]:
+    """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
+    answer = answer_of([Entry.of(record) for record in records])
+    if answer is None or not answer.tells:
+        return []
+    lines = ["## Answer", "", *(f"- {words(line)}" for line in answer_lines(answer)), ""]
+    rows = front_rows(answer)
+    if len(rows) > 1:
+        heads = ["configuration", *front_heads(answer), "n", "no other beats it in all"]
+        lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+        lines += [
+            f"| {' | '.join(words(text) for text in (name, *figures, str(n), where))} |"
+            for name, figures, where, n in rows
+        ]
+        lines.append("")
+    return lines
 
 
 def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
@@ -211,16 +239,23 @@ def _findings(matrix: str, records: Sequence[Record]) -> list[str]:
         f"{PAPERS[matrix]}, measured on a cluster; this is Structured Streaming on one machine. A verdict says whether "
         "the same holds here."
     )
-    lines = [
-        "## The paper's findings",
-        "",
-        f"{told} {NOTES.get(matrix, '')}".rstrip(),
-        "",
-        "| finding | in the paper | here | because |",
-        "| --- | --- | --- | --- |",
-    ]
-    for one in findings(matrix, records):
-        lines.append(f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {words(one.evidence)} |")
+    lines = ["## The paper's findings", "", f"{told} {NOTES.get(matrix, '')}".rstrip(), ""]
+    every = findings(matrix, records)
+    answered = [one for one in every if one.verdict in ANSWERED]
+    if answered:
+        counted = Counter(one.verdict for one in answered)
+        said = ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ANSWERED if counted[verdict])
+        lines += [f"Of {len(answered)} that these runs can be asked: {said}.", ""]
+        lines += ["| finding | in the paper | here | because |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {one.claim.text} | {one.claim.source} | **{one.verdict.value}** | {words(one.evidence)} |"
+            for one in answered
+        ]
+    for verdict, heading, column in APART:
+        apart = [one for one in every if one.verdict is verdict]
+        if apart:
+            lines += ["", heading, "", f"| finding | in the paper | {column} |", "| --- | --- | --- |"]
+            lines += [f"| {one.claim.text} | {one.claim.source} | {words(one.evidence)} |" for one in apart]
     held = sustained_rates(records) if matrix == "input_rate" else {}
     if held:
         kept = [rate for rate, answers in held.items() if all(answers)]

@@ -43,13 +43,17 @@ text { fill: #d6dde4 }
 
 @dataclass(frozen=True)
 class Mark:
-    """A median with least and greatest at the place `x` (0, 1, 2, …). `bound`: the true value is not smaller."""
+    """A median with least and greatest at the place `x` (0, 1, 2, …). `bound`: the true value is not smaller.
+
+    `n`: of how many repetitions; no line joins a single one.
+    """
 
     x: int
     median: float
     low: float
     high: float
     bound: bool = False
+    n: int = 2
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,8 @@ def _series(frame: _Frame, line: Line, order: int, shift: float) -> list[str]:
             bar = f"M{x - 4:.1f} {low:.1f}h8M{x:.1f} {low:.1f}V{high:.1f}M{x - 4:.1f} {high:.1f}h8"
             parts.append(f'<path class="bar s{order}" d="{bar}"/>')
         parts.append(_mark(order, x, middle, hollow=mark.bound))
-        ends.append(f"{x:.1f} {middle:.1f}")
+        if mark.n > 1:
+            ends.append(f"{x:.1f} {middle:.1f}")
     if line.joined and len(ends) > 1:
         parts.insert(0, f'<path class="line s{order}" d="M{"L".join(ends)}"/>')
     return parts

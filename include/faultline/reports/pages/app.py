@@ -18,7 +18,7 @@ from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
 from faultline.reports.pages.site import Site, Unknown, not_found_page
-from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
+from faultline.reports.pages.sweep import ASKS, Choice, matrix_page, sweep_page
 
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
 HEADERS = {
@@ -77,22 +77,16 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
         return _page(overview_page(site_of(request), _number(page)))
 
     @app.get("/sweeps/{name:path}")
-    def sweep(
-        request: Request, name: str, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
-    ) -> Response:
-        return _page(sweep_page(site_of(request), name, Choice(metric, build, x, view, _number(page))))
+    def sweep(request: Request, name: str) -> Response:
+        return _page(sweep_page(site_of(request), name, _choice(request)))
 
     @app.get("/matrices/{name:path}")
-    def matrix(
-        request: Request, name: str, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
-    ) -> Response:
-        return _page(matrix_page(site_of(request), name, Choice(metric, build, x, view, _number(page))))
+    def matrix(request: Request, name: str) -> Response:
+        return _page(matrix_page(site_of(request), name, _choice(request)))
 
     @app.get("/unswept")
-    def unswept(
-        request: Request, metric: str = "", build: str = "", x: str = "", view: str = "", page: str = ""
-    ) -> Response:
-        return _page(sweep_page(site_of(request), None, Choice(metric, build, x, view, _number(page))))
+    def unswept(request: Request) -> Response:
+        return _page(sweep_page(site_of(request), None, _choice(request)))
 
     @app.get("/experiments/{name:path}")
     def experiment(request: Request, name: str) -> Response:
@@ -149,6 +143,20 @@ def _add_ways_in(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
 def _page(html: str) -> HTMLResponse:
     # Halves of surrogate pairs, which JSON can bring, have no form in UTF-8.
     return HTMLResponse(html.encode("utf-8", "replace"), headers=HEADERS)
+
+
+def _choice(request: Request) -> Choice:
+    """What a reader chose on a sweep's page; of a name that stands twice in the address the last counts."""
+    asked = request.query_params
+    return Choice(
+        metric=asked.get("metric", ""),
+        group=asked.get("build", ""),
+        x=asked.get("x", ""),
+        view=asked.get("view", ""),
+        page=_number(asked.get("page", "")),
+        minimise=asked.get("minimise", ""),
+        limits={cost: asked.get(cost, "") for cost, _, _ in ASKS},
+    )
 
 
 def _number(text: str) -> int:

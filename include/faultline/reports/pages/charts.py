@@ -63,7 +63,8 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
 def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Metric) -> tuple[go.Figure, int]:
     """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
 
-    A bar is the range of the repetitions. An open triangle is a lower bound, a grey diamond a control.
+    A bar is the range of the repetitions; a line joins what was repeated. An open triangle is a lower bound, a grey
+    diamond a control.
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
@@ -82,7 +83,7 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         margin={"l": 72, "r": 16, "t": 44 if len(figure.data) > 1 else 12, "b": 56},
         paper_bgcolor=_CLEAR,
         plot_bgcolor=_CLEAR,
-        showlegend=len(figure.data) > 1,
+        showlegend=len({trace.name for trace in figure.data}) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         xaxis={"title": {"text": escaped(x.name)}, "zeroline": False, **scale},
         yaxis={
@@ -106,10 +107,17 @@ def _line(
     *,
     joined: bool = True,
 ) -> None:
-    """One line; lower bounds as open triangles of their own, which no line joins."""
+    """One line through what was repeated. What no line joins: single runs, and lower bounds, which are open
+    triangles."""
     measured = [(point, point.figure(metric.key)) for point in points]
-    for bound in (False, True):
-        seen = [(point, one) for point, one in measured if one.median is not None and one.bound == bound]
+    joined = joined and x.numeric
+    named = False
+    for bound, repeated in ((False, True), (False, False), (True, True)):
+        seen = [
+            (point, one)
+            for point, one in measured
+            if one.median is not None and one.bound == bound and (bound or (one.n > 1) == repeated)
+        ]
         if x.numeric:
             # A control may lack what the others vary, such as the instant of the fault.
             seen = [(point, one) for point, one in seen if is_number(x.of(point))]
@@ -131,7 +139,9 @@ def _line(
             text=[f"{name}: {_told(one, metric)}" for _, one in seen],
             name=f"{name}: at least" if bound else name,
             legendgroup=name,
-            mode="lines+markers" if joined and x.numeric and not bound else "markers",
+            # Repeated and single runs of one line have one entry.
+            showlegend=bound or not named,
+            mode="lines+markers" if joined and repeated and not bound else "markers",
             line={"color": colour, "width": 1.6},
             marker={
                 "color": colour,
@@ -141,6 +151,7 @@ def _line(
             },
             hovertemplate="%{text}<extra></extra>",
         )
+        named = True
 
 
 def _scale(x: Axis) -> dict[str, Any]:

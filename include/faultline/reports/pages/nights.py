@@ -97,7 +97,10 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
 def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
     """Medians over nights with intervals; a line where a level begins, a diamond where the surroundings changed."""
     seen = [(date[:10], one) for date, one in zip(course.dates, course.values, strict=True) if one is not None]
-    known = [(day, one) for day, one in seen if one.value < float("inf")]
+    ended = [(day, one) for day, one in seen if one.value < float("inf")]
+    # Of a single run the interval is the run itself; no line joins it.
+    known = [(day, one) for day, one in ended if one.low < one.high]
+    single = [(day, one) for day, one in ended if one.low == one.high]
     colour = SERIES_COLOURS[0]
     figure = go.Figure()
     figure.add_scatter(
@@ -119,7 +122,17 @@ def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
         text=[f"{day}: {course.metric.text(one.value)} {escaped(course.metric.unit)}" for day, one in known],
         hovertemplate="%{text}<extra></extra>",
     )
-    by_day = {day: one.value for day, one in known}
+    if single:
+        figure.add_scatter(
+            x=[day for day, _ in single],
+            y=[one.value for _, one in single],
+            name="single value",
+            mode="markers",
+            marker={"color": colour, "size": 7},
+            text=[f"{day}: {escaped(course.metric.name)} {course.metric.text(one.value)}" for day, one in single],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    by_day = {day: one.value for day, one in ended}
     changed = [(date[:10], words) for date, words in surroundings.items() if date[:10] in by_day]
     if changed:
         figure.add_scatter(

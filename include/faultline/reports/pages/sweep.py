@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.base.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.comparison.coverage import cell_text, gap_of, recorded
 from faultline.comparison.decisions import settled_in
@@ -23,19 +24,32 @@ from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, att
 # Beside the metric that was chosen, where the sweep has them.
 COLUMNS = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
            "audit.lost")  # fmt: skip
+# What advice can be asked for: the cost, what the form calls its limit, and its unit.
+ASKS = (
+    ("recovery", "Recovery under", "s"), ("latency", "Latency p99 under", "ms"),
+    ("latency_p50", "Latency p50 under", "ms"), ("cpu", "CPU under", "cores"),
+)  # fmt: skip
+# Of more configurations nobody reads an answer, and a page answers within a second.
+MOST_ANSWERED = 200
 NEIGHBOURS = 50
 MOST_MISSING = 100
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`."""
+    """What a reader chose; empty: the default. `x` is the key of the horizontal axis, `view` is `heat` or `curves`.
+
+    `minimise` and `limits` are what advice is asked for.
+    """
 
     metric: str = ""
     group: str = ""
     x: str = ""
     view: str = ""
     page: int = 1
+    minimise: str = ""
+    # By cost, as it was typed.
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 def sweep_page(site: Site, sweep_id: str | None, choice: Choice | None = None) -> str:
@@ -90,6 +104,7 @@ def _page(
     figures, left_out = _figures(measured, drawn_axes, x, view, metric)
     axes = axes_of(points)
     ordered = in_order(points, axes)
+    answer = _answer(members, choice, figures)
     page, pages, offset = paged(choice.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
     columns = _columns(metrics, metric)
@@ -106,6 +121,9 @@ def _page(
         counts=[(status, sum(entry.status == status for entry in entries)) for status in STATUSES],
         group=group,
         groups=groups,
+        answer=answer,
+        wish=choice,
+        asks=ASKS,
         metric=metric,
         metric_groups=by_group(metrics),
         axes=drawn_axes,
@@ -127,7 +145,13 @@ def _page(
         page=page,
         pages=pages,
         page_link=lambda number: site.link(
-            *_here(sweep, matrix), metric=choice.metric, build=choice.group, x=choice.x, view=choice.view, page=number
+            *_here(sweep, matrix),
+            **{**choice.limits, "minimise": choice.minimise},
+            metric=choice.metric,
+            build=choice.group,
+            x=choice.x,
+            view=choice.view,
+            page=number,
         ),
         downloads=[
             (name, site.link(f"experiments.{name}", sweep=sweep, matrix=matrix))
@@ -139,6 +163,35 @@ def _page(
         else [],
         sweep=sweep,
     )
+
+
+def _answer(entries: Sequence[Entry], choice: Choice, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+    """What the page says on top; adds the front to `figures`. Of a wish that is none it says why."""
+    # Statistics take a second to import, and not every page needs them.
+    from faultline.comparison.answer import answer_of, wish_of
+    from faultline.reports.answer.view import answer_view
+
+    if len({entry.config_id for entry in entries}) > MOST_ANSWERED:
+        return None
+    trouble, wish = "", None
+    try:
+        limits = {cost: (name, _typed(name, choice.limits.get(cost, ""))) for cost, name, _ in ASKS}
+        wish = wish_of(choice.minimise or None, limits)
+        found = answer_of(entries, wish)
+    except ConfigError as error:
+        trouble, found = str(error), answer_of(entries)
+    view = answer_view(found, figures)
+    return None if view is None else {**view, "trouble": trouble}
+
+
+def _typed(name: str, text: str) -> float | None:
+    """A limit as it was typed; None where nothing was."""
+    if not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name}: {text} is no number; give one above 0") from None
 
 
 def _here(sweep: str | None, matrix: str | None) -> tuple[str, ...]:

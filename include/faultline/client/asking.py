@@ -1,0 +1,109 @@
+"""What one asks of records: `./faultline compare` and `./faultline advise`, as the command line offers them.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from faultline.base.errors import ConfigError
+
+
+def compare(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A sweep, a day (2026-11-21) or a git revision; NAME@BUILD for one build of it."
+        ),
+    ],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="What it is held against, named likewise; not with --along.")
+    ] = None,
+    along: Annotated[
+        str | None, typer.Option(help="Hold the values of this axis of A against each other: checkpoint_interval_s.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A figure's path in the record, such as latency_ms.p99. Repeatable.")
+    ] = None,
+    matrix: Annotated[str | None, typer.Option(help="Only records of this matrix.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An array of comparisons.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 when a figure of B is worse.")] = False,
+) -> None:
+    """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
+
+    With --along, the values of one axis within A: what each step does, how sure that is, and what would tell.
+    Needs five repetitions a side. What the verdicts rest on stands in docs/metrics.md.
+    """
+    if along is not None:
+        if after is not None or metric or matrix is not None or strict:
+            raise ConfigError("--along: holds one side against itself; leave out B, --metric, --matrix and --strict")
+        _compare_along(before, along, as_json)
+        return
+    if after is None:
+        raise ConfigError(f"B: is missing; name what {before} is held against, or an axis of it with --along")
+    from faultline.comparison.compare import as_json as rows_of
+    from faultline.comparison.compare import compare_named, print_comparison
+    from faultline.comparison.statistics.comparison import Verdict
+
+    compared = compare_named(before, after, metric or [], matrix=matrix)
+    if as_json:
+        print(json.dumps(rows_of(compared), indent=2))
+    else:
+        print_comparison(compared, before, after)
+    raise typer.Exit(1 if strict and compared.of(Verdict.WORSE) else 0)
+
+
+def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
+    from faultline.base.settings import load_settings
+    from faultline.comparison.answer import along_named
+    from faultline.reports.answer.output import effects_json, print_effects
+
+    settings = load_settings()
+    effects = along_named(sweep, axis, settings.results, settings.root)
+    if as_json:
+        print(json.dumps(effects_json(effects), indent=2))
+    else:
+        print_effects(effects)
+
+
+def advise(
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep; NAME@BUILD for one build of it.")],
+    minimise: Annotated[
+        str | None, typer.Option(help="What to have least of: cpu, recovery, latency or latency_p50 (default: cpu).")
+    ] = None,
+    recovery_under: Annotated[float | None, typer.Option(help="Longest macro recovery, in seconds.")] = None,
+    latency_p99_under: Annotated[float | None, typer.Option(help="Highest latency p99, in milliseconds.")] = None,
+    latency_p50_under: Annotated[float | None, typer.Option(help="Highest latency p50, in milliseconds.")] = None,
+    cpu_under: Annotated[float | None, typer.Option(help="Most CPU of all roles, in cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say which configuration of a sweep to choose, how sure that is, and what comes second.
+
+    Or that nobody can tell, with the number of experiments that would tell. Without options: the least CPU among
+    those that recover. What it rests on stands in docs/metrics.md.
+    """
+    from faultline.base.settings import load_settings
+    from faultline.comparison.answer import answer_named, wish_of
+    from faultline.reports.answer.output import answer_json, print_advice
+    from faultline.reports.answer.words import miss_text
+
+    limits = {
+        "recovery": ("--recovery-under", recovery_under),
+        "latency": ("--latency-p99-under", latency_p99_under),
+        "latency_p50": ("--latency-p50-under", latency_p50_under),
+        "cpu": ("--cpu-under", cpu_under),
+    }
+    settings = load_settings()
+    answer = answer_named(sweep, settings.results, settings.root, wish_of(minimise, limits))
+    if answer.advice is None:
+        raise ConfigError(f"{sweep}: {answer.why}")
+    if answer.advice.best is None:
+        raise ConfigError(f"{sweep}: {miss_text(answer.advice)}")
+    if as_json:
+        print(json.dumps(answer_json(answer), indent=2))
+    else:
+        print_advice(answer)

@@ -1,0 +1,152 @@
+"""The answer of a sweep: what each axis does, which configurations no other beats, and which one to choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+from faultline.comparison.advise import Advice, Wish, advise
+from faultline.comparison.candidates import COSTS, Choice, choice_of
+from faultline.comparison.cells import Axis, apart, axes_of, groups_of, points_of
+from faultline.comparison.effects import Effect, effects_along
+from faultline.comparison.front import Front, front_of
+from faultline.comparison.placebo import Placebo, has_recoveries, placebo_among
+from faultline.comparison.selection import Side, side_of
+from faultline.experiment.workloads.registry import has_schedule
+from faultline.records.index import Index
+from faultline.records.summary import Entry
+
+# Each value of these is another program: what lies between two of them is no effect of anything, unless asked for.
+PROGRAMS = frozenset({"workload", "query"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep tells, of one build and one schema.
+
+    `axes`: in which its points differ. `fewest`, `most`: valid repetitions of a configuration. `advice` is None where
+    there is nothing to choose, and `why` says so. `placebo`: None where no control was asked.
+    """
+
+    axes: tuple[Axis, ...]
+    effects: tuple[Effect, ...]
+    choice: Choice
+    front: Front
+    advice: Advice | None
+    why: str
+    fewest: int
+    most: int
+    recoveries: bool
+    placebo: Placebo | None
+
+    @property
+    def tells(self) -> bool:
+        """Whether there was anything to ask: two values of an axis, or two configurations to choose from."""
+        return bool(self.effects) or self.advice is not None
+
+    @property
+    def single(self) -> bool:
+        """Whether each configuration was measured once, so that nothing can be told."""
+        return self.most == 1
+
+
+def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | None:
+    """The answer of the newest group among `entries`; None without a valid record.
+
+    `wish`: what the advice is for; by default the least CPU among those that recover. Raises ConfigError for a wish
+    that names what no configuration has measured.
+    """
+    sound = [entry for entry in entries if entry.sound]
+    if not sound:
+        return None
+    group = groups_of(sound)[0]
+    members = [entry for entry in sound if entry.group == group]
+    points = points_of(members)
+    breaking, _ = apart(points)
+    axes = axes_of(points)
+    choice = choice_of(points)
+    advice, why = None, ""
+    try:
+        advice = advise(choice, wish or _default(choice))
+    except ConfigError as error:
+        if wish is not None and len(choice.candidates) > 1:
+            raise
+        why = str(error)
+    counts = [len(point.valid) for point in breaking]
+    return Answer(
+        axes=tuple(axes),
+        effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),
+        choice=choice,
+        front=front_of(choice.candidates),
+        advice=advice,
+        why=why,
+        fewest=min(counts),
+        most=max(counts),
+        recoveries=has_recoveries(members),
+        placebo=placebo_among(members),
+    )
+
+
+def _default(choice: Choice) -> Wish:
+    """The least CPU; of those that recover, where something was broken. Raises ConfigError where no load was asked for:
+    what uses less CPU may then just do less."""
+    unpaced = any(not has_schedule(point.config) for one in choice.candidates for point in one.points)
+    if unpaced and len(choice.candidates) > 1:
+        raise ConfigError("as fast as it can, an engine that uses less CPU may just do less; look at its throughput")
+    recovers = any(one.figure(COSTS["recovery"]) is not None for one in choice.candidates)
+    return Wish("cpu", {"recovery": math.inf} if recovers else {})
+
+
+def wish_of(minimise: str | None, limits: Mapping[str, tuple[str, float | None]]) -> Wish | None:
+    """What somebody asks for: `limits` by cost, each with what it is called where it is asked. None for nothing.
+
+    Raises ConfigError for an unknown cost, and for a limit that is none.
+    """
+    if minimise is not None and minimise not in COSTS:
+        raise ConfigError(f"--minimise {minimise}: nothing to have least of{suggest(minimise, COSTS)}")
+    given = {cost: (name, limit) for cost, (name, limit) in limits.items() if limit is not None}
+    for name, limit in given.values():
+        if not (math.isfinite(limit) and limit > 0):
+            raise ConfigError(f"{name} {limit:g}: is no limit; give a number above 0")
+    if minimise is None and not given:
+        return None
+    return Wish(minimise or "cpu", {cost: limit for cost, (_, limit) in given.items()})
+
+
+def answer_named(sweep: str, results: Path, root: Path, wish: Wish | None = None) -> Answer:
+    """The answer of a sweep by its name. Raises ConfigError when it has no valid record, or records that do not mix."""
+    answer = answer_of(_side(sweep, results, root).entries, wish)
+    if answer is None:
+        raise ConfigError(f"{sweep}: has no valid record; measure it again")
+    return answer
+
+
+def along_named(sweep: str, key: str, results: Path, root: Path) -> list[Effect]:
+    """The effects along one axis of a sweep, corrected for these alone.
+
+    Raises ConfigError for an axis that the sweep does not vary, naming those that it does.
+    """
+    points = points_of(_side(sweep, results, root).entries)
+    axes = axes_of(points)
+    keys = [axis.key for axis in axes]
+    if key not in keys:
+        if not keys:
+            raise ConfigError(f"--along {key}: {sweep} has valid records of one configuration only; it varies nothing")
+        raise ConfigError(f"--along {key}: {sweep} does not vary it; it varies {', '.join(keys)}")
+    found = effects_along(points, axes, [axis for axis in axes if axis.key == key])
+    if not found:
+        raise ConfigError(
+            f"--along {key}: no two configurations of {sweep} differ in it alone; of the axes "
+            f"{', '.join(keys)} give another"
+        )
+    return found
+
+
+def _side(sweep: str, results: Path, root: Path) -> Side:
+    index = Index(results)
+    index.refresh()
+    return side_of(index, sweep, root)

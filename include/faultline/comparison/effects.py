@@ -1,0 +1,206 @@
+"""What a step along an axis does: by how much CPU, latency and recovery differ, how sure that is, and what would tell.
+
+A step is from one value of an axis to the next. Where other axes vary too, it was measured in several *rows*, one for
+each combination of their values; its effect is the average over them, so that an axis has one line a step. The
+interval is about the rows that were measured, see `statistics/pairs`.
+
+CPU, latency and throughput are compared as ratios (on a log scale, so that twice and half are equally far), recoveries
+as seconds. Recoveries take part as intervals. A difference is believed, and so is that there is none that matters, when
+its p is at most 0.05 after the correction for all lines of a table (Holm 1979).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from faultline.comparison.along import Step, steps_along
+from faultline.comparison.cells import Axis, Point
+from faultline.comparison.statistics import LEAST
+from faultline.comparison.statistics.comparison import ALPHA, NEGLIGIBLE
+from faultline.comparison.statistics.pairs import Between, Estimate, Row, estimate, needed_pairs, p_beyond
+from faultline.comparison.statistics.ranks import holm
+from faultline.experiment.workloads.registry import has_schedule
+from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, KNOWN, MACRO, Metric, value_of
+from faultline.records.summary import Entry
+
+P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
+# In the order in which they are told.
+FIGURES = (CPU_TOTAL, P50, P99, MACRO, THROUGHPUT)
+BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN if metric.key in FIGURES}
+# As many degrees of freedom as five repetitions of one configuration have: with fewer, nothing is believed.
+LEAST_FREEDOM = LEAST - 1
+# A difference of recoveries in seconds that nobody minds, however exactly they are known.
+NEGLIGIBLE_S = 1.0
+
+
+class Verdict(StrEnum):
+    """What became of an effect."""
+
+    DIFFERS = "differs"
+    SAME = "no difference that matters"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One figure along one step.
+
+    `before`, `after`: both values in words; `found`: of logarithms where `ratio`, else in the metric's unit. `p`: of no
+    difference, corrected. `margin`: a difference below it does not matter, in the unit of `found`. `more`: so many
+    repetitions of each configuration besides would tell; None when it is told, or nobody knows. `why`: what keeps it
+    open besides scatter.
+    """
+
+    axis: Axis
+    before: str
+    after: str
+    metric: Metric
+    ratio: bool
+    found: Estimate
+    repetitions: int
+    margin: float
+    p: float
+    verdict: Verdict
+    more: int | None = None
+    why: str = ""
+
+    @property
+    def opposed(self) -> bool:
+        """Whether the rows go both ways by more than what is negligible."""
+        return min(self.found.rows) < -self.margin and max(self.found.rows) > self.margin
+
+
+def interval_of(entry: Entry, key: str) -> Between | None:
+    """A figure of one record, as exactly as it is known; a recovery as the interval that holds it.
+
+    None where nothing is known of it.
+    """
+    value = value_of(entry, key)
+    if key != MACRO:
+        return None if value is None else Between(value, value)
+    if value is None:
+        out = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
+        return None if out is None else Between(out, math.inf)
+    blur = value_of(entry, "recovery.resolution_s") or 0.0
+    # By schema 1 the bin in which it was seen may be the one before or after.
+    return Between(max(0.0, value - blur), value + (blur if entry.schema == 1 else 0.0))
+
+
+def repetitions_of(point: Point, key: str) -> dict[int, Between]:
+    """A figure of each valid repetition that knows it; of one that was measured twice, the newest."""
+    known = {entry.repetition: interval_of(entry, key) for entry in point.valid}
+    return {repetition: value for repetition, value in known.items() if value is not None}
+
+
+def effects_along(points: Sequence[Point], axes: Sequence[Axis], wanted: Sequence[Axis]) -> list[Effect]:
+    """The effects of all steps along each of `wanted`, corrected for all of them together.
+
+    `points`: of one group, with all the `axes` in which they differ. In the order of the axes, their values, FIGURES.
+    """
+    drafts = [
+        (effect, rows)
+        for axis in wanted
+        for steps in _by_values(steps_along(points, axis, axes))
+        for key in FIGURES
+        for effect, rows in [_draft(steps, BY_KEY[key])]
+        if effect is not None
+    ]
+    judged = {n: effect for n, (effect, _) in enumerate(drafts) if effect.found.freedom >= LEAST_FREEDOM}
+    differ = holm({n: effect.found.p for n, effect in judged.items()})
+    same = holm({n: p_beyond(drafts[n][1], effect.margin) for n, effect in judged.items()})
+    return [
+        _judged(effect, differ.get(n, 1.0), same.get(n, 1.0), max(1, len(judged)))
+        for n, (effect, _) in enumerate(drafts)
+    ]
+
+
+def _by_values(steps: Sequence[Step]) -> list[list[Step]]:
+    """The steps between the same two values, in the order of the values."""
+    found: dict[str, list[Step]] = {}
+    for step in steps:
+        found.setdefault(step.label, []).append(step)
+    order = {label: max(step.axis.values.index(step.axis.of(step.after)) for step in same) for label, same in
+             found.items()}  # fmt: skip
+    return sorted(found.values(), key=lambda same: order[same[0].label])
+
+
+def _draft(steps: Sequence[Step], metric: Metric) -> tuple[Effect | None, list[Row]]:
+    """An effect that is not judged yet, and its rows; None where no row has the figure on both sides."""
+    axis, ratio = steps[0].axis, metric.key != MACRO
+    if metric.key == THROUGHPUT and (axis.key == "rate" or any(_asked_for(step) for step in steps)):
+        return None, []
+    values: list[Between] = []
+    rows = []
+    for step in steps:
+        sides = [repetitions_of(point, metric.key) for point in (step.before, step.after)]
+        if ratio:
+            sides = [_logarithms(side) for side in sides]
+        if all(sides):
+            rows.append(Row(sides[0], sides[1]))
+            values += [value for side in sides for value in side.values()]
+    if not rows:
+        return None, []
+    first = steps[0]
+    found = estimate(rows)
+    effect = Effect(
+        axis=axis,
+        before=axis.told(first.before),
+        after=axis.told(first.after),
+        metric=metric,
+        ratio=ratio,
+        found=found,
+        repetitions=min(min(len(row.before), len(row.after)) for row in rows),
+        margin=math.log1p(NEGLIGIBLE) if ratio else _negligible_s(values),
+        p=1.0,
+        verdict=Verdict.OPEN,
+    )
+    return effect, rows
+
+
+def _asked_for(step: Step) -> bool:
+    """Whether the throughput is the load that was offered, and no result."""
+    points = (step.before, step.after)
+    kept = all(entry.metrics.get("sustained") is not False for point in points for entry in point.valid)
+    return kept and any(has_schedule(point.config) for point in points)
+
+
+def _logarithms(side: Mapping[int, Between]) -> dict[int, Between]:
+    """On a log scale; nothing where one value is not above zero, since it is no ratio then."""
+    if any(value.low <= 0 for value in side.values()):
+        return {}
+    return {repetition: Between(math.log(one.low), math.log(one.high)) for repetition, one in side.items()}
+
+
+def _negligible_s(values: Sequence[Between]) -> float:
+    """Which difference of recoveries does not matter: never less than how exactly they are known."""
+    known = [value for value in values if math.isfinite(value.high)]
+    widths = [value.high - value.low for value in known]
+    usual = statistics.median([value.high for value in known] or [0.0])
+    return max(NEGLIGIBLE_S, NEGLIGIBLE * usual, statistics.median(widths or [0.0]))
+
+
+def _judged(effect: Effect, p: float, p_same: float, lines: int) -> Effect:
+    found, margin = effect.found, effect.margin
+    apart = any(abs(row) > margin for row in found.rows)
+    if p_same <= ALPHA and not apart:
+        return replace(effect, p=p, verdict=Verdict.SAME)
+    if p <= ALPHA:
+        return replace(effect, p=p, verdict=Verdict.DIFFERS)
+    if effect.opposed:
+        return replace(effect, p=p, why="the other parameters decide which way it goes")
+    if found.spread is None and effect.repetitions < 2:
+        return replace(effect, p=p, more=LEAST - effect.repetitions, why="a single run is noise")
+    needed = needed_pairs(found, margin, ALPHA / lines)
+    if needed is None:
+        why = "some recoveries were not seen to end; a longer duration_s may tell" if math.isinf(found.blur) else ""
+        why = why or (
+            "recoveries are not known exactly enough" if found.blur else "it is about as large as what matters"
+        )
+        return replace(effect, p=p, why=why)
+    each = math.ceil(needed / len(found.rows))
+    least = math.ceil((LEAST_FREEDOM + len(found.rows)) / len(found.rows))
+    return replace(effect, p=p, more=max(1, max(each, least) - effect.repetitions))

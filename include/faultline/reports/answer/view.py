@@ -1,0 +1,124 @@
+"""What the report and the results page show of an answer: texts for a template, and the front as a figure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.comparison.answer import Answer
+from faultline.comparison.front import Place
+from faultline.records.metrics import KNOWN, Metric
+from faultline.reports.answer.words import (
+    NOISE,
+    advice_text,
+    capital,
+    front_heads,
+    front_rows,
+    placebo_text,
+    step_lines,
+)
+from faultline.reports.sweep_figures import SERIES_COLOURS
+from faultline.reports.time_series import FAINT_COLOUR
+
+FRONT = "front"
+# More names than this lie on top of each other; the table below has them.
+MOST_NAMED = 12
+_METRICS: dict[str, Metric] = {metric.key: metric for metric in KNOWN}
+
+
+def answer_view(answer: Answer | None, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+    """What the template needs; adds the front to `figures` where there is one. None without a valid record."""
+    if answer is None:
+        return None
+    figure = front_figure(answer)
+    if figure is not None:
+        figures[FRONT] = figure
+    steps = [] if answer.single else step_lines(answer.effects)
+    return {
+        "noise": NOISE if answer.single else "",
+        "advice": [] if answer.single and not answer.advice else advice_text(answer),
+        "told": answer.advice is not None and answer.advice.told,
+        "steps": [(capital(step), decided) for step, decided, _ in steps if decided],
+        "undecided": [(capital(step), undecided) for step, _, undecided in steps if undecided],
+        "heads": front_heads(answer),
+        "axis": ", ".join(axis.name for axis in answer.choice.axes),
+        "front": front_rows(answer) if len(answer.front.places) > 1 else [],
+        "plot": None if figure is None else figure.layout.height,
+        "placebo": placebo_text(answer.placebo) if answer.recoveries else "",
+        "doubt": answer.recoveries and (answer.placebo is None or not answer.placebo.relied_on),
+    }
+
+
+def front_figure(answer: Answer) -> go.Figure | None:
+    """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
+
+    A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
+    """
+    front = answer.front
+    if len(front.places) < 2 or len(front.keys) < 2:
+        return None
+    x, y = (_METRICS[key] for key in front.keys[:2])
+    figure = go.Figure()
+    for name, colour, symbol, places in (
+        ("no other beats it in all", SERIES_COLOURS[0], "circle", [p for p in front.places if p.beaten_by is None]),
+        ("beaten", FAINT_COLOUR, "circle-open", [p for p in front.places if p.beaten_by is not None]),
+    ):
+        for ends in (True, False):
+            shown = [place for place in places if math.isfinite(place.figures[1]) == ends]
+            if shown:
+                _mark(figure, answer, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
+                      symbol if ends else "triangle-up-open")  # fmt: skip
+    highest = max((max(trace.y) for trace in figure.data), default=1.0)
+    span = [place.figures[0] for place in front.places]
+    room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
+    figure.update_layout(
+        height=380,
+        margin={"l": 64, "r": 16, "t": 44, "b": 56},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        showlegend=True,
+        # Room for the names of the outermost.
+        xaxis={"title": {"text": x.title}, "zeroline": False, "range": [min(span) - room, max(span) + room]},
+        yaxis={"title": {"text": y.title}, "zeroline": False, "range": [0, highest * 1.15], "tickformat": ",~r"},
+    )
+    return figure
+
+
+def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, colour: str, symbol: str) -> None:
+    named = len(answer.front.places) <= MOST_NAMED
+    rows = {row[0]: row for row in front_rows(answer)}
+    heads = front_heads(answer)
+    told = [
+        "<br>".join(
+            [
+                _escaped(place.candidate.name),
+                *(f"{head} {text}" for head, text in zip(heads, rows[place.candidate.name][1], strict=True)),
+                f"{_escaped(rows[place.candidate.name][2])} (n = {place.candidate.repetitions})",
+            ]
+        )
+        for place in places
+    ]
+    heights = [
+        place.figures[1] if math.isfinite(place.figures[1]) else place.candidate.known_over(answer.front.keys[1])
+        for place in places
+    ]
+    figure.add_scatter(
+        x=[round(place.figures[0], 4) for place in places],
+        y=[round(height, 3) for height in heights],
+        text=[_escaped(place.candidate.label) for place in places],
+        customdata=told,
+        name=name,
+        mode="markers+text" if named else "markers",
+        textposition="top center",
+        cliponaxis=False,
+        marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2, "color": colour}},
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _escaped(text: str) -> str:
+    """Plotly reads a little HTML in its texts; what comes from records must stay text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

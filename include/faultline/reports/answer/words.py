@@ -1,0 +1,309 @@
+"""The answer of a sweep in words: for pages, reports, notes and the terminal, so that all say the same.
+
+`output` prints them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from faultline.comparison.advise import Advice
+from faultline.comparison.answer import Answer
+from faultline.comparison.candidates import COSTS, Candidate
+from faultline.comparison.effects import Effect, Verdict
+from faultline.comparison.placebo import Placebo
+from faultline.comparison.statistics import LEAST
+from faultline.comparison.statistics.intervals import Interval
+from faultline.comparison.statistics.pairs import Estimate
+from faultline.records.format import signed
+from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric
+
+_METRICS: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN}
+SHORT = {
+    CPU_TOTAL: "CPU", "latency_ms.p50": "latency p50", "latency_ms.p99": "latency p99", MACRO: "recovery",
+    "throughput_rps": "throughput",
+}  # fmt: skip
+_ASKED = {"cpu": "CPU", "recovery": "recovery", "latency": "latency p99", "latency_p50": "latency p50"}
+# From such a factor on a share is harder to read than the factor.
+_FACTOR = 1.6
+NOISE = (
+    f"Each configuration was measured once. A single run is noise, so nothing can be told yet: "
+    f"measure with repetitions={LEAST} or more; what is there is not measured again."
+)
+
+
+# Heads the list of what is open.
+UNDECIDED = "Undecided, and how many more repetitions of each configuration would tell"
+
+
+def size_text(effect: Effect) -> str:
+    """The change with its interval: `−38 % (−44 … −31)`, `× 1.9 (1.7 … 2.2)`, `+4.2 s (+1.0 … +7.9)`."""
+    change = effect.found.change
+    if math.isnan(change.value):
+        return "unknown"
+    if not effect.ratio:
+        return f"{signed(change.value, 1)} s{_ends(change, lambda value: signed(value, 1))}"
+    factor = Interval(*(_exp(value) for value in (change.value, change.low, change.high)))
+    if factor.value < _FACTOR and (factor.high < _FACTOR * 2 or math.isinf(factor.high)):
+        shares = Interval(*((value - 1) * 100 for value in (factor.value, factor.low, factor.high)))
+        whole = 1 if abs(shares.value) < 10 else 0
+        return f"{signed(shares.value, whole)} %{_ends(shares, lambda value: signed(value, whole))}"
+    return f"× {_factor(factor.value)}{_ends(factor, _factor)}"
+
+
+def effect_text(effect: Effect) -> str:
+    """One figure of a step: `CPU −38 % (−44 … −31)`, `latency p99 differs by less than 4 %`."""
+    name = SHORT[effect.metric.key]
+    if effect.verdict is Verdict.SAME:
+        return f"{name} differs by less than {bound_text(effect)}"
+    both = " (with the other parameters both ways)" if effect.opposed else ""
+    return f"{name} {size_text(effect)}{both}"
+
+
+def bound_text(effect: Effect) -> str:
+    """Beyond which a difference can be ruled out; of recoveries never less than how exactly they are known."""
+    if not effect.ratio:
+        return f"{math.ceil(effect.margin * 10) / 10:g} s"
+    change = effect.found.change
+    return f"{math.ceil(math.expm1(max(abs(change.low), abs(change.high))) * 1000) / 10:g} %"
+
+
+def telling_text(effect: Effect) -> str:
+    """What would settle an open effect: `about 7 more repetitions of each configuration would tell`."""
+    short = short_telling(effect)
+    return f"{short} of each configuration would tell" if effect.more is not None else short
+
+
+def short_telling(effect: Effect) -> str:
+    """The same where a heading says what the number is."""
+    parts = [effect.why] if effect.why else []
+    if effect.more is not None:
+        parts.append(f"about {effect.more:,} more {'repetition' if effect.more == 1 else 'repetitions'}")
+    return "; ".join(parts) or "no number of repetitions that one would measure tells"
+
+
+def step_lines(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
+    """For each step: its name, what is decided of it with n, and what is open with what would tell it."""
+    return [(_step(same[0]), _decided(same), _open(same)) for same in _by_step(effects)]
+
+
+def _by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
+    found: dict[tuple[str, str, str], list[Effect]] = {}
+    for effect in effects:
+        found.setdefault((effect.axis.key, effect.before, effect.after), []).append(effect)
+    return list(found.values())
+
+
+def _step(effect: Effect) -> str:
+    return f"{effect.axis.noun} {effect.after} instead of {effect.before}"
+
+
+def _decided(effects: Sequence[Effect]) -> str:
+    told = [effect for effect in effects if effect.verdict is not Verdict.OPEN]
+    if not told:
+        return ""
+    sizes = {n_text(effect.found) for effect in told}
+    if len(sizes) == 1:
+        return f"{', '.join(map(effect_text, told))}, {sizes.pop()}"
+    return ", ".join(f"{effect_text(effect)}, {n_text(effect.found)}" for effect in told)
+
+
+def _open(effects: Sequence[Effect]) -> str:
+    return "; ".join(
+        f"{SHORT[effect.metric.key]} {size_text(effect)}: {short_telling(effect)}"
+        for effect in effects
+        if effect.verdict is Verdict.OPEN
+    )
+
+
+def n_text(found: Estimate) -> str:
+    """`n = 12 pairs`; where repetitions do not pair, so many on either side."""
+    if not found.paired:
+        return f"n = {found.n} a side"
+    return f"n = {found.n} {'pair' if found.n == 1 else 'pairs'}"
+
+
+def advice_text(answer: Answer) -> list[str]:
+    """The advice in a sentence or more; why there is none."""
+    advice = answer.advice
+    if advice is None:
+        return [answer.why[0].upper() + answer.why[1:] + "."] if answer.why else []
+    if advice.best is None:
+        return [f"{miss_text(advice)}."]
+    lines = []
+    # Resamples of a few runs are all alike.
+    share = f"; the best in {_often(advice.sure)} of resamples" if advice.best.repetitions >= LEAST else ""
+    if advice.told:
+        lines.append(f"{capital(_wanted(advice))}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+    else:
+        lines.append(f"{capital(_wanted(advice))}: nobody can tell yet. {_telling(advice)}")
+        ahead = "Ahead so far" if advice.best.repetitions < LEAST else "Ahead by its medians"
+        lines.append(f"{ahead}: {advice.best.name} ({_costs(advice, advice.best)}{share}).")
+    if advice.second and share:
+        second, often = advice.second
+        lines.append(f"Second: {second.name} ({_costs(advice, second)}; in {_often(often)}).")
+    under = "; ".join(answer.choice.given)
+    if len(answer.choice.given) > 1:
+        lines.append(f"Each configuration counts at its worst under {under}.")
+    if advice.unknown or answer.choice.incomplete:
+        lacking = "; ".join([*advice.unknown, *answer.choice.incomplete])
+        lines.append(f"Left out, since not all of it was measured: {lacking}.")
+    if answer.choice.overloaded:
+        lines.append(f"Left out, since it did not keep up with the load: {'; '.join(answer.choice.overloaded)}.")
+    return lines
+
+
+def miss_text(advice: Advice) -> str:
+    """That no configuration is within the limits, which is the nearest, and by how much it misses; one line."""
+    if advice.nearest is None:
+        return "no configuration has all of these figures measured"
+    misses = []
+    for key, figure in advice.missed.items():
+        limit = advice.wish.limits.get(key, math.inf)
+        if math.isinf(figure):
+            over = unit_text(key, advice.nearest.known_over(COSTS[key]))
+            misses.append(f"{_ASKED[key]} was not seen to end ({over} at least)")
+        else:
+            misses.append(f"{_ASKED[key]} {unit_text(key, figure)}, {unit_text(key, figure - limit)} too much")
+    return f"no configuration has {_limits(advice)}; the nearest is {advice.nearest.name}: {', '.join(misses)}"
+
+
+def unit_text(cost: str, value: float) -> str:
+    """A cost with its unit."""
+    metric = _METRICS[COSTS[cost]]
+    return f"{metric.text(value)} {metric.unit}"
+
+
+def _wanted(advice: Advice) -> str:
+    """`the least CPU with recovery under 30 s`."""
+    return f"the least {_ASKED[advice.wish.minimise]}" + (f" with {_limits(advice)}" if advice.wish.limits else "")
+
+
+def _limits(advice: Advice) -> str:
+    if not advice.wish.limits:
+        return f"a known {_ASKED[advice.wish.minimise]}"
+    return " and ".join(
+        "a recovery that ends" if math.isinf(limit) else f"{_ASKED[key]} under {unit_text(key, limit)}"
+        for key, limit in advice.wish.limits.items()
+    )
+
+
+def _costs(advice: Advice, one: Candidate) -> str:
+    told = []
+    for key in dict.fromkeys((advice.wish.minimise, *advice.wish.limits)):
+        figure = one.figure(COSTS[key])
+        if figure is not None and math.isfinite(figure):
+            told.append(f"{_ASKED[key]} {unit_text(key, figure)}")
+        elif figure is not None:
+            told.append(f"{_ASKED[key]} > {unit_text(key, one.known_over(COSTS[key]))}")
+    return ", ".join(told)
+
+
+def _often(share: float) -> str:
+    """A share of resamples, of which all are not certainty."""
+    return "more than 99 %" if share > 0.99 else f"{share * 100:.0f} %"
+
+
+def _telling(advice: Advice) -> str:
+    if advice.experiments is None:
+        return "No number of repetitions that one would measure tells: they are too alike."
+    more = "experiment" if advice.experiments == 1 else "experiments"
+    return f"About {advice.experiments:,} more {more} would tell ({advice.up_to} repetitions of each that may be best)."
+
+
+def front_rows(answer: Answer) -> list[tuple[str, list[str], str, int]]:
+    """For each candidate: name, figures with units, where it stands, and repetitions."""
+    rows = []
+    for place in answer.front.places:
+        figures = []
+        for key, value in zip(answer.front.keys, place.figures, strict=True):
+            metric = _METRICS[key]
+            infinite = math.isinf(value)
+            shown = place.candidate.known_over(key) if infinite else value
+            figures.append(f"{'> ' * infinite}{metric.text(shown)} {metric.unit}")
+        where = "on the front" if place.beaten_by is None else f"beaten by {place.beaten_by}"
+        sure = "" if place.certain else ", not certain"
+        rows.append((place.candidate.name, figures, where + sure, place.candidate.repetitions))
+    return rows
+
+
+def front_heads(answer: Answer) -> list[str]:
+    """The names of a front's figures."""
+    return [capital(SHORT[key]) for key in answer.front.keys]
+
+
+def placebo_text(placebo: Placebo | None) -> str:
+    """What the controls say of how far recoveries can be relied on."""
+    if placebo is None:
+        return (
+            "No control says how often the rule of the end errs here, so nobody knows how far these recoveries can be "
+            "relied on."
+        )
+    macro = "not seen to end" if math.isinf(placebo.macro_s) else f"{placebo.macro_s:.1f} s"
+    known = "" if placebo.resolution_s is None else f" (known to {placebo.resolution_s:.1f} s)"
+    many = "1 control" if placebo.controls == 1 else f"{placebo.controls} controls"
+    called = f"Of {many}, in which nothing broke, the rule calls {placebo.unrecovered} unrecovered"
+    said = f"{called} ({placebo.share * 100:.0f} %); their median recovery is {macro}{known}."
+    return said if placebo.relied_on else f"{said} The recoveries here are not to be relied on."
+
+
+def answer_lines(answer: Answer) -> list[str]:
+    """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
+    lines = [NOISE] if answer.single else []
+    if not answer.single:
+        told = step_lines(answer.effects)
+        lines += [f"{capital(step)}: {decided}." for step, decided, _ in told if decided]
+        open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
+        lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
+        lines += advice_text(answer)
+    if answer.recoveries:
+        lines.append(placebo_text(answer.placebo))
+    return lines
+
+
+def short_answer(answer: Answer) -> list[str]:
+    """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
+    if answer.single:
+        return [NOISE]
+    advice = advice_text(answer) if answer.advice is not None else []
+    told = [f"{step}: {decided}" for step, decided, _ in step_lines(answer.effects) if decided]
+    undecided = sum(effect.verdict is Verdict.OPEN for effect in answer.effects)
+    doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
+    return [
+        *(["the recoveries are not to be relied on"] if doubt else []),
+        *advice[:1],
+        *told,
+        *([f"{undecided} of {len(answer.effects)} effects undecided"] if undecided else []),
+    ]
+
+
+def verdict_text(effect: Effect) -> str:
+    """The verdict, and what would settle it where it is open."""
+    if effect.verdict is Verdict.OPEN:
+        return f"open: {telling_text(effect)}"
+    return f"less than {bound_text(effect)}" if effect.verdict is Verdict.SAME else effect.verdict.value
+
+
+def capital(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def _exp(value: float) -> float:
+    """The factor of a logarithm; an end that nobody knows stays infinite."""
+    return math.exp(value) if abs(value) < 700 else value
+
+
+def _factor(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _ends(change: Interval, text: Callable[[float], str]) -> str:
+    """The interval in parentheses; an end that nobody knows is left open."""
+    low, high = (math.isfinite(end) for end in (change.low, change.high))
+    if not low and not high:
+        return ""
+    if not high:
+        return f" (at least {text(change.low)})"
+    return f" ({text(change.low)} … {text(change.high)})" if low else f" (at most {text(change.high)})"

@@ -1,0 +1,143 @@
+"""Candidates, the front of them, and which one to choose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import ConfigError
+from faultline.comparison.advise import SURE, Advice, Wish, advise
+from faultline.comparison.candidates import Choice, choice_of
+from faultline.comparison.cells import points_of
+from faultline.comparison.front import beats, front_of
+from faultline.records.record import Record
+from faultline.records.summary import Entry
+from tests.unit.pages_store import record
+from tests.unit.swept_records import swept, with_cpu
+
+
+def choice(records: Sequence[Record]) -> Choice:
+    return choice_of(points_of([Entry.of(one) for one in records]))
+
+
+def advice(records: Sequence[Record], minimise: str = "cpu", **limits: float) -> Advice:
+    return advise(choice(records), Wish(minimise, limits))
+
+
+def test_load_and_fault_are_given_and_what_one_sets_is_chosen() -> None:
+    found = choice(swept())
+    assert [one.name for one in found.candidates] == [f"checkpoint interval {n} s" for n in (2, 5, 10)]
+    assert found.given == ("state 1 MB", "state 8 MB")
+    assert [axis.key for axis in found.varied] == ["state_mb"]
+    assert {len(one.points) for one in found.candidates} == {2}
+
+
+def test_a_candidate_counts_at_its_worst() -> None:
+    first = choice(swept(scatter=0.0)).candidates[0]
+    assert first.figure("latency_ms.p50") == pytest.approx(400 * 2 * 1.16)
+
+
+def test_what_was_not_measured_under_every_load_is_no_candidate() -> None:
+    kept = [one for one in swept() if (one.config["state_mb"], one.config["checkpoint_interval_s"]) != (8.0, 5.0)]
+    found = choice(kept)
+    assert [one.name for one in found.candidates] == ["checkpoint interval 2 s", "checkpoint interval 10 s"]
+    assert found.incomplete == ("checkpoint interval 5 s",)
+
+
+def test_the_least_cpu_within_the_limits_is_chosen() -> None:
+    assert best(advice(swept())) == "checkpoint interval 10 s"
+    within = advice(swept(), recovery=15.0)
+    assert best(within) == "checkpoint interval 5 s"
+    assert within.told
+    assert within.sure >= SURE
+    assert best(advice(swept(), recovery=15.0, latency=3000.0)) == "checkpoint interval 2 s"
+    assert best(advice(swept(), minimise="latency")) == "checkpoint interval 2 s"
+
+
+def best(found: Advice) -> str | None:
+    return found.best.name if found.best else None
+
+
+def test_what_nothing_meets_names_the_nearest_and_what_it_misses() -> None:
+    found = advice(swept(), recovery=5.0)
+    assert found.best is None
+    assert found.nearest is not None
+    assert found.nearest.name == "checkpoint interval 2 s"
+    assert found.missed["recovery"] == pytest.approx(10, rel=0.1)
+
+
+def test_few_repetitions_never_tell_and_five_of_each_are_asked_for() -> None:
+    once = advice(swept(repetitions=1))
+    assert not once.told
+    assert once.up_to == 5
+    assert once.experiments == 4 * 3 * 2
+
+
+def test_configurations_that_are_alike_are_not_told_apart() -> None:
+    records = [
+        with_cpu(
+            record(f"a-{interval}-{n}", checkpoint_interval_s=interval, duration_s=300.0, repetition=n),
+            0.5 + 0.01 * ((n * 7 + interval) % 5),
+        )
+        for interval in (2.0, 5.0)
+        for n in range(5)
+    ]
+    found = advice(records)
+    assert not found.told
+    assert found.second is not None
+    assert found.sure + found.second[1] == pytest.approx(1)
+
+
+def test_a_recovery_that_never_ends_is_in_no_limit() -> None:
+    lasting = swept(censored=5)
+    assert best(advice(lasting, recovery=1e6)) == "checkpoint interval 5 s"
+    assert best(advice(lasting, recovery=math.inf)) == "checkpoint interval 5 s"
+    (longest,) = [one for one in choice(lasting).candidates if one.name == "checkpoint interval 10 s"]
+    assert longest.figure("recovery.macro_s") == math.inf
+    assert longest.known_over("recovery.macro_s") == pytest.approx(18, rel=0.1)
+
+
+def test_a_sweep_that_leaves_nothing_to_choose_is_refused_with_what_it_varies() -> None:
+    with pytest.raises(ConfigError, match="it varies state, which is given"):
+        advice(swept(intervals=(2.0,)))
+    with pytest.raises(ConfigError, match="one configuration"):
+        advice(swept(intervals=(2.0,), states=(1.0,)))
+
+
+def test_a_cost_that_nothing_has_is_refused() -> None:
+    plain = [one for one in swept() if one.config["fault"] == "none"]
+    with pytest.raises(ConfigError, match="recovery: not known"):
+        advice(plain, "cpu", recovery=30.0)
+    with pytest.raises(ValueError, match="none of"):
+        Wish("speed")
+    with pytest.raises(ValueError, match="above 0"):
+        Wish("cpu", {"recovery": math.nan})
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=8))
+def test_nothing_on_a_front_is_beaten_and_all_else_is(figures: list[tuple[int, int, int]]) -> None:
+    values = np.array(figures, dtype=float)
+    beaten = [any(bool(beats(other, one)) for other in values) for one in values]
+    assert not all(beaten)
+    for one, lost in zip(values, beaten, strict=True):
+        above = [other for other, theirs in zip(values, beaten, strict=True) if not theirs and bool(beats(other, one))]
+        assert bool(above) == lost
+
+
+def test_the_front_says_what_is_beaten_by_what_and_how_sure() -> None:
+    found = front_of(choice(swept()).candidates)
+    assert len(found.best) == 3
+    assert all(place.certain for place in found.places)
+    worse = [
+        with_cpu(one, 9.0) if one.config["checkpoint_interval_s"] == 10.0 and one.config["fault"] != "none" else one
+        for one in swept(scatter=0.01)
+    ]
+    last = front_of(choice(worse).candidates).places[-1]
+    assert last.candidate.name == "checkpoint interval 10 s"
+    assert last.beaten_by in ("checkpoint interval 2 s", "checkpoint interval 5 s")
+    assert not any(place.certain for place in front_of(choice(swept(repetitions=3)).candidates).places)

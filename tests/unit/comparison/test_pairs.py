@@ -1,0 +1,166 @@
+"""Paired differences over rows, of values that are known as intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from faultline.comparison.statistics.pairs import Between, Row, estimate, needed_pairs, p_beyond
+
+VALUES = st.floats(-50, 50, allow_nan=False)
+
+
+def exact(*values: float) -> dict[int, Between]:
+    return {n: Between(value, value) for n, value in enumerate(values)}
+
+
+def test_of_one_row_it_is_the_paired_test_of_student() -> None:
+    before, after = [3.1, 2.9, 3.3, 3.0, 3.2], [3.6, 3.3, 3.9, 3.2, 3.8]
+    found = estimate([Row(exact(*before), exact(*after))])
+    theirs = stats.ttest_rel(after, before)
+    ends = theirs.confidence_interval(0.95)
+    assert found.p == pytest.approx(theirs.pvalue)
+    assert (found.change.low, found.change.high) == pytest.approx((ends.low, ends.high))
+    assert (found.n, found.paired, found.freedom) == (5, True, 4)
+
+
+def test_other_repetitions_on_either_side_are_not_paired() -> None:
+    before, after = [3.1, 2.9, 3.3, 3.0], [3.6, 3.3, 3.9, 3.2]
+    shifted = {n + 1: value for n, value in exact(*after).items()}
+    found = estimate([Row(exact(*before), shifted)])
+    theirs = stats.ttest_ind(after, before)
+    assert not found.paired
+    assert found.p == pytest.approx(theirs.pvalue)
+    assert found.n == 4
+
+
+def test_rows_keep_their_own_level_and_count_alike() -> None:
+    low = Row(exact(1.0, 1.2, 0.8), exact(2.0, 2.2, 1.8))
+    high = Row(exact(101.0, 99.0, 100.0), exact(103.0, 101.0, 102.0))
+    found = estimate([low, high])
+    assert found.change.value == pytest.approx(1.5)
+    assert found.rows == pytest.approx((1.0, 2.0))
+    assert found.n == 6
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8), st.floats(0, 20))
+def test_the_less_is_known_of_values_the_less_is_known_of_their_difference(
+    pairs: list[tuple[float, float]], blur: float
+) -> None:
+    before, after = zip(*pairs, strict=True)
+    sharp = estimate([Row(exact(*before), exact(*after))])
+    wide = {n: Between(one.low - blur, one.high) for n, one in exact(*after).items()}
+    blurred = estimate([Row(exact(*before), wide)])
+    assert blurred.change.low <= sharp.change.low + 1e-9
+    assert blurred.change.high >= sharp.change.high - 1e-9
+    assert blurred.p >= sharp.p - 1e-12 or blur == 0
+    assert blurred.blur == pytest.approx(blur / 2, abs=1e-9)
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8))
+def test_turned_round_the_answer_turns_its_sign(pairs: list[tuple[float, float]]) -> None:
+    before, after = (exact(*side) for side in zip(*pairs, strict=True))
+    there, back = estimate([Row(before, after)]), estimate([Row(after, before)])
+    assert there.change.value == pytest.approx(-back.change.value)
+    assert there.change.low == pytest.approx(-back.change.high)
+    assert there.p == pytest.approx(back.p)
+
+
+@given(st.integers(1, 9), st.integers(0, 9))
+def test_a_recovery_without_an_end_leaves_the_upper_end_of_its_difference_open_or_farther(
+    n: int, open_ended: int
+) -> None:
+    rng = np.random.default_rng(n)
+    before = exact(*rng.normal(10, 1, n))
+    after = {k: Between(one.low + 3, one.high + 3) for k, one in exact(*rng.normal(10, 1, n)).items()}
+    cut = {k: Between(one.low, math.inf if k < open_ended else one.high) for k, one in after.items()}
+    whole, censored = estimate([Row(before, after)]), estimate([Row(before, cut)])
+    if open_ended:
+        assert censored.change.high >= whole.change.value
+        assert censored.blur == math.inf
+    else:
+        assert censored == whole
+
+
+def test_six_pairs_of_which_one_never_ended_are_still_told_apart() -> None:
+    before = exact(10.0, 11.0, 9.0, 10.5, 9.5, 10.2)
+    after = {n: Between(one.low + 20, math.inf if n == 0 else one.high + 20) for n, one in before.items()}
+    found = estimate([Row(before, after)])
+    assert found.p == pytest.approx(2 / 2**6)
+    assert found.change.low > 0
+    assert found.change.high == math.inf
+    five = {n: after[n] for n in range(5)}
+    assert estimate([Row({n: before[n] for n in range(5)}, five)]).p == pytest.approx(2 / 2**5)
+
+
+def test_of_two_without_an_end_nobody_knows_which_is_more() -> None:
+    lasting = {n: Between(30.0, math.inf) for n in range(8)}
+    found = estimate([Row(lasting, lasting)])
+    assert (found.change.low, found.change.high) == (-math.inf, math.inf)
+    assert found.p == 1.0
+    assert p_beyond([Row(lasting, lasting)], 100.0) == 1.0
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=8), st.floats(0.1, 30))
+def test_less_than_a_margin_is_believed_just_where_the_interval_lies_within(
+    pairs: list[tuple[float, float]], margin: float
+) -> None:
+    before, after = (exact(*side) for side in zip(*pairs, strict=True))
+    change = estimate([Row(before, after)]).change
+    if min(abs(abs(end) - margin) for end in (change.low, change.high)) > 1e-6:
+        within = -margin < change.low and change.high < margin
+        assert (p_beyond([Row(before, after)], margin) <= 0.05) == within
+
+
+def test_a_single_pair_tells_nothing() -> None:
+    found = estimate([Row(exact(1.0), exact(2.0))])
+    assert (found.p, found.freedom, found.spread) == (1.0, 0, None)
+    assert found.change.low == -math.inf
+    assert needed_pairs(found, 0.5, 0.05) is None
+
+
+def test_the_true_difference_lies_within_nineteen_times_in_twenty() -> None:
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        rows = []
+        for level, n in ((10.0, 3), (30.0, 4), (20.0, 3)):
+            block = rng.normal(0, 2, n)  # disturbs both sides of a pair
+            rows.append(
+                Row(exact(*(level + block + rng.normal(0, 1, n))), exact(*(level + 2 + block + rng.normal(0, 1, n))))
+            )
+        change = estimate(rows).change
+        held += change.low <= 2 <= change.high
+    assert held / 400 == pytest.approx(0.95, abs=0.03)
+
+
+def test_as_many_pairs_as_are_needed_find_it_four_times_in_five() -> None:
+    rng = np.random.default_rng(2)
+    spread, true = 1.0, 0.9
+    pilot = estimate([Row(exact(*rng.normal(0, 1, 4)), exact(*rng.normal(true, 1, 4)))])
+    known = type(pilot)(**{**vars(pilot), "change": type(pilot.change)(true, 0, 2), "spread": spread, "blur": 0.0})
+    n = needed_pairs(known, 0.1, 0.05)
+    assert n is not None
+    found = sum(estimate([Row(exact(*np.zeros(n)), exact(*rng.normal(true, spread, n)))]).p <= 0.05 for _ in range(400))
+    assert found / 400 == pytest.approx(0.8, abs=0.06)
+
+
+def test_what_is_no_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="no interval"):
+        Between(2.0, 1.0)
+    with pytest.raises(ValueError, match="both sides"):
+        Row({}, exact(1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_recoveries_without_an_end_on_either_side_are_told_without_a_warning() -> None:
+    ends = [{0: 3, 1: math.inf, 2: 5, 3: 6}, {0: math.inf, 1: 4, 2: 6, 3: 7}]
+    before, after = ({n: Between(2.0, high) for n, high in side.items()} for side in ends)
+    found = estimate([Row(before, after), Row(after, before)])
+    assert not math.isnan(found.change.value)
+    assert (found.blur, found.p) == (math.inf, 1.0)

@@ -1,0 +1,184 @@
+"""The answer of a sweep in words, on the terminal, on its page, in the report and in the note of its run."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+import typer.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline import cli
+from faultline.base.errors import ConfigError
+from faultline.comparison.advise import Wish
+from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
+from faultline.comparison.effects import Verdict
+from faultline.records.summary import Entry
+from faultline.reports.answer.output import answer_json, effects_json
+from faultline.reports.answer.view import front_figure
+from faultline.reports.answer.words import advice_text, answer_lines, effect_text, miss_text, placebo_text, size_text
+from faultline.reports.headline import MAX_NOTE, sweep_headline
+from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.report import render
+from tests.unit.pages_store import app, ask, figures, put, site
+from tests.unit.swept_records import swept, with_placebo
+
+
+def answer(wish: Wish | None = None, **named: object) -> Answer:
+    found = answer_of([Entry.of(one) for one in swept(**named)], wish)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
+    lines = answer_lines(answer())
+    (line,) = [one for one in lines if one.startswith("Checkpoint interval 5 s instead of 2 s")]
+    assert re.search(r"CPU −4\d % \(−4\d … −3\d\), latency p50 × 2\.\d \(2\.\d … 2\.\d\)", line)
+    assert line.endswith("n = 10 pairs.")
+    assert any(
+        one.startswith("The least CPU with a recovery that ends: checkpoint interval 10 s (CPU 0.4") for one in lines
+    )
+    assert "Each configuration counts at its worst under state 1 MB; state 8 MB." in lines
+
+
+def test_what_is_open_says_what_would_tell() -> None:
+    lines = answer_lines(answer(scatter=0.3))
+    head = lines.index("Undecided, and how many more repetitions of each configuration would tell:")
+    assert lines[head + 1].startswith("· ")
+    assert re.search(r"about \d+ more repetitions?", " ".join(lines[head:]))
+
+
+def test_a_single_run_of_each_is_noise_and_nothing_else_is_said() -> None:
+    first, *rest = answer_lines(answer(repetitions=1))
+    assert "A single run is noise" in first
+    assert "repetitions=5" in first
+    assert not any("instead of" in line for line in rest)
+
+
+def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:
+    assert "nobody knows how far" in answer_lines(answer(controls=False))[-1]
+    records = [with_placebo(one, None) if one.config["fault"] == "none" else one for one in swept()]
+    found = answer_of([Entry.of(one) for one in records])
+    assert found is not None
+    assert placebo_text(found.placebo).endswith("The recoveries here are not to be relied on.")
+    assert "15 unrecovered (100 %)" in placebo_text(found.placebo)
+    assert "recoveries are not to be relied on" in sweep_headline(records, "s1", 0)
+
+
+def test_what_nothing_meets_is_one_line_with_the_nearest() -> None:
+    found = answer(Wish("cpu", {"recovery": 5.0})).advice
+    assert found is not None
+    said = miss_text(found)
+    assert re.fullmatch(
+        r"no configuration has recovery under 5\.00 s; the nearest is checkpoint interval 2 s: recovery "
+        r"1\d\.\d\d s, \d\.\d\d s too much",
+        said,
+    )
+
+
+@given(st.floats(0.0, 0.4), st.integers(1, 6), st.integers(0, 5), st.integers(0, 50))
+def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, censored: int, seed: int) -> None:
+    found = answer(scatter=scatter, repetitions=repetitions, censored=censored, seed=seed, intervals=(2.0, 5.0))
+    told = " ".join(answer_lines(found))
+    assert "nan" not in told
+    assert "inf" not in told
+    json.dumps(answer_json(found), allow_nan=False)
+    for effect in found.effects:
+        change = effect.found.change
+        assert change.low <= change.value <= change.high
+        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= 4
+        assert "nan" not in size_text(effect) + effect_text(effect)
+
+
+def test_the_front_is_points_without_a_line() -> None:
+    figure = front_figure(answer(censored=5))
+    assert figure is not None
+    assert {trace.mode for trace in figure.data} == {"markers+text"}
+    assert {trace.marker.symbol for trace in figure.data} == {"circle", "triangle-up-open"}
+    assert sorted(text for trace in figure.data for text in trace.text) == ["10 s", "2 s", "5 s"]
+
+
+def test_the_page_of_a_sweep_begins_with_the_answer_and_takes_wishes(tmp_path: Path) -> None:
+    put(tmp_path, *swept())
+    html = sweep_page(site(tmp_path), "s1")
+    assert html.index("<h2>Answer</h2>") < html.index("Latency p99 (ms)</h2>")
+    assert "front" in figures(html)
+    wished = unescape(ask(app(tmp_path), "/sweeps/s1?minimise=cpu&recovery=15").text)
+    assert "The least CPU with recovery under 15.00 s: checkpoint interval 5 s" in wished
+    assert 'name="recovery" value="15"' in wished
+    assert "latency p99" in unescape(ask(app(tmp_path), "/sweeps/s1?minimise=latency").text)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("recovery=x", "Recovery under: x is no number; give one above 0"),
+        ("recovery=-1", "Recovery under -1: is no limit; give a number above 0"),
+        ("minimise=cpus", "--minimise cpus: nothing to have least of; did you mean cpu?"),
+        ("recovery=1", "the nearest is checkpoint interval 2 s"),
+    ],
+)
+def test_a_wish_that_is_none_says_so_and_the_page_stays(tmp_path: Path, query: str, said: str) -> None:
+    put(tmp_path, *swept())
+    found = ask(app(tmp_path), f"/sweeps/s1?{query}")
+    assert found.status == 200
+    assert said in unescape(found.text)
+    assert "instead of" in found.text
+
+
+def test_a_note_has_the_answer_and_stays_within_what_airflow_takes() -> None:
+    note = sweep_headline(swept(intervals=(1.0, 2.0, 5.0, 10.0, 20.0, 30.0)), "s1", 0)
+    assert len(note) <= MAX_NOTE
+    assert "The least CPU with a recovery that ends: checkpoint interval 30 s" in note
+    assert "single run is noise" in sweep_headline(swept(repetitions=1), "s1", 0)
+
+
+def test_the_report_begins_with_the_answer(tmp_path: Path) -> None:
+    html = render(swept(repetitions=5), tmp_path, title="t")
+    assert html.index('id="answer"') < html.index('id="results"')
+    assert '"front"' in html
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, *swept())
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
+    run = typer.testing.CliRunner().invoke
+    said = run(cli.app, ["advise", "s1", "--recovery-under", "15", "--minimise", "cpu"])
+    assert said.exit_code == 0, said.output
+    assert said.output.startswith("The least CPU with recovery under 15.00 s: checkpoint interval 5 s")
+    (told,) = [json.loads(run(cli.app, ["advise", "s1", "--json"]).output)]
+    assert told["told"] is True
+    assert told["choose"]["configuration"] == "checkpoint interval 10 s"
+    assert {one["beaten_by"] for one in told["front"]} == {None}
+    table = run(cli.app, ["compare", "s1", "--along", "checkpoint_interval_s"])
+    assert "5 s instead of 2 s" in table.output
+    rows = json.loads(run(cli.app, ["compare", "s1", "--along", "checkpoint_interval_s", "--json"]).output)
+    assert {row["axis"] for row in rows} == {"checkpoint_interval_s"}
+    for words, refusal in (
+        (["compare", "s1", "--along", "rate"], "s1 does not vary it; it varies state_mb, checkpoint_interval_s"),
+        (["compare", "s1", "s2", "--along", "rate"], "--along: holds one side against itself"),
+        (["compare", "s1"], "B: is missing"),
+        (["advise", "s1", "--recovery-under", "5"], "s1: no configuration has recovery under 5.00 s; the nearest is"),
+        (["advise", "s1", "--cpu-under", "nan"], "--cpu-under nan: is no limit"),
+        (["advise", "s1", "--minimise", "cost"], "--minimise cost: nothing to have least of"),
+        (["advise", "s9"], "s9: has no record"),
+    ):
+        failed = run(cli.app, words)
+        assert isinstance(failed.exception, ConfigError), failed.output
+        assert refusal in str(failed.exception)
+        assert "\n" not in str(failed.exception)
+
+
+def test_a_day_or_a_sweep_by_name_and_what_varies_nothing(tmp_path: Path) -> None:
+    put(tmp_path, *swept(intervals=(2.0,), states=(1.0,)))
+    with pytest.raises(ConfigError, match="it varies nothing"):
+        along_named("s1", "state_mb", tmp_path, tmp_path)
+    found = answer_named("s1", tmp_path, tmp_path)
+    assert not found.tells
+    assert advice_text(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
+    assert wish_of(None, {"cpu": ("--cpu-under", None)}) is None
+    assert effects_json(found.effects) == []
