@@ -10,6 +10,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -40,7 +41,7 @@ def print_answer(answer: Answer | None) -> None:
     console = _console()
     console.print(Text("Answer", style="bold underline"))
     for line in answer_lines(answer) if answer else ["No valid record, so there is no answer yet."]:
-        console.print(Text(f"  {line}"))
+        console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
 
 
 def print_advice(answer: Answer) -> None:

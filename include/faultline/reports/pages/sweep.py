@@ -30,7 +30,7 @@ ASKS = (
     ("latency_p50", "Latency p50 under", "ms"), ("cpu", "CPU under", "cores"),
 )  # fmt: skip
 # Of more configurations nobody reads an answer, and a page answers within a second.
-MOST_ANSWERED = 200
+MOST_ANSWERED = 100
 NEIGHBOURS = 50
 MOST_MISSING = 100
 
