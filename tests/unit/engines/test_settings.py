@@ -30,7 +30,7 @@ def told(config: Configuration, archive: Path | None) -> dict[str, str]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: "-".join(map(str, fault.values())))
 def test_a_control_is_told_what_a_faulted_run_is(fault: dict[str, Any], mode: str, archive: Path | None) -> None:
     """All of it, not the options of Java alone; and the environment of the record says so of both."""
-    shared = {"commit_mode": mode, "workload": fault.get("workload", "word_count")}
+    shared = {"commit_mode": mode, "workload": fault.get("workload", "word_count"), "duration_s": 100.0}
     faulted, control = (parse_configuration({**shared, **one}) for one in (fault, {"fault": "none"}))
     assert told(faulted, archive) == told(control, archive)
     assert jvms(faulted, with_archive=True) == jvms(control, with_archive=True)
