@@ -1,0 +1,313 @@
+"""The gate of a night whose build and baseline were measured in pairs: what changed, how sure that is, since when.
+
+A pair is one repetition of one configuration by both builds, one directly after the other. Each configuration has one
+primary figure, named before anything is measured; of its pairs only the logarithm of tonight ÷ baseline counts, so
+that neither the level of a configuration nor the hour matters. Pairs are permuted (`statistics/sign_flips.py`), once
+for each configuration and once over all of them; of what then looks worse no more than a small share is chance, however
+many configurations there are (Benjamini & Hochberg 1995). One such night is a suspicion. A regression is red when the
+next night agrees, or when it is certain beyond doubt at once. What cannot be told is red, too: a gate that measured
+nothing has let nothing through.
+
+How often it is wrong and what it sees: `./faultline bench gate`, by which its thresholds were chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy import stats
+
+from faultline.comparison.statistics.intervals import Interval
+from faultline.comparison.statistics.pairs import Between
+from faultline.comparison.statistics.sign_flips import least_p, mean_interval, p_above, spread, visible
+from faultline.records.metrics import MORE, Metric
+
+# Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
+# of 90 equal nights is red by mistake in 3 % of seasons: see docs/metrics.md.
+SUSPECTED, CERTAIN = 0.02, 0.0001
+# Of a change that is said to be seen: four times in five within two nights, so in each of them more often.
+SEEN = 0.8
+# A change of which all pairs are without an end has at least the size of a doubling, for all that is known.
+ENDLESS = math.log(2.0)
+# The configurations together, among the tests of a night.
+TOGETHER = "all configurations together"
+
+
+class Finding(StrEnum):
+    """What a night says of one configuration."""
+
+    WORSE = "worse"
+    SUSPECTED = "suspected"
+    BETTER = "better"
+    NOTHING = "no change seen"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One configuration's pairs of one night, of `planned` ones those that both builds have a sound record of.
+
+    `low`, `high`: the ends between which the logarithm of tonight ÷ baseline lies, infinite where one of both was not
+    seen to end; more is worse, whatever the figure.
+    """
+
+    config_id: str
+    name: str
+    metric: Metric
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    planned: int
+
+    @classmethod
+    def of(
+        cls, config_id: str, name: str, metric: Metric, values: Sequence[tuple[Between, Between]], planned: int
+    ) -> Pairs:
+        """From (baseline, tonight) of each pair, in the figure's units. Values of 0 or less have no ratio: left out."""
+        usable = [(a, b) for a, b in values if a.high > 0 and b.high > 0]
+        ends = [(_ratio(b.low, a.high), _ratio(b.high, a.low)) for a, b in usable]
+        if metric.better == MORE:
+            ends = [(-high, -low) for low, high in ends]
+        return cls(config_id, name, metric, tuple(low for low, _ in ends), tuple(high for _, high in ends), planned)
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A night: its date (ISO 8601), the builds of both sides, its pairs, and why it is broken, if it is."""
+
+    date: str
+    build: str | None
+    baseline: str | None
+    cells: tuple[Pairs, ...]
+    problem: str = ""
+
+
+DOUBTS = frozenset({Finding.WORSE, Finding.SUSPECTED})
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one night says of one configuration by itself, with its p and its share of false discoveries."""
+
+    cell: Pairs
+    finding: Finding
+    p: float
+    q: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By what it is found in another night."""
+        return self.cell.config_id, self.cell.metric.key if self.cell.config_id else ""
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    """What a night says of one configuration, or of all together.
+
+    `change`: tonight as a share of the baseline, less 1, in the figure's own direction, with its 95 % interval; None
+    without pairs. `q`: share of false discoveries among all that look at least as bad (or as good). `visible`: the
+    change, for the worse, that would have been seen within two nights four times in five; None where nobody knows.
+    `since`: the first night of the unbroken run of suspicion.
+    """
+
+    name: str
+    metric: Metric | None
+    config_id: str
+    finding: Finding
+    pairs: int
+    planned: int
+    change: Interval | None
+    p: float
+    q: float
+    visible: float | None
+    since: str | None = None
+    nights: int = 0
+
+    @property
+    def certain(self) -> bool:
+        """Whether this night alone is enough."""
+        return self.finding is Finding.WORSE and self.q <= CERTAIN
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """A night's verdict. `problems`: why the gate is red although nothing is known to be worse."""
+
+    night: Paired
+    cells: tuple[CellVerdict, ...]
+    problems: tuple[str, ...]
+
+    def of(self, finding: Finding) -> list[CellVerdict]:
+        """The cells of which this is said."""
+        return [one for one in self.cells if one.finding is finding]
+
+    @property
+    def red(self) -> bool:
+        """Whether the gate is shut."""
+        return bool(self.problems or self.of(Finding.WORSE))
+
+
+def judge_gate(nights: Sequence[Paired]) -> GateVerdict:
+    """The verdict on the last of `nights`; those before it, the oldest first, tell whether it is the second that says
+    so. Only nights with the same baseline as the last one count."""
+    if not nights:
+        raise ValueError("no night")
+    night = nights[-1]
+    found = looks(night.cells)
+    # What those before say is only asked for where it matters.
+    doubtful = any(one.finding in DOUBTS for one in found)
+    earlier = [one for one in reversed(nights[:-1]) if one.baseline == night.baseline] if doubtful else []
+    before = {other.date: {one.key: one.finding for one in looks(other.cells)} for other in earlier}
+    cells = tuple(_told(one, before, night.date, len(found)) for one in found)
+    return GateVerdict(night, cells, tuple(_problems(night, cells)))
+
+
+def how_many_tests(cells: int) -> int:
+    """How many tests a night of so many configurations makes: each, and all together where there are several."""
+    return cells + 1 if cells > 1 else cells
+
+
+def least_pairs(cells: int) -> int:
+    """With fewer pairs of a configuration nothing could be suspected, however large the change."""
+    return next(n for n in range(1, 64) if how_many_tests(cells) * least_p(n) <= SUSPECTED)
+
+
+def bounded(values: Sequence[float]) -> list[float]:
+    """With what has no end as large as the largest that has one."""
+    largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0) or ENDLESS
+    return [one if math.isfinite(one) else math.copysign(largest, one) for one in values]
+
+
+def suspected(cells: Sequence[Pairs]) -> list[tuple[float, float, float, float]]:
+    """Of each configuration, and then of all together where there are several: p and q of its being worse, and of its
+    being better. Those with too few pairs to tell count as 1.
+
+    The end that proves least of each pair is taken: the lower one for worse, the upper one for better.
+    """
+    need = least_pairs(len(cells))
+    worse, better = [], []
+    for one in cells:
+        enough = len(one) >= need
+        worse.append(p_above(bounded(one.low)) if enough else 1.0)
+        better.append(p_above([-value for value in bounded(one.high)]) if enough else 1.0)
+    if len(cells) > 1:
+        # What scatters less says more; a scale by size alone is the same whatever the signs.
+        told = [one for one in cells if len(one) >= need]
+        scaled = [(value / _size(one) for value in bounded(one.low)) for one in told]
+        worse.append(p_above([value for values in scaled for value in values]))
+        scaled = [(-value / _size(one) for value in bounded(one.high)) for one in told]
+        better.append(p_above([value for values in scaled for value in values]))
+    if not worse:
+        return []
+    q_worse, q_better = (stats.false_discovery_control(ps).tolist() for ps in (worse, better))
+    return list(zip(worse, q_worse, better, q_better, strict=True))
+
+
+def share_of(logarithm: float, metric: Metric | None) -> float:
+    """A change for the worse, by its logarithm, as a share in the figure's own direction: 0.1 is ten percent more."""
+    signed = -logarithm if metric is not None and metric.better == MORE else logarithm
+    return math.expm1(signed) if signed < 700 else math.inf
+
+
+def looks(cells: Sequence[Pairs]) -> list[Look]:
+    """What a night says by itself of each configuration, and then of all together; worse is only what is certain."""
+    need = least_pairs(len(cells)) if cells else 1
+    found = []
+    for cell, (p, q, p_better, q_better) in zip(_with_together(cells), suspected(cells), strict=True):
+        if len(cell) < need:
+            finding = Finding.CANNOT_TELL
+        elif q <= SUSPECTED:
+            finding = Finding.WORSE if q <= CERTAIN else Finding.SUSPECTED
+        else:
+            finding = Finding.BETTER if q_better <= SUSPECTED else Finding.NOTHING
+        good = finding is Finding.BETTER
+        found.append(Look(cell, finding, p_better if good else p, q_better if good else q))
+    return found
+
+
+def _told(look: Look, before: Mapping[str, Mapping[tuple[str, str], Finding]], night: str, tests: int) -> CellVerdict:
+    """With size, since when, and what would have been seen. `before`: findings of earlier nights, the newest first.
+
+    A suspicion that the night before shares is a regression. Nights that could not tell neither share nor end it.
+    """
+    cell, metric = look.cell, look.cell.metric if look.cell.config_id else None
+    since, nights = None, 0
+    if look.finding in DOUBTS:
+        since, nights = night, 1
+        for date, findings in before.items():
+            finding = findings.get(look.key, Finding.CANNOT_TELL)
+            if finding in DOUBTS:
+                since, nights = date, nights + 1
+            elif finding is not Finding.CANNOT_TELL:
+                break
+    return CellVerdict(
+        name=cell.name, metric=metric, config_id=cell.config_id,
+        finding=Finding.WORSE if nights > 1 else look.finding, pairs=len(cell), planned=cell.planned,
+        change=_change(cell, metric), p=look.p, q=look.q, visible=_visible(cell, metric, tests), since=since,
+        nights=nights,
+    )  # fmt: skip
+
+
+def _with_together(cells: Sequence[Pairs]) -> list[Pairs]:
+    """The configurations, and all their pairs as those of one more where there are several."""
+    if len(cells) < 2:
+        return list(cells)
+    low = tuple(value for cell in cells for value in cell.low)
+    high = tuple(value for cell in cells for value in cell.high)
+    planned = sum(cell.planned for cell in cells)
+    return [*cells, Pairs("", TOGETHER, cells[0].metric, low, high, planned)]
+
+
+def _problems(night: Paired, cells: Sequence[CellVerdict]) -> list[str]:
+    """Why nothing that is said of this night, or of a configuration, lets anything through."""
+    if night.problem:
+        return [night.problem]
+    if not any(len(cell) for cell in night.cells):
+        return ["nothing was measured by both builds"]
+    need = least_pairs(len(night.cells))
+    return [
+        f"{cell.name}: {cell.pairs} of {cell.planned} pairs are usable, and fewer than {need} cannot tell"
+        for cell in cells
+        if cell.finding is Finding.CANNOT_TELL and cell.config_id
+    ]
+
+
+def _ratio(above: float, below: float) -> float:
+    """The logarithm; of two without an end the one that says nothing is chosen by whoever asks."""
+    if math.isinf(below) or above <= 0:
+        return -math.inf
+    return math.inf if math.isinf(above) or below <= 0 else math.log(above / below)
+
+
+def _size(cell: Pairs) -> float:
+    """Root of the mean square of both ends: what it scatters, whatever the signs."""
+    values = np.array([*bounded(cell.low), *bounded(cell.high)])
+    return float(np.sqrt((values**2).mean())) or 1.0
+
+
+def _change(cell: Pairs, metric: Metric | None) -> Interval | None:
+    if not len(cell):
+        return None
+    low, high = bounded(cell.low), bounded(cell.high)
+    found = mean_interval(low, high)
+    # The end of a pair that has none is no end of the mean either.
+    ends = (-math.inf if -math.inf in cell.low else found.low, math.inf if math.inf in cell.high else found.high)
+    shares = [share_of(one, metric) for one in (found.value, *ends)]
+    return Interval(shares[0], min(shares), max(shares))
+
+
+def _visible(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
+    """By the scatter of the ends that count for worse, and how far they lie below the middle."""
+    low, high = bounded(cell.low), bounded(cell.high)
+    deviation = spread(low)
+    if deviation is None:
+        return None
+    blur = float(np.mean(high) - np.mean(low)) / 2
+    seen = visible(deviation, len(low), SUSPECTED / tests, math.sqrt(SEEN)) + blur
+    return abs(share_of(seen, metric)) if math.isfinite(seen) else None

@@ -1,0 +1,138 @@
+"""The gate: what one night suspects and two confirm, and what shuts it without anything being worse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.gate import (
+    CERTAIN,
+    ENDLESS,
+    SUSPECTED,
+    TOGETHER,
+    Finding,
+    Paired,
+    Pairs,
+    bounded,
+    judge_gate,
+    least_pairs,
+    looks,
+    suspected,
+    how_many_tests,
+)
+from faultline.comparison.statistics.pairs import Between
+
+P50, RPS, MACRO = metrics_named(["latency_ms.p50", "rps_per_core", "recovery.macro_s"])
+
+
+def pairs(change: float, seed: int, *, n: int = 12, name: str = "a", spread: float = 0.05) -> Pairs:
+    """So many pairs around a change, as a logarithm."""
+    values = tuple(change + spread * np.random.default_rng(seed).standard_normal(n))
+    return Pairs(name, name, P50, values, values, 12)
+
+
+def night(day: int, *cells: Pairs, baseline: str = "b0", problem: str = "") -> Paired:
+    return Paired(f"2026-11-{day:02d}T02:00:00+00:00", "b1", baseline, cells, problem)
+
+
+def exact(*values: float) -> list[Between]:
+    return [Between(one, one) for one in values]
+
+
+def test_a_night_like_its_baseline_opens_the_gate_and_says_what_it_would_have_seen() -> None:
+    verdict = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, name="b"))])
+    assert not verdict.red and [one.finding for one in verdict.cells] == [Finding.NOTHING] * 3
+    assert [one.name for one in verdict.cells] == ["a", "b", TOGETHER]
+    alone, _, together = verdict.cells
+    assert alone.visible and together.visible and 0.03 < together.visible < alone.visible < 0.12
+    assert alone.change and alone.change.low < 0 < alone.change.high and alone.since is None
+
+
+def test_one_night_is_a_suspicion_and_the_next_one_that_agrees_is_red() -> None:
+    first, second = night(1, pairs(0.1, 5)), night(2, pairs(0.1, 8))
+    assert [one.finding for one in judge_gate([first]).cells] == [Finding.SUSPECTED]
+    assert not judge_gate([first]).red
+    verdict = judge_gate([first, second])
+    assert verdict.red and verdict.cells[0].since == first.date and verdict.cells[0].nights == 2
+    between = night(2, pairs(0.0, 3))
+    third = night(3, pairs(0.1, 8))
+    assert not judge_gate([first, between, third]).red, "a night that saw nothing ends the run"
+    blind = night(2, pairs(0.1, 3, n=3))
+    assert judge_gate([first, blind, third]).red, "one that could not tell does not"
+    assert not judge_gate([night(1, pairs(0.1, 5), baseline="old"), second]).red, "against another baseline"
+
+
+def test_what_is_certain_beyond_doubt_is_red_at_once() -> None:
+    verdict = judge_gate([night(1, pairs(0.5, 1), pairs(0.5, 2, name="b"))])
+    assert verdict.red and {one.finding for one in verdict.cells} >= {Finding.WORSE}
+    together = verdict.cells[-1]
+    assert together.certain and together.q <= CERTAIN and together.nights == 1
+    better = judge_gate([night(1, pairs(-0.5, 1), pairs(-0.5, 2, name="b"))])
+    assert not better.red and {one.finding for one in better.cells} == {Finding.BETTER}
+
+
+def test_too_few_pairs_and_broken_nights_shut_the_gate() -> None:
+    few = judge_gate([night(1, pairs(0.0, 1), pairs(0.0, 2, n=7, name="b"))])
+    assert few.red and few.problems == ("b: 7 of 12 pairs are usable, and fewer than 8 cannot tell",)
+    assert few.cells[1].finding is Finding.CANNOT_TELL
+    assert judge_gate([night(1, pairs(0.0, 1, n=0))]).problems == ("nothing was measured by both builds",)
+    broken = judge_gate([night(1, problem="the baseline did not run: no such file")])
+    assert broken.red and broken.problems == ("the baseline did not run: no such file",) and broken.cells == ()
+    with pytest.raises(ValueError, match="no night"):
+        judge_gate([])
+
+
+@pytest.mark.parametrize("cells", [1, 2, 4, 9])
+def test_so_many_pairs_can_just_be_suspected(cells: int) -> None:
+    need = least_pairs(cells)
+    assert how_many_tests(cells) * 2.0**-need <= SUSPECTED < how_many_tests(cells) * 2.0 ** -(need - 1)
+
+
+def test_more_is_worse_or_better_as_the_figure_is() -> None:
+    before, after = exact(100, 100), exact(110, 121)
+    values = list(zip(before, after, strict=True))
+    slower, faster = (Pairs.of("a", "a", metric, values, 2) for metric in (P50, RPS))
+    assert slower.low == pytest.approx((math.log(1.1), math.log(1.21))) == slower.high
+    assert faster.low == pytest.approx([-one for one in slower.low])
+    rising = Pairs.of("a", "a", RPS, list(zip(exact(*[100] * 12), exact(*range(70, 82)), strict=True)), 12)
+    (cell,) = judge_gate([night(1, rising)]).cells
+    assert cell.finding is Finding.SUSPECTED and cell.change and -0.3 < cell.change.value < -0.19
+    assert cell.change.low <= cell.change.value <= cell.change.high < 0
+
+
+def test_recoveries_take_part_as_intervals_and_count_by_the_end_that_proves_least() -> None:
+    known = [(Between(8, 10), Between(11, 13)), (Between(8, 10), Between(60, math.inf))]
+    found = Pairs.of("a", "a", MACRO, known, 2)
+    assert found.low == pytest.approx((math.log(11 / 10), math.log(60 / 10)))
+    assert found.high == pytest.approx((math.log(13 / 8), math.inf))
+    assert bounded(found.high) == [found.high[0], found.high[0]] and bounded([math.inf, -math.inf]) == [
+        ENDLESS,
+        -ENDLESS,
+    ]
+    unseen = [(Between(60, math.inf), Between(60, math.inf))] * 12
+    (cell,) = judge_gate([night(1, Pairs.of("a", "a", MACRO, unseen, 12))]).cells
+    assert cell.finding is Finding.NOTHING, "of two that were not seen to end nobody knows which is more"
+    assert cell.change and (cell.change.low, cell.change.high) == (-1.0, math.inf)
+    blurred = [(Between(9, 11), Between(10, 12))] * 12
+    assert looks([Pairs.of("a", "a", MACRO, blurred, 12)])[0].finding is Finding.NOTHING
+
+
+def test_a_figure_that_is_nothing_has_no_ratio() -> None:
+    assert len(Pairs.of("a", "a", P50, [(Between(0, 0), Between(1, 1)), (Between(1, 1), Between(2, 2))], 2)) == 1
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.1, 0.3]), st.integers(8, 14))
+@settings(max_examples=60, deadline=None)
+def test_a_builds_loss_is_the_others_gain(seed: int, change: float, n: int) -> None:
+    cells = [pairs(change, seed, n=n), pairs(change, seed + 1, n=n, name="b")]
+    turned = [
+        Pairs(c.config_id, c.name, c.metric, tuple(-v for v in c.high), tuple(-v for v in c.low), 12) for c in cells
+    ]
+    for (p, q, p_better, q_better), other in zip(suspected(cells), suspected(turned), strict=True):
+        assert (p, q) == pytest.approx(other[2:]) and (p_better, q_better) == pytest.approx(other[:2])
+        assert p <= q <= 1
