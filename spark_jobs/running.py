@@ -33,11 +33,18 @@ NEWEST = "newest"
 Query = Callable[[DataFrame, Config], DataFrame]
 
 
+# Microseconds of a core to burn for each record: a slowdown of known size, which a gate is tried on.
+BUSY = "spark.faultline.busy_us_per_record"
+_HASHED_BYTES, _HASHED_TIMES = 4_000_000, 5
+
+
 class Workload:
     """One query between the input topic and an output topic."""
 
     def __init__(self, spark: SparkSession, query: Query, config: Config) -> None:
         self._spark, self._query, self._config = spark, query, config
+        # Once, so that warm-up and measured query burn the same.
+        self._hashed_a_us = bytes_hashed_a_us(spark) if float(spark.conf.get(BUSY, "0") or 0) > 0 else 0.0
 
     def start(self, lineage: int) -> StreamingQuery:
         """The measured query on its trigger: micro-batches, or a real-time batch of `real_time_s`."""
@@ -72,7 +79,7 @@ class Workload:
 
         Only lineage 0 begins at the start of the topic: a later one stands for a job that lost everything.
         """
-        config = self._config
+        config, busy_us = self._config, float(self._spark.conf.get(BUSY, "0") or 0)
         records = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", config["bootstrap"])
@@ -82,6 +89,8 @@ class Workload:
             .options(**source_options)
             .load()
         )
+        if busy_us > 0:
+            records = burning(records, busy_us, self._hashed_a_us)
         results = self._query(records, config)
         headers = [header("lineage", F.lit(str(lineage)))]
         headers += [header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
@@ -93,6 +102,30 @@ class Workload:
             .option("checkpointLocation", checkpoint)
             .outputMode(config["output_mode"])
         )
+
+
+def bytes_hashed_a_us(spark: SparkSession) -> float:
+    """How many bytes SHA-512 takes in a microsecond in the driver's own JVM, once it is compiled: the best of five."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    text = "x" * _HASHED_BYTES
+    took = []
+    for _ in range(_HASHED_TIMES):
+        began = jvm.System.nanoTime()
+        jvm.org.apache.commons.codec.digest.DigestUtils.sha512Hex(text)
+        took.append(int(jvm.System.nanoTime()) - int(began))
+    return _HASHED_BYTES / (min(took) / 1000)
+
+
+def burning(records: DataFrame, busy_us: float, hashed_a_us: float) -> DataFrame:
+    """The same records, for each of which about `busy_us` of a core are spent on hashes that nobody needs.
+
+    The hash is of the record, too, and a filter asks for it that drops nothing: no optimiser can leave it out.
+    """
+    padding = "x" * max(1, round(busy_us * hashed_a_us))
+    value = F.coalesce(F.col("value"), F.lit(b""))
+    hashed = F.sha2(F.concat(value, F.lit(padding.encode())), 512)
+    return records.where(F.length(hashed) > 0)
 
 
 def await_executors(spark: SparkSession, executors: int) -> None:

@@ -39,6 +39,7 @@ NIGHT = {
 BOOKKEEPING = {
     "repetition": 2, "series": "form-check", "build": "form:check", "matrix": "form-check", "sweep_id": "form-check",
     "parent_run_id": "nobody", "logical_date": "2026-11-21", "keep_topics": True,
+    "build_spec": {"settings": {"spark.sql.adaptive.enabled": "false"}},
     "only_missing": True,
 }  # fmt: skip
 

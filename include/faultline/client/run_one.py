@@ -22,6 +22,7 @@ from faultline.client.operations import bring_up, require
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import MARK, Supervisor, down
+from faultline.experiment.build import parse_build
 from faultline.experiment.config import BUILT_IN_PATHS, Configuration, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -29,7 +30,7 @@ from faultline.runner.prepare import Order, check_here
 from faultline.runner.progress import current_attempt, describe, phase_of
 
 DAG_ID = "experiment"
-BOOKKEEPING = ("repetition", "series", "build")
+BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
 
 
@@ -48,7 +49,11 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"repetition: {bookkeeping['repetition']!r} is not a whole number; use 0 or more")
         bookkeeping["repetition"] = int(bookkeeping["repetition"])
     check_here(config)
+    if "build_spec" in bookkeeping:
+        bookkeeping["build_spec"] = parse_build(bookkeeping["build_spec"], "build_spec")
     Order(config, **bookkeeping)
+    if "build_spec" in bookkeeping:
+        bookkeeping["build_spec"] = bookkeeping["build_spec"].as_mapping()
     return {**config.model_dump(mode="json"), **bookkeeping}
 
 

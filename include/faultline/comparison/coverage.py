@@ -100,7 +100,11 @@ def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
 def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]], settled: Collection[str] = ()) -> Gap:
     """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
     missing = missing_of(plan.cells, plan.series, records, settled)
-    return Gap(plan.matrix, plan.sweep_id, plan.series, len(plan.cells), tuple(missing))
+    planned = len(plan.cells)
+    if plan.baseline is not None:
+        missing += missing_of(plan.cells, plan.baseline.series, records, settled)
+        planned *= 2
+    return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing))
 
 
 def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:

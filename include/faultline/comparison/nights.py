@@ -22,6 +22,9 @@ from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.records.metrics import Metric
 from faultline.records.summary import Entry
 
+# Behind the series of a night: that of the build it was measured beside.
+BASELINE = ".baseline"
+
 
 @dataclass(frozen=True)
 class Night:
@@ -95,7 +98,8 @@ def nights_of(entries: Iterable[Entry]) -> list[Night]:
     """The nights that the entries belong to, the oldest first; what has no logical date is in none."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.logical_date:
+        # The night's own: a baseline that was measured beside it has a series of its own.
+        if entry.logical_date and not entry.series.endswith(BASELINE):
             found.setdefault(entry.logical_date, []).append(entry)
     return [Night(date, tuple(found[date])) for date in sorted(found)]
 

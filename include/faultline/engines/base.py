@@ -287,6 +287,10 @@ class Engine(Witness, Protocol):
     def settings(self, config: Configuration) -> dict[str, str]:
         """All of its settings in an experiment, as the record shows them."""
 
+    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
+        """Names of the settings that an experiment decides, so that no build under test may have its own; None of an
+        engine that runs no programs of a build."""
+
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         """Of its processes that are JVMs, by role: `options`, with names in capitals in place of paths, and `heap_mb`.
         `with_archive`: whether there is an archive of loaded classes. None of an engine that is no Java program."""

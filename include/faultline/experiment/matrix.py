@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from faultline.base.errors import ConfigError
@@ -109,6 +109,24 @@ def plan(cells: Iterable[PlannedCell], valid: Iterable[Cell], *, only_missing: b
         # All of them are shuffled, so that a sweep that is resumed goes on in the same order.
         random.Random(f"{seed} {repetition}").shuffle(blocks[repetition])
         ordered += [cell for cell in blocks[repetition] if cell.cell not in done]
+    return ordered
+
+
+def plan_pairs(
+    cells: Iterable[PlannedCell], other: str, valid: Iterable[Cell], *, only_missing: bool, seed: int
+) -> list[PlannedCell]:
+    """The cells to measure where each is measured in its own series and in the series `other`, as a pair.
+
+    Both of a pair stand one directly after the other, in an order drawn by lot, so that neither side is always the one
+    that finds a warm machine. Pairs are shuffled within a repetition; `seed` fixes all of it.
+    """
+    pairs = plan(cells, (), only_missing=False, seed=seed)
+    done = set(valid) if only_missing else set()
+    ordered = []
+    for cell in pairs:
+        both = [cell, replace(cell, series=other)]
+        random.Random(f"{seed} {cell.label}").shuffle(both)
+        ordered += [one for one in both if one.cell not in done]
     return ordered
 
 

@@ -8,7 +8,7 @@ parsing the DAG file stays cheap.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasuremen
 from faultline.base.settings import load_settings
 from faultline.base.waiting import seldom
 from faultline.base.window_lock import beside_windows
+from faultline.experiment.build import EXAMPLE
 from faultline.experiment.config import Configuration
-from faultline.orchestration.forms import configuration_params, label_param
+from faultline.orchestration.forms import configuration_params, label_param, refuse_unknown
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
 
@@ -33,6 +34,7 @@ DAG_ID = "experiment"
 PARENT_CHECK_S = 5.0
 TWIN_CHECK_S = 2.0
 BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
+BUILD_SPEC = "build_spec"
 # What the DAG itself needs to know of a run.
 SWITCHES = ("keep_topics", "only_missing")
 DOC = """\
@@ -102,6 +104,10 @@ def experiment_params() -> dict[str, Param]:
             None, type=["null", "string"], title="logical_date", section="Bookkeeping",
             description="The night it stands for.",
         ),
+        BUILD_SPEC: Param(
+            None, type=["null", "object"], title=BUILD_SPEC, section="Bookkeeping",
+            description=f"What is under test in place of the installed programs and settings, such as {EXAMPLE}",
+        ),
         "keep_topics": Param(
             False, type="boolean", title="keep_topics", section="Bookkeeping",
             description="Keep the Kafka topics after the teardown, to look at them.",
@@ -115,23 +121,15 @@ def experiment_params() -> dict[str, Param]:
 
 def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
     """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
+    from faultline.experiment.build import parse_build
     from faultline.experiment.config import parse_configuration
     from faultline.runner.prepare import Order
 
     known = Configuration.model_fields
-    refuse_unknown(params, [*known, *BOOKKEEPING, *SWITCHES])
+    refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])
     config = parse_configuration({key: value for key, value in params.items() if key in known})
     given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
-    return Order(config, run_id=run_id, **given)
-
-
-def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
-    from faultline.base.text import suggest
-
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+    return Order(config, run_id=run_id, build_spec=parse_build(params.get(BUILD_SPEC), BUILD_SPEC), **given)
 
 
 def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from airflow.sdk import Param
 
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
 from faultline.experiment.workloads.base import Workload
@@ -122,3 +125,10 @@ def label_param(title: str, description: str, section: str = "Bookkeeping") -> P
         description=description,
         section=section,
     )
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Raises ConfigError for a key that no form field has: Airflow passes whatever an API call brings."""
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")

@@ -129,7 +129,7 @@ def nightly_params() -> dict[str, Param]:
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
-    from faultline.orchestration.experiment import refuse_unknown
+    from faultline.orchestration.forms import refuse_unknown
     from faultline.runner.environment import installed_build
 
     params = get_current_context()["params"]

@@ -21,7 +21,7 @@ from faultline.orchestration.search import SEARCH_PARAMS, require_search, search
 
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix, PlannedCell
-    from faultline.records.manifest import Question
+    from faultline.records.manifest import Baseline, Question
 
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide")
 DOC = """\
@@ -125,7 +125,7 @@ def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
 
     from faultline.experiment.matrix import Matrix
-    from faultline.orchestration.experiment import refuse_unknown
+    from faultline.orchestration.forms import refuse_unknown
     from faultline.runner.environment import installed_build
 
     context = get_current_context()
@@ -180,43 +180,49 @@ def begin_sweep(
     logical_date: str | None = None,
     schedule: str | None = None,
     question: Question | None = None,
+    baseline: Baseline | None = None,
 ) -> list[dict[str, Any]]:
     """Writes down what the sweep of this run sets out to measure; returns the arguments of `run_experiment` for it.
 
     `schedule`: the cron expression that a night was due by. `question`: what the sweep is to decide.
+    `baseline`: what each cell is measured by as well, in pairs.
     Raises ConfigError when another run has a sweep of the same id.
     """
     from datetime import UTC, datetime
 
     from faultline.experiment.cell import Cell
     from faultline.experiment.matrix import plan as plan_cells
-    from faultline.experiment.matrix import sweep_id_of
+    from faultline.experiment.matrix import plan_pairs, sweep_id_of
     from faultline.records.manifest import Manifest, Manifests, cells_of
     from faultline.records.record import SCHEMA
     from faultline.records.store import Store
 
     context, settings = get_current_context(), load_settings()
     matrix, run_id = context["dag"].dag_id, context["run_id"]
-    labels = {"matrix": matrix, "sweep_id": sweep_id_of(run_id), "series": series, "build": build}
+    labels: dict[str, Any] = {"matrix": matrix, "sweep_id": sweep_id_of(run_id), "series": series, "build": build}
     labels |= {"logical_date": logical_date} if logical_date else {}
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
-    Manifests(settings.results).write(Manifest(**about, decide=question, cells=cells_of(cells)))
+    Manifests(settings.results).write(Manifest(**about, decide=question, baseline=baseline, cells=cells_of(cells)))
     records = Store(settings.results).query()
     measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
+    how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params["seed"]}
+    ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
+    other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec} if baseline else {}
+    sides = {series: labels, **({baseline.series: {**labels, **other}} if baseline else {})}
     return [
         {
-            "trigger_run_id": child_run_id(labels["sweep_id"], planned, build),
+            "trigger_run_id": child_run_id(labels["sweep_id"], planned, sides[planned.series]["build"]),
             "conf": {
                 **planned.config.model_dump(mode="json"),
-                **labels,
+                **sides[planned.series],
                 "repetition": planned.repetition,
                 "parent_run_id": run_id,
                 "only_missing": params["only_missing"],
             },
             "max_measurements": params["max_measurements"],
         }
-        for planned in plan_cells(cells, measured, only_missing=params["only_missing"], seed=params["seed"])
+        for planned in ordered
     ]
 
 

@@ -55,10 +55,23 @@ class Question(BaseModel):
     fresh: bool = False
 
 
+class Baseline(BaseModel):
+    """What a night is measured beside, in pairs: its records' series and build, the build as the form names it, and the
+    figure that each configuration is judged by, by its id."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    series: str
+    build: str
+    spec: dict[str, Any]
+    primary: dict[str, str]
+
+
 class Manifest(BaseModel):
     """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
     (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
-    null where it is to measure all of its cells."""
+    null where it is to measure all of its cells; `baseline`: what all cells are measured by as well, null where there is
+    none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -72,6 +85,7 @@ class Manifest(BaseModel):
     planned_at: str
     schedule: str | None = None
     decide: Question | None = None
+    baseline: Baseline | None = None
     cells: tuple[ManifestCell, ...]
 
 

@@ -12,6 +12,7 @@ from faultline.records.summary import Entry
 LESS, MORE = "less", "more"
 _CPU, _NODES = "cpu_cores.", "cpu_nodes."
 CPU_TOTAL = f"{_CPU}total"
+CPU_PER_MILLION = "cpu_s_per_million.engine"
 MACRO = "recovery.macro_s"
 DEFAULT = "latency_ms.p99"
 CENSORED_AT = "recovery.censored_at_s"
@@ -79,6 +80,8 @@ KNOWN = (
         Metric(f"cpu_cores.{role}", "CPU", f"CPU {role.replace('_', ' ')}", "cores", LESS)
         for role in ROLES
     ),
+    Metric(CPU_PER_MILLION, "CPU", "CPU per million records", "s", LESS),
+    Metric("cpu_s_per_million.workers", "CPU", "CPU per million records, without the driver", "s", LESS),
     Metric("cpu_besides.others", "CPU", "CPU of other processes", "cores"),
     Metric("cpu_besides.services", "CPU", "CPU of Airflow and other services", "cores"),
     Metric("cpu_besides.recorder", "CPU", "CPU of the recorder", "cores"),

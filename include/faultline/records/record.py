@@ -295,11 +295,19 @@ class Jvm(_Part):
     collector: str | None = None
 
 
+class BuildPart(_Part):
+    """What was under test: the revision, as it was named, its commit, and settings beside the usual ones."""
+
+    revision: str | None
+    commit: str | None
+    settings: dict[str, str]
+
+
 class Environment(_Part):
     """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
 
     `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
-    there, by name. What has a default is null in records from before it was noted.
+    there, by name. `build_spec`: null for the installed build. What has a default is null where it was not noted.
     """
 
     host: str | None
@@ -317,6 +325,7 @@ class Environment(_Part):
     cgroup: CgroupLimits | None = None
     jvm: dict[str, Jvm] | None = None
     hashes: dict[str, str] | None = None
+    build_spec: BuildPart | None = None
 
 
 class TimelineEvent(_Part):

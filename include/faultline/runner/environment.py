@@ -20,14 +20,16 @@ from faultline.cluster.services.kafka import HEAP_MB, HEAP_OPTIONS
 from faultline.cluster.versions import versions
 from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
+from faultline.runner.builds import Build
 from faultline.runner.machine import machine
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
 
 
-def describe(settings: Settings, config: Configuration, java: str) -> dict[str, Any]:
-    """The record's `environment`. `java` is the version text of the runtime that engine and broker use."""
+def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:
+    """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
+    under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
     return {
         "host": socket.gethostname(),
@@ -37,7 +39,8 @@ def describe(settings: Settings, config: Configuration, java: str) -> dict[str, 
         "versions": versions(settings, java),
         "git_commit": git_commit(settings.root),
         # Named after the first engine that there was.
-        "spark_conf": engine_of(config).settings(config),
+        "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
+        "build_spec": build.as_environment() if build else None,
         "kafka_conf": kafka_conf(settings),
         **machine(),
         "jvm": jvms(settings, config),
@@ -53,15 +56,23 @@ def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]
     return {**engine_of(config).jvms(config, with_archive=archived), "kafka": broker}
 
 
-def default_build(settings: Settings, java: str) -> str:
+def default_build(settings: Settings, java: str, build: Build | None = None) -> str:
     """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits.
 
-    It is the installation's: of the engine that runs what no other has for itself.
+    It is the installation's: of the engine that runs what no other has for itself; or that of a `build` under test,
+    which has the same label where it has the same programs and no settings of its own.
     """
+    own = dict(sorted(build.spec.settings.items())) if build else {}
     known, usual = versions(settings, java), ENGINES.usual
     engine = {name: known[name] for name in (*usual.packages, "kafka", "java")}
     content = json.dumps(
-        [engine, usual.fixed_settings(), kafka_conf(settings), programs(settings.root / "spark_jobs")], sort_keys=True
+        [
+            engine,
+            usual.fixed_settings() | own,
+            kafka_conf(settings),
+            programs(build.programs if build else settings.root / "spark_jobs"),
+        ],
+        sort_keys=True,
     )
     return hashlib.sha256(content.encode()).hexdigest()[:10]
 

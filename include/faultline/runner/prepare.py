@@ -16,8 +16,10 @@ from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
 from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
+from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
+from faultline.runner.builds import Build, build_of, check_build
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
 
@@ -38,6 +40,8 @@ class Order:
     logical_date: str | None = None
     # The run in Airflow that measures it.
     run_id: str | None = None
+    # What is under test in place of the installed programs and settings.
+    build_spec: BuildSpec = BuildSpec()
 
     def __post_init__(self) -> None:
         for key in ("series", "build", "matrix"):
@@ -46,6 +50,7 @@ class Order:
                 raise ConfigError(f"{key}: {value!r} is not a label; use letters, digits and ._:+- (at most 80)")
         if self.repetition < 0:
             raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
+        check_build(self.build_spec, self.config, key="build_spec")
 
 
 def prepare(
@@ -66,6 +71,7 @@ def prepare(
     longest_wait_s()
     check_folders(settings)
     check_here(order.config)
+    programs = build_of(order.build_spec, settings, key="build_spec").programs
     attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
     attempt.folder.mkdir(parents=True)
     plan = resolve(
@@ -81,6 +87,9 @@ def prepare(
         "attempt": attempt.id,
         # Other installations may keep their results in the same folder, and leave it to this one to clean up.
         "home": str(settings.home),
+        # Of the build under test; what harvests its topics is always what is installed.
+        "programs": str(programs),
+        "engine_settings": dict(order.build_spec.settings),
         "keep_topics": keep_topics,
         "window_lock": str(settings.window_lock),
         **_places(settings, engine, plan),
@@ -117,7 +126,8 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
 
 def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any]:
     """What every attempt says of itself: configuration, cell, build and environment."""
-    build = order.build or default_build(settings, java)
+    made = under_test(order, settings)
+    build = order.build or default_build(settings, java, made)
     return {
         "schema": 1,
         "config": order.config.model_dump(mode="json"),
@@ -133,8 +143,19 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
         # Who closes it: the tasks of its run, unless one process runs them all.
         "owner": owner_here(),
         "prepared_wall_ns": time.time_ns(),
-        "environment": describe(settings, order.config, java),
+        "environment": describe(settings, order.config, java, made),
     }
+
+
+def under_test(order: Order, settings: Settings) -> Build | None:
+    """The build that the order names; None for what is installed, and for one that cannot be brought here, of which
+    the record of its refusal tells."""
+    if order.build_spec.installed:
+        return None
+    try:
+        return build_of(order.build_spec, settings, key="build_spec")
+    except ConfigError:
+        return None
 
 
 def check_here(config: Configuration) -> None:

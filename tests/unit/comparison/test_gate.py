@@ -19,11 +19,11 @@ from faultline.comparison.gate import (
     Paired,
     Pairs,
     bounded,
+    how_many_tests,
     judge_gate,
     least_pairs,
     looks,
     suspected,
-    how_many_tests,
 )
 from faultline.comparison.statistics.pairs import Between
 

@@ -41,7 +41,7 @@ def test_no_p_is_smaller_than_the_ways_allow(pairs: int) -> None:
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=14))
 def test_the_lattice_of_many_pairs_agrees_with_the_list_of_few(values: list[float]) -> None:
-    whole = [round(1000 * one / (max(map(abs, values)) or 1)) for one in values]
+    whole = [round(one / (max(map(abs, values)) or 1) * 1000) for one in values]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(subject, "MOST_LISTED", 0)
         counted = p_above(values)

@@ -64,6 +64,9 @@ class Slate:
     def settings(self, config: Any) -> dict[str, str]:
         return {**self.fixed_settings(), "slate.hands": str(config.executors)}
 
+    def decided_settings(self, config: Any) -> frozenset[str] | None:
+        return None
+
     def jvms(self, config: Any, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         return {}
 

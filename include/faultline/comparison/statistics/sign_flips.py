@@ -39,7 +39,7 @@ def p_above(differences: Sequence[float]) -> float:
         first, second = np.sort(_sums(values[:half])), _sums(values[half:])
         reached = len(first) - np.searchsorted(first, limit - second, side="left")
         return float(reached.sum() / 2.0 ** len(values))
-    steps = np.rint(values * (STEPS / (float(np.abs(values).max()) or 1.0))).astype(np.int64)
+    steps = np.rint(values / (float(np.abs(values).max()) or 1.0) * STEPS).astype(np.int64)
     return _on_lattice(np.abs(steps), int(steps.sum()))
 
 

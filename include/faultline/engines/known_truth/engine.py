@@ -83,6 +83,9 @@ class KnownTruth:
     def settings(self, config: Configuration) -> dict[str, str]:
         return {}
 
+    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
+        return None
+
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         return {}
 

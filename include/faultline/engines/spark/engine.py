@@ -49,6 +49,11 @@ class Spark:
 
         return {**engine_settings(), **configured_settings(config)}
 
+    def decided_settings(self, config: Configuration) -> frozenset[str] | None:
+        from faultline.engines.spark.settings import decided_settings
+
+        return decided_settings(config)
+
     def jvms(self, config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
         from faultline.engines.spark.settings import jvms
 

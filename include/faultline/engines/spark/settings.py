@@ -23,6 +23,9 @@ DRIVER_MEMORY_MB = 768
 DRIVER, EXECUTORS = "driver", "executors"
 _LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-XX:SharedArchiveFile="
 _WITH_PATHS = (_TEMPORARY, _ARCHIVE)
+PROGRAMS = "spark_jobs"
+# What spark-submit is told by options of its own, and Faultline does not leave to a build either.
+NOT_BY_CONF = frozenset({"spark.master", "spark.app.name", "spark.submit.deployMode", "spark.archives", "spark.jars"})
 # Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
 LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
@@ -82,9 +85,18 @@ def loopback_settings() -> dict[str, str]:
 
 
 def workload_settings(
-    settings: Settings, attempt: Attempt, config: Configuration, ui_port: int, *, archive: Path | None = None
+    settings: Settings,
+    attempt: Attempt,
+    config: Configuration,
+    ui_port: int,
+    *,
+    archive: Path | None = None,
+    programs: Path | None = None,
 ) -> dict[str, str]:
-    """Everything the workload's spark-submit is told with --conf. `archive`: of loaded classes."""
+    """Everything the workload's spark-submit is told with --conf, but for what only a build under test has.
+
+    `archive`: of loaded classes. `programs`: the folder of the build's; by default this project's.
+    """
     # The attempt's id in an executor's command line is what the guard rails look for.
     classes = None if archive is None else str(archive)
     options = java_options(run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
@@ -94,10 +106,17 @@ def workload_settings(
         **loopback_settings(),
         **kafka_classes(settings),
         "spark.ui.port": str(ui_port),
-        "spark.executorEnv.PYTHONPATH": str(settings.root / "spark_jobs"),
+        "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
         "spark.executor.extraJavaOptions": " ".join(map(_quoted, options[EXECUTORS])),
     }
+
+
+def decided_settings(config: Configuration) -> frozenset[str]:
+    """Names of what `workload_settings` tells a workload, and of what spark-submit is told beside."""
+    nowhere = Path("/")
+    told = workload_settings(Settings(nowhere, nowhere, nowhere), Attempt(nowhere / "attempt"), config, 0)
+    return frozenset({*told, *settings_of_build(), *NOT_BY_CONF})
 
 
 def java_options(mark: str, logging: str, scratch: str, archive: str | None) -> dict[str, list[str]]:
@@ -155,15 +174,15 @@ def batch_settings(
     }
 
 
-def spark_environment(settings: Settings, java_home: Path) -> dict[str, str]:
-    """Environment of every spark-submit: this environment's programs, and the Java at `java_home`."""
+def spark_environment(settings: Settings, java_home: Path, programs: Path | None = None) -> dict[str, str]:
+    """Environment of every spark-submit: the Java at `java_home`, and the folder `programs`; by default this one's."""
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java_home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": HOST,
         # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.
-        "PYTHONPATH": str(settings.root / "spark_jobs"),
+        "PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
@@ -184,13 +203,13 @@ def kafka_jars(settings: Settings) -> list[Path]:
     return sorted((settings.jars / "spark-kafka").resolve().glob("*.jar"))
 
 
-def workload_program(settings: Settings, config: Configuration) -> Path:
-    """The Spark program of the configuration's workload, which must have one."""
+def workload_program(programs: Path, config: Configuration) -> Path:
+    """The Spark program of the configuration's workload, which must have one, in the folder of a build's programs."""
     name = config.kind.program
     assert name is not None, config.workload
-    return program(settings, name)
+    return programs / f"{name}.py"
 
 
 def program(settings: Settings, name: str) -> Path:
     """The Spark program `name` of this project."""
-    return settings.root / "spark_jobs" / f"{name}.py"
+    return settings.root / PROGRAMS / f"{name}.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
@@ -14,7 +15,7 @@ from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
 from faultline.engines.spark.lineages import lineage_files
-from faultline.engines.spark.settings import spark_environment, workload_program, workload_settings
+from faultline.engines.spark.settings import PROGRAMS, spark_environment, workload_program, workload_settings
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
@@ -32,13 +33,19 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
     told = write_program_configuration(attempt, plan, told_by_spark(attempt, plan, config))
+    described = attempt.read()
+    # Attempts from before there were builds under test ran the installed one.
+    programs = Path(described.get("programs") or settings.root / PROGRAMS)
+    usual = workload_settings(
+        settings, attempt, config, ui_port, archive=to_spark(attempt, runtime), programs=programs
+    )  # fmt: skip
     return SparkSubmission(
-        command=(str(workload_program(settings, config)), "--config", str(told), run_token(attempt.id)),
-        environment=spark_environment(settings, runtime.java_home),
+        command=(str(workload_program(programs, config)), "--config", str(told), run_token(attempt.id)),
+        environment=spark_environment(settings, runtime.java_home, programs),
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
-        settings=workload_settings(settings, attempt, config, ui_port, archive=to_spark(attempt, runtime)),
+        settings={**described.get("engine_settings", {}), **usual},
     )
 
 

@@ -1,0 +1,112 @@
+"""A build under test: a revision's workload programs, and settings of the engine beside those of every experiment."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+
+EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
+PREFIX = "spark."
+# Settings that no engine has, but the programs of Faultline read. This one plants work: microseconds of a core that are
+# burnt for each record, so that it can be seen what a gate makes of a slowdown of known size.
+BUSY = "spark.faultline.busy_us_per_record"
+OWN_PREFIX, OWN_SETTINGS = "spark.faultline.", frozenset({BUSY})
+MOST_BUSY_US = 1_000_000.0
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """`revision`: whatever git takes for one, whose `spark_jobs/` runs; None: the checkout as it is. `settings`: of the
+    engine, by name, as texts. Without both it is what is installed."""
+
+    revision: str | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def installed(self) -> bool:
+        """Whether it is what runs anyway."""
+        return self.revision is None and not self.settings
+
+    def as_mapping(self) -> dict[str, Any]:
+        """As JSON; `parse_build` reads it."""
+        return {"revision": self.revision, "settings": dict(self.settings)}
+
+    @property
+    def text(self) -> str:
+        """In a few words: `v1.3 with spark.x=1`."""
+        told = [f"{name}={value}" for name, value in sorted(self.settings.items())]
+        return " with ".join([self.revision or "the checkout", *([", ".join(told)] if told else [])])
+
+
+def parse_build(given: Any, key: str) -> BuildSpec:
+    """A build from a form's field `key`: an object, or its JSON; empty is the checkout as it is.
+
+    Raises ConfigError with one line that names the key and the remedy.
+    """
+    if isinstance(given, str):
+        given = given.strip() or None
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ConfigError(f"{key}: is no JSON ({error}); give an object such as {EXAMPLE}") from None
+    if not isinstance(given or {}, Mapping):
+        raise ConfigError(f"{key}: {given!r} is no object; give one such as {EXAMPLE}")
+    told = dict(given or {})
+    for name in told:
+        if name not in ("revision", "settings"):
+            raise ConfigError(f"{key}.{name}: is not known{suggest(str(name), ('revision', 'settings'))}")
+    settings = told.get("settings") or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{key}.settings: {settings!r} is no object; give names and values, as in {EXAMPLE}")
+    parsed = {str(name): _setting(f"{key}.settings.{name}", str(name), value) for name, value in settings.items()}
+    return BuildSpec(_revision(told.get("revision"), f"{key}.revision"), MappingProxyType(parsed))
+
+
+def refuse_decided(build: BuildSpec, key: str, decided: Collection[str]) -> None:
+    """Raises ConfigError for a setting that is `decided` already: by the configuration, or by Faultline itself."""
+    for name in build.settings:
+        if name in decided:
+            raise ConfigError(
+                f"{key}.settings.{name}: is set by the experiment's configuration; leave it out, and change the "
+                "parameter that it follows from"
+            )
+
+
+def _revision(given: Any, key: str) -> str | None:
+    if given is None or given == "":
+        return None
+    # What begins with a dash would be an option of git.
+    if not isinstance(given, str) or given.startswith("-") or not given.isprintable() or " " in given:
+        raise ConfigError(f"{key}: {given!r} is no revision; give a tag, a branch or a commit of the checkout")
+    return given
+
+
+def _setting(where: str, name: str, value: Any) -> str:
+    if not name.startswith(PREFIX):
+        raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
+    if name.startswith(OWN_PREFIX) and name not in OWN_SETTINGS:
+        raise ConfigError(f"{where}: no program reads it{suggest(name, OWN_SETTINGS)}")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float) or value == "" or "\n" in str(value):
+        raise ConfigError(f"{where}: {value!r} is no value of a setting; give a text on one line, or a number")
+    if name == BUSY:
+        _require_busy(where, str(value))
+    return str(value)
+
+
+def _require_busy(where: str, value: str) -> None:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= MOST_BUSY_US:
+        raise ConfigError(f"{where}: {value!r} is no number from 0 to {MOST_BUSY_US:g}; give microseconds a record")

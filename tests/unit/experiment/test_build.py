@@ -1,0 +1,86 @@
+"""Builds under test, as a form names them, and what is refused about them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import ConfigError
+from faultline.engines.spark.settings import NOT_BY_CONF, decided_settings
+from faultline.experiment.build import BUSY, BuildSpec, parse_build, refuse_decided
+from faultline.experiment.config import parse_configuration
+from faultline.runner.builds import check_build
+
+NAMES = st.from_regex(r"spark\.[a-z]{1,8}(\.[a-zA-Z]{1,8}){0,3}", fullmatch=True).filter(
+    lambda name: not name.startswith("spark.faultline")
+)
+VALUES = st.one_of(st.text("abc019._-/ ", min_size=1, max_size=12), st.integers(), st.booleans())
+
+
+@given(
+    st.none() | st.from_regex(r"[a-z0-9][a-z0-9./~^]{0,20}", fullmatch=True), st.dictionaries(NAMES, VALUES, max_size=4)
+)
+def test_a_build_survives_its_own_json(revision: str | None, settings: dict[str, Any]) -> None:
+    build = parse_build({"revision": revision, "settings": settings}, "baseline")
+    assert parse_build(json.loads(json.dumps(build.as_mapping())), "baseline") == build
+    assert parse_build(json.dumps(build.as_mapping()), "baseline") == build
+    assert build.installed is (revision is None and not settings)
+    assert all(isinstance(value, str) for value in build.settings.values())
+
+
+@pytest.mark.parametrize("given", [None, {}, "", " ", {"revision": None}, {"revision": "", "settings": {}}])
+def test_nothing_is_the_checkout_as_it_is(given: Any) -> None:
+    assert parse_build(given, "baseline") == BuildSpec() and BuildSpec().installed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{", "baseline: is no JSON"),
+        ([1], "baseline: .* is no object; give one such as"),
+        ({"revison": "v1"}, "baseline.revison: is not known; did you mean revision"),
+        ({"revision": "--all"}, "baseline.revision: '--all' is no revision; give a tag"),
+        ({"revision": 3}, "baseline.revision: 3 is no revision"),
+        ({"settings": ["a"]}, "baseline.settings: .* is no object"),
+        ({"settings": {"sql.x": "1"}}, "baseline.settings.sql.x: does not begin with spark."),
+        ({"settings": {"spark.x": None}}, "baseline.settings.spark.x: None is no value"),
+        ({"settings": {"spark.x": "a\nb"}}, "baseline.settings.spark.x: 'a.*is no value"),
+        ({"settings": {"spark.faultline.busy": "1"}}, "spark.faultline.busy: no program reads it; did you mean"),
+        ({"settings": {BUSY: "-1"}}, f"{BUSY}: '-1' is no number from 0"),
+        ({"settings": {BUSY: "nan"}}, f"{BUSY}: 'nan' is no number from 0"),
+    ],
+)
+def test_what_is_refused_names_its_key(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_build(given, "baseline")
+
+
+@pytest.mark.parametrize("mode", ["aligned", "aligned-changelog", "none"])
+def test_what_the_configuration_or_faultline_sets_is_no_builds_to_set(mode: str) -> None:
+    config = parse_configuration({"commit_mode": mode})
+    decided = decided_settings(config)
+    assert {"spark.executor.memory", "spark.executorEnv.PYTHONPATH", "spark.driver.host", "spark.ui.port"} <= decided
+    assert NOT_BY_CONF <= decided and "spark.sql.adaptive.enabled" not in decided
+    for name in sorted(decided):
+        with pytest.raises(
+            ConfigError, match=rf"^baseline\.settings\.{name}: is set by the experiment's configuration"
+        ):
+            refuse_decided(parse_build({"settings": {name: "1"}}, "baseline"), "baseline", decided)
+    refuse_decided(parse_build({"settings": {"spark.sql.adaptive.enabled": True}}, "baseline"), "baseline", decided)
+
+
+def test_an_engine_without_programs_of_a_build_and_work_that_nobody_plants_are_refused() -> None:
+    some, busy = ({"settings": {name: "1"}} for name in ("spark.sql.adaptive.enabled", BUSY))
+    with pytest.raises(ConfigError, match="baseline: known_truth runs no programs of a build"):
+        check_build(parse_build(some, "baseline"), parse_configuration({"workload": "known_truth"}), key="baseline")
+    check_build(BuildSpec(), parse_configuration({"workload": "known_truth"}), key="baseline")
+    with pytest.raises(ConfigError, match=f"baseline.settings.{BUSY}: nexmark does not read it"):
+        check_build(parse_build(busy, "baseline"), parse_configuration({"workload": "nexmark"}), key="baseline")
+    with pytest.raises(ConfigError, match="a revision may not read it"):
+        check_build(parse_build({**busy, "revision": "v1"}, "baseline"), parse_configuration({}), key="baseline")
+    check_build(parse_build(busy, "baseline"), parse_configuration({}), key="baseline")
+    assert parse_build({"revision": "v1", **some}, "x").text == "v1 with spark.sql.adaptive.enabled=1"
