@@ -7,21 +7,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
+from faultline.base.settings import ROOT, Settings
 from faultline.comparison.compare import metrics_named
-from faultline.experiment.config import parse_configuration
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.orchestration import nightly, sweep
 from faultline.orchestration import notes as notes_of
 from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
+from faultline.records.record import Record
+from faultline.runner import environment
 from tests.unit.night_records import night_of, night_records
-from tests.unit.pages_store import put
+from tests.unit.pages_store import put, record
 
 NIGHT = "2026-11-21T02:00:00+00:00"
 
@@ -38,7 +41,7 @@ class Bell(BaseNotifier):
 
 
 def cells(**params: Any) -> list[Any]:
-    return night_cells({"set": DEFAULT_SET, "repetitions": 5, "controls": 5, **params}, NIGHT)
+    return night_cells({"set": DEFAULT_SET, "repetitions": None, "controls": 5, "baseline": None, **params}, NIGHT)
 
 
 def test_queries_of_nexmark_and_chains_of_stages_fit_into_a_night() -> None:
@@ -105,6 +108,129 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     monkeypatch.setattr(nightly, "night_of_run", lambda: "2099-01-01T02:00:00+00:00")
     with pytest.raises(AirflowFailException, match="logical_date: 2099-01-01T02:00:00\\+00:00 has not come yet"):
         nightly.plan_night.function()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """An installation with a place for results, whose builds get names of two letters and what was asked of them."""
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    for module in (nightly, sweep):
+        monkeypatch.setattr(module, "load_settings", lambda: settings)
+    monkeypatch.setattr(environment, "installed_build", lambda settings, build=None: "b1" if build is None else "b0")
+    monkeypatch.setattr(notes_of, "write_note", lambda *said: None)
+    return settings
+
+
+def beside(**params: Any) -> dict[str, Any]:
+    form = {
+        name: param["value"] if isinstance(param, dict) else param
+        for name, param in nightly_dag().params.dump().items()
+    }
+    return {**form, "set": [{"rate": 100, "fault": "none"}, {"rate": 200, "fault": "none"}], "baseline": {}, **params}
+
+
+def as_night(monkeypatch: pytest.MonkeyPatch, dag: Any, params: dict[str, Any], number: int) -> None:
+    night = datetime.fromisoformat(night_of(number))
+    context = {"params": params, "dag": dag, "run_id": f"scheduled__{night.isoformat()}", "logical_date": night}
+    for module in (nightly, sweep):
+        monkeypatch.setattr(module, "get_current_context", lambda: context)
+
+
+def measured(planned: list[dict[str, Any]], slower: float, seed: int) -> list[Record]:
+    """A record of each planned cell, some 2 % around 100 ms; tonight's build is so much slower."""
+    made, rng = [], np.random.default_rng(seed)
+    for number, one in enumerate(planned):
+        conf = one["conf"]
+        config = {name: conf[name] for name in Configuration.model_fields}
+        p50 = 100 * (1 + 0.02 * rng.standard_normal()) * (1 if conf["series"].endswith(".baseline") else 1 + slower)
+        found = record(
+            f"{conf['sweep_id']}Z-{seed:02d}{number:04d}", sweep=conf["sweep_id"], matrix=NIGHTLY, build=conf["build"],
+            series=conf["series"], latency={"p50": p50},
+        )  # fmt: skip
+        update = {name: conf[name] for name in ("repetition", "logical_date")}
+        config_id = parse_configuration(config).config_id
+        made.append(found.model_copy(update={**update, "config": config, "config_id": config_id}))
+    return made
+
+
+def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_red(
+    bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag, params, verdicts = bag.dags[NIGHTLY], beside(), {}
+    for number, slower in ((1, 0.0), (2, 0.03), (3, 0.03)):
+        as_night(monkeypatch, dag, params, number)
+        planned = nightly.plan_night.function()
+        assert len(planned) == 2 * 2 * nightly.PAIRS and len({one["trigger_run_id"] for one in planned}) == len(planned)
+        for a, b in zip(planned[::2], planned[1::2], strict=True):
+            assert a["conf"]["rate"] == b["conf"]["rate"] and a["conf"]["repetition"] == b["conf"]["repetition"]
+            assert {one["conf"]["series"] for one in (a, b)} == {night_of(number), f"{night_of(number)}.baseline"}
+            assert {one["conf"]["build"] for one in (a, b)} == {"b0", "b1"}
+        specs = [one["conf"].get("build_spec") for one in planned]
+        assert specs.count({"revision": None, "settings": {}}) == specs.count(None) == len(planned) / 2
+        put(installed.results, *measured(planned, slower, number))
+        verdicts[number] = nightly.compare_with_baseline.function()
+    nightly.no_regression.function(verdicts[1])
+    assert verdicts[1]["summary"].startswith("green: 3 no change seen; beside the baseline b0")
+    kept = json.loads((installed.results / "nights" / "20261102T020000.json").read_text())
+    assert (
+        kept["schema"] == 2
+        and kept["baseline"] == {"build": "b0", "spec": "the checkout"}
+        and len(kept["visible"]) == 3
+    )
+    with pytest.raises(
+        AirflowFailException, match=r"worse than the baseline: .*since 2026-11-02 \(2 nights in a row\)"
+    ):
+        nightly.no_regression.function(verdicts[3])
+
+
+def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses_nothing(
+    bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_night(monkeypatch, bag.dags[NIGHTLY], beside(), 1)
+    planned = nightly.plan_night.function()
+    found = measured(planned, 0.0, 1)
+    reasons = ["InfrastructureError: workload: the driver died"]
+    broken = [
+        one.model_copy(update={"status": "failed", "reasons": reasons}) if one.series.endswith(".baseline") else one
+        for one in found
+    ]
+    put(installed.results, *broken)
+    verdict = nightly.compare_with_baseline.function()
+    with pytest.raises(AirflowFailException, match="^the baseline did not run: InfrastructureError: workload: the dri"):
+        nightly.no_regression.function(verdict)
+    put(installed.results, *found[:8], *[one.model_copy(update={"status": "unsound"}) for one in found[8:]])
+    with pytest.raises(AirflowFailException, match="rate .*: . of 12 pairs are usable, and fewer than 8 cannot tell"):
+        nightly.no_regression.function(nightly.compare_with_baseline.function())
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"repetitions": 7}, "repetitions: 7 pairs can tell nothing of 2 configurations; give 8 or more"),
+        ({"primary": ["latency_ms.p5"]}, "primary: 'latency_ms.p5' is no figure .*did you mean latency_ms.p50"),
+        ({"primary": ["latency_ms.p50"] * 3}, "primary: 3 figures for 2 configurations"),
+        ({"baseline": None, "primary": ["latency_ms.p50"]}, "primary: judges pairs, and there is no baseline"),
+        ({"baseline": {"revision": "no-such"}}, "baseline.revision: git knows no 'no-such'"),
+        ({"baseline": {"settings": {"spark.executor.memory": "9g"}}},
+         "baseline.settings.spark.executor.memory: is set by the experiment's configuration"),
+        ({"baseline": {"settings": {"spark.x": "1"}}, "set": [{"workload": "known_truth"}]},
+         "baseline: known_truth runs no programs"),
+    ],
+)  # fmt: skip
+def test_a_baseline_that_cannot_be_is_refused_before_anything_is_measured(
+    bag: Any, installed: Settings, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], said: str
+) -> None:
+    as_night(monkeypatch, bag.dags[NIGHTLY], beside(**params), 1)
+    with pytest.raises(AirflowFailException, match=said):
+        nightly.plan_night.function()
+    assert not (installed.results / "sweeps").exists()
+
+
+def test_each_configuration_has_the_figure_that_sees_most() -> None:
+    configs = nightly.configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
+    chosen = nightly.primary_of(configs, None)
+    assert list(chosen.values()) == ["latency_ms.p50", "cpu_s_per_million.engine", "rps_per_core"]
+    assert set(nightly.primary_of(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
 
 
 def test_nights_are_due_at_two_paused_at_first_and_one_at_a_time(bag: Any) -> None:

@@ -20,7 +20,7 @@ from faultline.orchestration import run_experiment
 from faultline.orchestration.experiment import parent_stopped
 from faultline.orchestration.run_experiment import CHILD, RunExperiment
 from faultline.orchestration.sweep import child_run_id
-from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
 from tests.unit.sample_records import sample
@@ -212,3 +212,29 @@ def test_a_sweep_that_asks_nothing_skips_nothing(store: Store, operator: RunExpe
     assert plan is not None
     manifests.write(plan.model_copy(update={"decide": None}))
     assert operator._settled(context()) is None and of_cell(cells[20])._settled(context()) is None
+
+
+def test_a_baseline_that_never_runs_is_given_up_and_tonights_build_is_not(store: Store) -> None:
+    beside = Baseline(series="n.baseline", build="b0", spec={}, primary={})
+    facts: dict[str, Any] = {"sweep_id": "s1", "matrix": "m", "run_id": "r", "series": "n", "build": "b1"}
+    Manifests(store.directory.parent).write(
+        Manifest(**facts, logical_date="2026-11-21", planned_at="now", baseline=beside, cells=cells_of([CELL]))
+    )
+
+    def of(series: str) -> RunExperiment:
+        conf = {**CELL.config.model_dump(mode="json"), "series": series, "sweep_id": "s1", "repetition": 0}
+        return RunExperiment(task_id="run", trigger_run_id=RUN, conf=conf, max_measurements=2)
+
+    def failed(minute: int, status: str = "failed") -> None:
+        record = sample(status=status, reasons=["no such class"], attempt=f"20261121T06{minute:02d}00Z-00000{minute}")
+        store.write(record.model_copy(update={"sweep_id": "s1", "series": "n.baseline"}))
+
+    failed(1)
+    failed(2)
+    assert of("n.baseline")._settled(context()) is None
+    failed(3)
+    with pytest.raises(AirflowSkipException, match="the baseline failed 3 times and never ran: no such class"):
+        of("n.baseline").execute(context())
+    assert of("n")._settled(context()) is None
+    failed(4, "unsound")
+    assert of("n.baseline")._settled(context()) is None, "it runs, if badly"

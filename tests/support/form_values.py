@@ -33,14 +33,14 @@ SWEEP = {
 }  # fmt: skip
 NIGHT = {
     "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],
-    "repetitions": 6, "controls": 2, "baseline_nights": 5, "metrics": ["latency_ms.p50", "recovery.macro_s"],
+    "repetitions": 8, "controls": 2, "baseline": {}, "primary": ["latency_ms.p50"], "baseline_nights": 5,
+    "metrics": ["latency_ms.p50", "recovery.macro_s"],
     "only_missing": False, "max_measurements": 2, "build": "form:check",
 }  # fmt: skip
 BOOKKEEPING = {
     "repetition": 2, "series": "form-check", "build": "form:check", "matrix": "form-check", "sweep_id": "form-check",
     "parent_run_id": "nobody", "logical_date": "2026-11-21", "keep_topics": True,
-    "build_spec": {"settings": {"spark.sql.adaptive.enabled": "false"}},
-    "only_missing": True,
+    "build_spec": {"settings": {"spark.sql.adaptive.enabled": "false"}}, "only_missing": True,
 }  # fmt: skip
 
 

@@ -105,4 +105,5 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "sweep": _module("long_sweep"),
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),
+    "gate": _module("gate"),
 }

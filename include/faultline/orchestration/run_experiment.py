@@ -24,6 +24,8 @@ AT_ONCE = 2
 POLL_S = 2
 # Tries of the task; measurements are bounded by `max_measurements`, this bounds the infrastructure's failures.
 RETRIES = 9
+# Failures of a night's baseline, none of which got it to run, after which the night goes on without it.
+MOST_FAILED = 3
 # For tasks that give the same when they are done again: one that died is tried again.
 AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 UNFINISHED = frozenset({"queued", "running"})
@@ -137,6 +139,8 @@ class RunExperiment(TriggerDagRunOperator):
 
         results, cell = load_settings().results, self._cell()
         plan = Manifests(results).read(str((self.conf or {}).get("sweep_id")))
+        if plan is not None and plan.baseline is not None:
+            return self._baseline_fails(plan.baseline.series)
         if plan is None or plan.decide is None:
             return None
         begun, hours = context["dag_run"].start_date, plan.decide.hours
@@ -149,6 +153,18 @@ class RunExperiment(TriggerDagRunOperator):
         entries = index.of_configurations(one.config_id for one in plan.cells)
         settled = cell.config_id in settled_in(plan, entries)
         return "all of its comparisons are decided, or the experiments are spent" if settled else None
+
+    def _baseline_fails(self, series: str) -> str | None:
+        """Why a baseline need not be tried any more: it failed again and again, and never ran."""
+        from faultline.records.store import Store
+
+        if (self.conf or {}).get("series") != series:
+            return None
+        sweep = Store(load_settings().results).query(sweep=str((self.conf or {}).get("sweep_id")))
+        own = [record for record in sweep if record.series == series]
+        if len(own) < MOST_FAILED or any(record.status != "failed" for record in own):
+            return None
+        return f"the baseline failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
 
     def _cell(self) -> Cell:
         from faultline.experiment.cell import Cell

@@ -6,7 +6,6 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from faultline.base.errors import ConfigError
@@ -14,9 +13,6 @@ from faultline.records.format import NONE, count, macro, milliseconds, seconds, 
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.table import name_of
-
-if TYPE_CHECKING:
-    from faultline.comparison.nights import NightVerdict
 
 # Airflow refuses longer notes.
 MAX_NOTE = 1000
@@ -27,13 +23,13 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 def headline(record: Record) -> str:
     """What one experiment came to, with a link to its page."""
     link = f"[Results]({experiment_page(record)})"
-    parts = [f"**{record.status}**", _plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
+    parts = [f"**{record.status}**", plain(f"{record.config.get('workload', 'experiment')}, {name_of(record)}")]
     if record.status in JUDGED:
         parts += _figures(record)
     if record.reasons:
         reason = record.reasons[0]
-        parts.append(_plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
-    return _fitting(parts, link)
+        parts.append(plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
+    return fitting(parts, link)
 
 
 def experiment_page(record: Record) -> str:
@@ -43,7 +39,7 @@ def experiment_page(record: Record) -> str:
 
 def refusal_headline(error: ConfigError) -> str:
     """Why a sweep was not even planned."""
-    return f"**Nothing was planned.** {_plain(str(error))}"
+    return f"**Nothing was planned.** {plain(str(error))}"
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
@@ -62,7 +58,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
-    parts += [_plain(line) for line in _answer(valid)]
+    parts += [plain(line) for line in _answer(valid)]
     parts += [
         f"{name} {text}"
         for name, text in (
@@ -77,7 +73,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     audited = [record.metrics.audit.lost for record in valid if record.metrics.audit.lost is not None]
     if audited:
         parts.append(f"{count(sum(audited))} tuples lost")
-    return _fitting(parts, link)
+    return fitting(parts, link)
 
 
 def _answer(records: Sequence[Record]) -> list[str]:
@@ -91,16 +87,6 @@ def _answer(records: Sequence[Record]) -> list[str]:
     return short_answer(answer) if answer and answer.tells else []
 
 
-def night_headline(verdict: NightVerdict, sweep_id: str) -> str:
-    """What a night came to: the counts of its verdicts, what became worse, and what kept it from a verdict."""
-    from faultline.comparison.nights import summary
-
-    link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
-    parts = [f"**{verdict.night.day}**: {_plain(summary(verdict))}"]
-    parts += [f"**worse** {_plain(reason)}" for reason in verdict.reasons()]
-    return _fitting([*parts, *([_plain(verdict.problem)] if verdict.problem else [])], link)
-
-
 def _figures(record: Record) -> list[str]:
     metrics = record.metrics
     recovery, audit = metrics.recovery, metrics.audit
@@ -112,7 +98,7 @@ def _figures(record: Record) -> list[str]:
     if recovery.recovered is not None:
         parts.append(
             f"reload {seconds(recovery.reload_s, 2)} s, replay {seconds(recovery.replay_s, 2)} s, "
-            f"macro {_plain(macro(record))} s"
+            f"macro {plain(macro(record))} s"
         )
     sums = f", {count(audit.sums_differ)} sums differ" if audit.sums_differ else ""
     parts.append(f"{count(audit.lost)} lost, {count(audit.overcounted)} overcounted{sums}")
@@ -131,12 +117,12 @@ def _range(
     return f"{text(statistics.median(known))} {unit} ({text(min(known))} to {text(max(known))})"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown leaves as it is, on one line."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
-def _fitting(parts: Sequence[str], link: str) -> str:
+def fitting(parts: Sequence[str], link: str) -> str:
     """The parts and the link, within what a note may hold; the link is never cut."""
     text = " · ".join(parts)
     room = MAX_NOTE - len(link) - 3

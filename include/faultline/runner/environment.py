@@ -77,9 +77,12 @@ def default_build(settings: Settings, java: str, build: Build | None = None) -> 
     return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
-def installed_build(settings: Settings) -> str:
-    """The label that an experiment would get here. Raises ConfigError when there is no usable Java."""
-    return default_build(settings, find_java(settings.home / "java.json").version)
+def installed_build(settings: Settings, build: Build | None = None) -> str:
+    """The label that an experiment would get here, of a `build` under test or of what is installed.
+
+    Raises ConfigError when there is no usable Java.
+    """
+    return default_build(settings, find_java(settings.home / "java.json").version, build)
 
 
 def programs(folder: Path) -> dict[str, str]:

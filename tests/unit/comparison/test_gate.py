@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.comparison.compare import metrics_named
-from faultline.comparison.gate import (
+from faultline.comparison.gate.verdict import (
     CERTAIN,
     ENDLESS,
     SUSPECTED,

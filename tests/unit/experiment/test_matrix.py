@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
 from faultline.experiment.cell import Cell
-from faultline.experiment.matrix import Matrix, control_of, plan, sweep_id_of
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import Matrix, PlannedCell, control_of, plan, plan_pairs, sweep_id_of
 
 states = st.lists(st.sampled_from([0.0, 1.0, 2.0, 8.0]), min_size=1, max_size=4, unique=True)
 intervals = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=1, max_size=3, unique=True)
@@ -94,3 +97,25 @@ def test_sweep_ids_are_short_and_readable() -> None:
     assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"
     assert sweep_id_of("default-1") == "default-1"
     assert sweep_id_of("default1") == "default1"
+
+
+@given(st.integers(0, 99), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.booleans()), max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_both_of_a_pair_come_one_after_the_other_in_blocks(seed: int, repetitions: int, done: Any) -> None:
+    configs = [parse_configuration({"rate": 100 + number}) for number in range(3)]
+    cells = [PlannedCell(config, number, "night") for number in range(repetitions) for config in configs]
+    ordered = plan_pairs(cells, "other", (), only_missing=True, seed=seed)
+    assert len(ordered) == len(set(ordered)) == 2 * len(cells)
+    assert all(a.label == b.label and a.series != b.series for a, b in zip(ordered[::2], ordered[1::2], strict=True))
+    assert [one.repetition for one in ordered] == sorted(one.repetition for one in ordered)
+    measured = {cells[number % len(cells)] for number, _ in done}
+    left = plan_pairs(cells, "other", [one.cell for one in measured], only_missing=True, seed=seed)
+    assert left == [one for one in ordered if one not in measured], "a night that is resumed goes on in its order"
+    assert plan_pairs(cells, "other", [one.cell for one in measured], only_missing=False, seed=seed) == ordered
+
+
+def test_which_of_a_pair_comes_first_is_drawn_by_lot() -> None:
+    config = parse_configuration({})
+    cells = [PlannedCell(config, number, "night") for number in range(200)]
+    first = [one.series for one in plan_pairs(cells, "other", (), only_missing=True, seed=3)[::2]]
+    assert 70 <= first.count("other") <= 130

@@ -57,6 +57,20 @@ def test_the_verdicts_are_those_that_the_nights_own_task_kept(tmp_path: Path) ->
     assert "&lt;b&gt;" in html
 
 
+def test_a_night_beside_a_baseline_says_what_is_suspected_and_what_would_have_been_seen(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100))
+    (beside,) = night_records(1, 400, n=1)
+    series = f"{beside.series}.baseline"
+    put(tmp_path, beside.model_copy(update={"series": series, "attempt": "20261101T030000Z-ffffff"}))
+    kept = {"summary": "red: 1 suspected", "suspicions": ["a: <b>"], "visible": ["a: 9 %"], "problem": "b: 1"}
+    (tmp_path / "nights").mkdir()
+    (tmp_path / "nights" / "20261101T020000.json").write_text(json.dumps(kept))
+    row = rows(nights_page(site(tmp_path)))[1]
+    assert row[1].startswith("red: 1 suspectedsuspected a: <b>Would have been seen within two nights, four")
+    assert row[1].endswith("a: 9 %b: 1")
+    assert row[3] == "5 of 5", "the baseline's records are no part of the night's own figures"
+
+
 def test_a_night_without_a_valid_record_leaves_a_gap(tmp_path: Path) -> None:
     put(tmp_path, *night_records(1, 100), *night_records(2, 100, status="failed"), *night_records(3, 100))
     html = nights_page(site(tmp_path))

@@ -1,0 +1,164 @@
+"""From a night's plan and records to its pairs, and its verdict in words and as it is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from faultline.comparison.cells import Point, axes_of
+from faultline.comparison.compare import metrics_named
+from faultline.comparison.decisions import percent
+from faultline.comparison.effects import interval_of
+from faultline.comparison.gate.verdict import CellVerdict, Finding, GateVerdict, Paired, Pairs
+from faultline.comparison.statistics.intervals import Interval
+from faultline.experiment.build import parse_build
+from faultline.experiment.config import Configuration
+from faultline.records.manifest import Manifest
+from faultline.records.metrics import CPU_PER_MILLION
+from faultline.records.record import SCHEMA
+from faultline.records.summary import Entry
+
+# By power, for ten percent more work: docs/metrics.md. Before a fault there are but a few batches to take a latency of.
+WITHOUT_FAULT, WITH_FAULT, UNPACED = "latency_ms.p50", CPU_PER_MILLION, "rps_per_core"
+_ORDER = (Finding.WORSE, Finding.SUSPECTED, Finding.BETTER, Finding.NOTHING, Finding.CANNOT_TELL)
+MAX_REASON = 200
+
+
+def usual_primary(config: Configuration) -> str:
+    """The figure that a configuration is judged by where the form names none."""
+    if not config.paced:
+        return UNPACED
+    return WITH_FAULT if config.planned_faults() else WITHOUT_FAULT
+
+
+def paired_of(plan: Manifest, entries: Iterable[Entry]) -> Paired:
+    """The pairs of a night that was planned with a baseline. `entries`: records of its two series, in order of attempt.
+
+    Of a repetition that was measured twice the newest sound record counts. Raises ValueError without a baseline.
+    """
+    baseline = plan.baseline
+    if baseline is None:
+        raise ValueError(f"{plan.sweep_id}: has no baseline")
+    builds = {plan.series: plan.build, baseline.series: baseline.build}
+    known = [one for one in entries if builds.get(one.series) == one.build and one.schema == SCHEMA]
+    found = {(one.series, one.config_id, one.repetition): one for one in known if one.sound}
+    named = _names(plan)
+    cells = []
+    for config_id, key in baseline.primary.items():
+        (metric,) = metrics_named([key])
+        repetitions = [cell.repetition for cell in plan.cells if cell.config_id == config_id]
+        values = []
+        for repetition in repetitions:
+            both = [found.get((series, config_id, repetition)) for series in (baseline.series, plan.series)]
+            told = [interval_of(one, key) for one in both if one is not None]
+            if len(told) == 2 and told[0] is not None and told[1] is not None:
+                values.append((told[0], told[1]))
+        cells.append(Pairs.of(config_id, named[config_id], metric, values, len(repetitions)))
+    problem = _broken(known, plan.series, "tonight's build") or _broken(known, baseline.series, "the baseline")
+    return Paired(str(plan.logical_date), plan.build, baseline.build, tuple(cells), problem)
+
+
+def paired_nights(plans: Iterable[Manifest], entries: Sequence[Entry]) -> list[Paired]:
+    """All nights with a baseline, the oldest first."""
+    nights = [plan for plan in plans if plan.logical_date and plan.baseline]
+    return sorted((paired_of(plan, entries) for plan in nights), key=lambda night: night.date)
+
+
+def reason(cell: CellVerdict) -> str:
+    """What changed, by how much, how sure that is, and since when, in a line."""
+    figure = f"{cell.metric.name} " if cell.metric else ""
+    text = f"{cell.name}: {figure}{change_text(cell.change)}, n = {cell.pairs} pairs, q = {cell.q:.2g}"
+    if cell.since is None:
+        return text
+    nights = f"{cell.nights} nights in a row" if cell.nights > 1 else "the first night"
+    return f"{text}, since {cell.since[:10]} ({nights})"
+
+
+def change_text(change: Interval | None) -> str:
+    """`+11 % (+6.0 … +17)`; both ends in percent."""
+    if change is None:
+        return "unknown"
+    value, low, high = (percent(one) for one in (change.value, change.low, change.high))
+    return f"{value} % ({low} … {high})"
+
+
+def visible_text(cell: CellVerdict) -> str:
+    """How large a change would have been seen."""
+    name = f"{cell.name} ({cell.metric.name})" if cell.metric else cell.name
+    if cell.visible is None or not math.isfinite(cell.visible):
+        return f"{name}: no change would have been seen"
+    return f"{name}: {percent(cell.visible).lstrip('+')} %"
+
+
+def summary(verdict: GateVerdict) -> str:
+    """Whether the gate is shut, how many figures got which verdict, and beside what."""
+    state = "red" if verdict.red else "green"
+    counts = [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
+    beside = f"beside the baseline {verdict.night.baseline}, in the same night"
+    return f"{state}: {', '.join(counts) or 'nothing was judged'}; {beside}"
+
+
+def as_json(verdict: GateVerdict, plan: Manifest) -> dict[str, Any]:
+    """The verdict as it is kept beside the records."""
+    told = plan.baseline
+    spec = parse_build(told.spec, "baseline").text if told else None
+    return {
+        "schema": 2,
+        "date": verdict.night.date,
+        "build": verdict.night.build,
+        "baseline": {"build": verdict.night.baseline, "spec": spec},
+        "red": verdict.red,
+        "summary": summary(verdict),
+        "problem": "; ".join(verdict.problems) or None,
+        "reasons": [reason(one) for one in verdict.of(Finding.WORSE)],
+        "suspicions": [reason(one) for one in verdict.of(Finding.SUSPECTED)],
+        "improvements": [reason(one) for one in verdict.of(Finding.BETTER)],
+        "visible": [visible_text(one) for one in verdict.cells],
+        "cells": [_cell(one) for one in verdict.cells],
+    }
+
+
+def _cell(cell: CellVerdict) -> dict[str, Any]:
+    return {
+        "name": cell.name,
+        "config_id": cell.config_id or None,
+        "metric": cell.metric.key if cell.metric else None,
+        "finding": str(cell.finding),
+        "pairs": cell.pairs,
+        "planned": cell.planned,
+        "change": None if cell.change is None else [_finite(cell.change.value), *_ends(cell.change)],
+        "p": cell.p,
+        "q": cell.q,
+        "visible": None if cell.visible is None else _finite(cell.visible),
+        "since": cell.since,
+        "nights": cell.nights,
+    }
+
+
+def _names(plan: Manifest) -> Mapping[str, str]:
+    """Each configuration by what tells it from the others, else by workload and fault."""
+    points = list({cell.config_id: Point(cell.config_id, cell.config, ()) for cell in plan.cells}.values())
+    axes = axes_of(points)
+    told = {point.config_id: ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) for point in points}
+    return {point.config_id: told[point.config_id] or str(point.config.get("workload")) for point in points}
+
+
+def _broken(entries: Sequence[Entry], series: str, whose: str) -> str:
+    """Why nothing of a side is there, in a line; empty where something is."""
+    own = [one for one in entries if one.series == series]
+    if any(one.sound for one in own):
+        return ""
+    if not own:
+        return f"{whose} did not run: no attempt got as far as a record"
+    why = own[-1].reasons[0] if own[-1].reasons else own[-1].status
+    verb = "did not run" if all(one.status == "failed" for one in own) else "has no usable record"
+    return f"{whose} {verb}: {why[:MAX_REASON]}"
+
+
+def _ends(change: Interval) -> list[float | None]:
+    return [_finite(change.low), _finite(change.high)]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
