@@ -12,21 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 from faultline.comparison.compare import Compared, Row, compare_sides, sample_of, texts
 from faultline.comparison.compare import as_json as rows_of
 from faultline.comparison.selection import Side
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.changes import change_points
-from faultline.comparison.statistics.comparison import ALPHA, Verdict
+from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.records.metrics import Metric
 from faultline.records.summary import Entry
 
-# What is said to be seen is seen four times in five.
-SEEN = 0.8
 # Behind the series of a night: that of the build it was measured beside.
 BASELINE = ".baseline"
 
@@ -188,27 +183,16 @@ def summary(verdict: NightVerdict) -> str:
 
 
 def power(verdict: NightVerdict) -> str:
-    """How large a change this night would have seen four times in five, by the scatter of its own repetitions: of each
-    figure the least that some configuration of its would; empty where nothing was compared."""
+    """How large a change this night would have seen four times in five: of each figure the least that some of its
+    configurations would; empty where nothing was compared that could tell."""
     seen: dict[str, float] = {}
-    rows = verdict.compared.rows if verdict.compared else ()
-    for row in rows:
-        sides = [one.values for one in (row.comparison.before, row.comparison.after)]
-        if min(map(len, sides)) < LEAST or min(map(min, sides)) <= 0:
-            continue
-        logs = [np.log(side) for side in sides]
-        deviation = math.sqrt(sum(float(one.var(ddof=1)) * (len(one) - 1) for one in logs) / (sum(map(len, logs)) - 2))
-        # The tests of a figure share one error (Holm), and ranks take a little more than these.
-        alpha = ALPHA / sum(other.metric.key == row.metric.key for other in rows)
-        reach = stats.norm.isf(alpha / 2) + stats.norm.isf(1 - SEEN)
-        change = math.expm1(reach * deviation * math.sqrt(sum(1 / len(one) for one in logs)))
-        seen[row.metric.name] = min(change, seen.get(row.metric.name, math.inf))
+    for row in verdict.compared.rows if verdict.compared else ():
+        if (least := row.comparison.detectable) is not None:
+            seen[row.metric.name] = min(least, seen.get(row.metric.name, math.inf))
+    if not seen:
+        return ""
     told = ", ".join(f"{name} {100 * change:.0f} %" for name, change in seen.items())
-    return (
-        f"changes that would have been seen four times in five, if nights differ by nothing else: {told}"
-        if told
-        else ""
-    )
+    return f"would have been seen four times in five, if nights differed by nothing else: {told}"
 
 
 def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:

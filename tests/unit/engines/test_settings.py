@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from faultline.base.attempt import Attempt
-from faultline.base.settings import ROOT, Settings
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.endpoints import Endpoints
+from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import jvms, workload_settings
+from faultline.engines.spark.submission import submit
 from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.plan import resolve
 from tests.unit.synthetic import ATTEMPT
 
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -47,3 +51,23 @@ def test_a_record_names_the_options_without_places(archive: Path | None) -> None
             assert option.strip('"').partition("=")[0] == said.partition("=")[0]
             assert "/" not in said or said.endswith("=spark-logs/gc-driver-%p.log:time:filecount=0")
         assert settings[f"spark.{name}.memory"] == f"{found[role]['heap_mb']}m"
+
+
+def test_a_build_under_test_brings_its_programs_and_settings_and_overrides_nothing(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / ATTEMPT)
+    attempt.folder.mkdir()
+    config = parse_configuration({"fault": "none"})
+    plan = resolve(
+        config, engine="spark", repetition=0, endpoints=Endpoints.loopback(DEFAULT_PORTS),
+        topics={"input": "i", "output": "o", "warmup": "w"},
+    )  # fmt: skip
+    told: dict[str, Any] = {"config": config.model_dump(mode="json"), "spark": {"ui_port": 4040}}
+    own = {"spark.sql.adaptive.enabled": "false", "spark.executor.memory": "9g"}
+    settings, runtime = Settings(ROOT, tmp_path / "home", tmp_path / "results"), Runtime(Path("/java"), None)
+    for extra, programs in (({}, ROOT / "spark_jobs"), ({"programs": "/old", "engine_settings": own}, Path("/old"))):
+        write_json(attempt.folder / "attempt.json", {**told, **extra})
+        made = submit(attempt, plan, settings, runtime)
+        assert made.command[0] == str(programs / "word_count.py")
+        assert made.environment["PYTHONPATH"] == made.settings["spark.executorEnv.PYTHONPATH"] == str(programs)
+        assert made.settings.get("spark.sql.adaptive.enabled") == ("false" if extra else None)
+        assert made.settings["spark.executor.memory"] == f"{config.executor_memory_mb}m", "what is decided wins"
