@@ -103,7 +103,7 @@ from generators.spec import GeneratorSpec
 config = parse_configuration({"workload": "echo", "fault": "none"})
 spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, rate=1, seconds=1, **config.input_source())
 print(spec.source, config.paced, config.kind.tuples(config.own), config.kind.latency_method_of(config.own))
-print(workload_program(load_settings(), config).is_file(), "echo.py" in programs(ROOT / "spark_jobs"))
+print(workload_program(load_settings().root / "spark_jobs", config).is_file(), "echo.py" in programs(ROOT / "spark_jobs"))
 print(configured_settings(config)["spark.executor.cores"])
 """
     assert ask(tree, question).splitlines() == ["text True {'tuples': 'words'} batch", "True True", "1"]
