@@ -69,13 +69,22 @@ class Matrix:
                 f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
             )
         if "fault" in self.axes and self.fixed.get("fault_plan"):
-            raise ConfigError("fault_plan: it would make all values of the axis fault the same; leave one of them out")
+            self._check_plan([value for value in self.axes["fault"] if value != "none"])
         points = itertools.product(*self.axes.values())
         return [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
 
+    def _check_plan(self, broken: Sequence[str]) -> None:
+        """A plan says what is broken, so it stands for one value of the axis beside the control."""
+        if len(broken) > 1:
+            raise ConfigError(
+                f"fault_plan: it would make {' and '.join(broken)} on the axis fault the same; keep one of them"
+            )
+        if not broken:
+            raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
+
     def _point(self, values: dict[str, Any]) -> Configuration:
-        """One configuration; a control among faults has no fault time, whatever the others have."""
-        control = {"fault_at_s": None} if values.get("fault") == "none" else {}
+        """One configuration; a control among faults has no fault time nor plan, whatever the others have."""
+        control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
         return parse_configuration({**self.fixed, **values, **control})
 
     def cells(self, series: str) -> list[PlannedCell]:

@@ -94,3 +94,15 @@ def test_sweep_ids_are_short_and_readable() -> None:
     assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"
     assert sweep_id_of("default-1") == "default-1"
     assert sweep_id_of("default1") == "default1"
+
+
+def test_a_plan_stands_for_one_value_of_the_axis_fault_beside_the_control() -> None:
+    plan = {"faults": [{"victim": "kafka", "action": "cut", "at_s": 41, "duration_s": 2}]}
+    fixed = {"fault_plan": plan, "duration_s": 100.0}
+    broken, control = Matrix({"fault": ["executor", "none"]}, fixed).configurations()
+    assert (broken.fault, len(broken.planned_faults())) == ("kafka", 1), "the plan decides what is broken"
+    assert (control.fault, control.fault_plan, control.duration_s) == ("none", None, broken.duration_s)
+    with pytest.raises(ConfigError, match="fault_plan: it would make executor and driver on the axis fault the same"):
+        Matrix({"fault": ["executor", "driver"]}, fixed).configurations()
+    with pytest.raises(ConfigError, match="fault_plan: the axis fault holds nothing but none"):
+        Matrix({"fault": ["none"]}, fixed).configurations()
