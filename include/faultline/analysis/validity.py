@@ -145,7 +145,9 @@ def conductor_died(findings: Findings) -> str | None:
 
 
 def baseline_too_short(findings: Findings) -> str | None:
-    """Too few bins before the fault to say what is normal."""
+    """Too few bins before the fault to say what is normal, though the engine kept its interval."""
+    if interval_not_held(findings):
+        return None
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
     bins = findings.baseline_bins
     return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None

@@ -71,7 +71,13 @@ class Matrix:
         if "fault" in self.axes and self.fixed.get("fault_plan"):
             self._check_plan([value for value in self.axes["fault"] if value != "none"])
         points = itertools.product(*self.axes.values())
-        return [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+        found = [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+        strangers = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
+        if strangers:
+            raise ConfigError(
+                f"fault_plan: it begins with {strangers.pop()}, which is not on the axis fault; put that there"
+            )
+        return found
 
     def _check_plan(self, broken: Sequence[str]) -> None:
         """A plan says what is broken, so it stands for one value of the axis beside the control."""
@@ -93,8 +99,9 @@ class Matrix:
         planned = [
             PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
         ]
-        control = control_of(points[0])
-        planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
+        if "none" not in self.axes.get("fault", ()):  # else each point has a control of its own
+            control = control_of(points[0])
+            planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
         return list(dict.fromkeys(planned))
 
 

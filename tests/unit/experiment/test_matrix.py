@@ -99,10 +99,12 @@ def test_sweep_ids_are_short_and_readable() -> None:
 def test_a_plan_stands_for_one_value_of_the_axis_fault_beside_the_control() -> None:
     plan = {"faults": [{"victim": "kafka", "action": "cut", "at_s": 41, "duration_s": 2}]}
     fixed = {"fault_plan": plan, "duration_s": 100.0}
-    broken, control = Matrix({"fault": ["executor", "none"]}, fixed).configurations()
+    broken, control = Matrix({"fault": ["kafka", "none"]}, fixed).configurations()
     assert (broken.fault, len(broken.planned_faults())) == ("kafka", 1), "the plan decides what is broken"
     assert (control.fault, control.fault_plan, control.duration_s) == ("none", None, broken.duration_s)
     with pytest.raises(ConfigError, match="fault_plan: it would make executor and driver on the axis fault the same"):
         Matrix({"fault": ["executor", "driver"]}, fixed).configurations()
+    with pytest.raises(ConfigError, match="fault_plan: it begins with kafka, which is not on the axis fault"):
+        Matrix({"fault": ["executor", "none"]}, fixed).configurations()
     with pytest.raises(ConfigError, match="fault_plan: the axis fault holds nothing but none"):
         Matrix({"fault": ["none"]}, fixed).configurations()
