@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,9 +154,13 @@ class Crew:
             if report.event["event"] == "done":
                 done[report.member] = report.event
             elif report.event["event"] == "progress":
-                latest[report.member] = Standing(**{name: report.event[name] for name in Standing.__dataclass_fields__})
+                said = Standing(**{name: report.event[name] for name in Standing.__dataclass_fields__})
+                before = latest[report.member].latest_ms if report.member in latest else 0.0
+                latest[report.member] = replace(said, latest_ms=max(before, said.latest_ms))
                 if report.member == min(set(range(self._members.count)) - self._done):
                     progress(Standing.together(latest.values()))
+                    # Told: what comes later is counted anew.
+                    latest = {member: replace(one, latest_ms=0.0) for member, one in latest.items()}
         return [done[number] for number in range(self._members.count)]
 
 

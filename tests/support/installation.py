@@ -13,7 +13,9 @@ from pathlib import Path
 from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
-OF_A_BUSY_MACHINE = ("schedule-lag", "not-steady", "interval-not-held", "baseline-too-short", "backlog-at-t0")
+OF_A_BUSY_MACHINE = (
+    "schedule-lag", "disturbed", "not-steady", "overloaded", "interval-not-held", "baseline-too-short", "backlog-at-t0",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

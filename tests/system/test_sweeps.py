@@ -95,7 +95,7 @@ def ended(shared_installation: Installation, share: int) -> Ended:
     api, supervisor = AirflowApi(settings), Supervisor(settings)
     await_dags(api, MATRIX, OTHER, EXPERIMENT)
     common = form("test_sweeps", [100.0], 1)
-    shared = {**common, "rate": 130.0, "state_mb": [0.0], "checkpoint_interval_s": [0.5, 0.6]}
+    shared = {**common, "rate": 130.0, "fault": ["none"], "state_mb": [0.0], "checkpoint_interval_s": [0.5, 0.6]}
 
     # Long enough that the stop finds it measuring.
     api.trigger(MATRIX, {**common, "rate": [110.0, 120.0], "duration_s": 90.0}, run_id="test_stopped")

@@ -145,7 +145,9 @@ def conductor_died(findings: Findings) -> str | None:
 
 
 def baseline_too_short(findings: Findings) -> str | None:
-    """Too few bins before the fault to say what is normal."""
+    """Too few bins before the fault to say what is normal, though the engine kept its interval."""
+    if interval_not_held(findings):
+        return None
     needed = baseline_bins(findings.configuration.checkpoint_interval_s)
     bins = findings.baseline_bins
     return f"{bins} bins before the fault, {needed} needed" if not findings.control and bins < needed else None
@@ -153,7 +155,8 @@ def baseline_too_short(findings: Findings) -> str | None:
 
 def not_steady(findings: Findings) -> str | None:
     """Latency or lag was not shown to stay where it was before the fault: what is normal then is anybody's guess."""
-    if findings.control or overloaded(findings):  # where that is so, it is what there is to say
+    # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
+    if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
     moved = [
         f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"

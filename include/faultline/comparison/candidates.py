@@ -53,7 +53,7 @@ class Candidate:
     @property
     def repetitions(self) -> int:
         """The fewest of any circumstance."""
-        return min(len(point.valid) for point in self.points)
+        return min(len({entry.repetition for entry in point.valid}) for point in self.points)
 
     def figure(self, key: str) -> float | None:
         """The median at its worst; infinite for a recovery of which half were not seen to end. None if unknown."""

@@ -171,12 +171,23 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
-    varying = {axis.key for axis in axes}
-    axes = [axis for axis in axes if not varying.intersection(_DERIVED_FROM.get(axis.key, ()))]
+    axes = [axis for axis in axes if not _follows(axis.key, breaking)]
     # The fault in words says it already where each plan has words of its own.
     words = next((axis for axis in axes if axis.key == FAULT), None)
     axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
     return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+
+
+def _follows(key: str, points: Sequence[Point]) -> bool:
+    """Whether a parameter is derived from others and differs among these points only where those do."""
+    sources = _DERIVED_FROM.get(key)
+    if not sources:
+        return False
+    found: dict[str, set[Any]] = {}
+    for point in points:
+        place = json.dumps([sortable(_value(point.config, source)) for source in sources])
+        found.setdefault(place, set()).add(sortable(_value(point.config, key)))
+    return len(found) > 1 and all(len(values) == 1 for values in found.values())
 
 
 def in_order(points: Sequence[Point], axes: Sequence[Axis]) -> list[Point]:

@@ -19,7 +19,7 @@ from faultline.records.summary import Entry
 
 RESOLUTION = "recovery.resolution_s"
 # Counted from the fault on, so that a recovery that was not seen to end tells how long it was at least.
-_SINCE_FAULT = frozenset({MACRO, "recovery.reload_s"})
+_SINCE_FAULT = frozenset({MACRO})
 # More than so many times the pairs at hand is a guess that helps nobody.
 _FARTHEST = 1000
 
@@ -71,8 +71,8 @@ class Decision:
             return f"{said}, {self.outcome} {_share(self.margin)} %, decided after {self.looked}"
         if self.at_least is not None:
             # Down, or it would promise more than is known.
-            least = math.floor(1000 * abs(self.at_least)) / 10
-            return f"{said}, {self.outcome} {least:g} %, decided after {self.looked}"
+            least = "∞" if math.isinf(self.at_least) else f"{math.floor(1000 * abs(self.at_least)) / 10:g}"
+            return f"{said}, {self.outcome} {least} %, decided after {self.looked}"
         return f"{said}, {self.outcome}: {self.needs}"
 
     @property

@@ -13,12 +13,12 @@ from typing import Any
 from faultline.base.errors import ConfigError
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, axes_of
-from faultline.comparison.statistics.sequential import MOST_PAIRS, Method, bounds, fewest
+from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.manifest import Manifest, Question
-from faultline.records.metrics import KNOWN, Metric
+from faultline.records.metrics import KNOWN, MACRO, Metric
 
 # Times the blocks that the budget pays for if nothing is decided before its end.
 FURTHER = 2
@@ -26,8 +26,14 @@ FURTHER = 2
 FIGURES = {
     metric.key: metric
     for metric in KNOWN
-    if metric.better and metric.group not in ("Audit", "Stages") and metric.key != "sustained"
+    if metric.better
+    and metric.group not in ("Audit", "Stages")
+    and metric.key != "sustained"
+    # Of a recovery only what is bounded from below when it is not seen, so that no pair is left out for being slow.
+    and (metric.group != "Recovery" or metric.key == MACRO)
 }
+# What an experiment takes beside its window, in s: a cautious share of what starts and ends overlap.
+BESIDES_S = 35.0
 # Their repetitions may be censored, or intervals, and have the heaviest tails.
 _BY_RANKS = "Recovery"
 
@@ -69,6 +75,11 @@ def pose(
     ours = [configurations[name] for name in configurations if name in compared(steps)]
     others = [cell for cell in usual if cell.config not in ours]
     method, alpha = method_of(FIGURES[asked.figure]), asked.error / len(steps)
+    if alpha < LEAST_ERROR:
+        raise ConfigError(
+            f"decide.error: {asked.error:g} over {len(steps)} comparisons is less than can be told; give "
+            f"{LEAST_ERROR * len(steps):.1g} or more"
+        )
     need = fewest(method, alpha)
     paid = _blocks(asked, ours, [cell.config for cell in others], len(steps), need)
     horizon = paid if fresh else next((one.horizon for one in _same(earlier, series, asked, len(steps))), paid)
@@ -88,7 +99,9 @@ def _blocks(
     asked: Decide, ours: Sequence[Configuration], others: Sequence[Configuration], steps: int, need: int
 ) -> int:
     """How many blocks the budget pays for if no cell is left out; `need`: the fewest that can decide anything."""
-    block_s, others_s = (sum(one.warmup_s + one.duration_s for one in configs) for configs in (ours, others))
+    block_s, others_s = (
+        sum(one.warmup_s + one.duration_s + BESIDES_S for one in configs) for configs in (ours, others)
+    )
     least = need * len(ours) + len(others)
     counted = f"{steps} comparison{'s' if steps > 1 else ''} of {len(ours)} cells take {need} blocks at least"
     if least > MAX_CONFIGURATIONS:

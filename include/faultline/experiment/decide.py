@@ -11,6 +11,8 @@ from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 
 ERROR = 0.05
+# More than a year of measuring is a slip of the pen.
+MOST_HOURS = 10_000
 EXAMPLE = '{"figure": "cpu_cores.total", "along": "checkpoint_interval_s", "smallest": 0.1, "experiments": 60}'
 
 
@@ -43,6 +45,9 @@ def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Seq
         raise ConfigError(f"decide: {given!r} is no object; give one such as {EXAMPLE}")
     _require_keys(given)
     figure, along = given["figure"], given["along"]
+    for key, value in (("figure", figure), ("along", along)):
+        if not isinstance(value, str):
+            raise ConfigError(f"decide.{key}: {value!r} is no name; give one, as in {EXAMPLE}")
     if figure not in figures:
         raise ConfigError(f"decide.figure: {figure!r} is no figure that can be decided{suggest(str(figure), figures)}")
     if along not in axes:
@@ -85,12 +90,16 @@ def _budget(given: Mapping[str, Any]) -> tuple[int | None, float | None]:
         experiments = int(number)
     if hours is not None:
         hours = _number("hours", hours)
-        if hours <= 0:
-            raise ConfigError(f"decide.hours: {hours:g} is not above 0; give some, such as 2.5")
+        if not 0 < hours <= MOST_HOURS:
+            raise ConfigError(f"decide.hours: {hours:g} is not above 0 and up to {MOST_HOURS:,}; give 2.5, say")
     return experiments, hours
 
 
 def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"decide.{key}: {value!r} is no number; give one")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"decide.{key}: {repr(value)[:40]} is no number that can be used; give one")
+    return number

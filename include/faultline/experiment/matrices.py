@@ -1,7 +1,7 @@
 """The matrices that stand ready: their axes, and for each preset the values that a form starts from.
 
-`smoke` is one short cell that shows that everything runs. `default` fits two cores and half an hour (`recovery`:
-an hour; `nexmark`, with 72 experiments: three). `paper` holds the values of the papers as far as their texts give
+`smoke` is one short cell that shows that everything runs. `default` is made for its question on two cores, `findings`
+for what the papers claim, in an hour to a night each. `paper` holds the values of the papers as far as their texts give
 them; docs/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
 tolerance); Shi and others 2020 (stock trading).
 """

@@ -69,13 +69,28 @@ class Matrix:
                 f"{longest}: {size} experiments are more than {MAX_CONFIGURATIONS}; split this axis over several sweeps"
             )
         if "fault" in self.axes and self.fixed.get("fault_plan"):
-            raise ConfigError("fault_plan: it would make all values of the axis fault the same; leave one of them out")
+            self._check_plan([value for value in self.axes["fault"] if value != "none"])
         points = itertools.product(*self.axes.values())
-        return [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+        found = [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+        strangers = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
+        if strangers:
+            raise ConfigError(
+                f"fault_plan: it begins with {strangers.pop()}, which is not on the axis fault; put that there"
+            )
+        return found
+
+    def _check_plan(self, broken: Sequence[str]) -> None:
+        """A plan says what is broken, so it stands for one value of the axis beside the control."""
+        if len(broken) > 1:
+            raise ConfigError(
+                f"fault_plan: it would make {' and '.join(broken)} on the axis fault the same; keep one of them"
+            )
+        if not broken:
+            raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
-        """One configuration; a control among faults has no fault time, whatever the others have."""
-        control = {"fault_at_s": None} if values.get("fault") == "none" else {}
+        """One configuration; a control among faults has no fault time nor plan, whatever the others have."""
+        control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
         return parse_configuration({**self.fixed, **values, **control})
 
     def cells(self, series: str) -> list[PlannedCell]:
@@ -84,8 +99,9 @@ class Matrix:
         planned = [
             PlannedCell(config, repetition, series) for config in points for repetition in range(self.repetitions)
         ]
-        control = control_of(points[0])
-        planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
+        if "none" not in self.axes.get("fault", ()):  # else each point has a control of its own
+            control = control_of(points[0])
+            planned += [PlannedCell(control, repetition, series) for repetition in range(self.controls)]
         return list(dict.fromkeys(planned))
 
 

@@ -42,7 +42,7 @@ DOC = """\
 
 Provisions topics, starts recorder, generator and workload, opens the gate (**T0**), breaks what `fault`
 names at `fault_at_s`, waits for the drain, harvests and judges. The outcome is one **record** in
-`results/records/`; the run is green only when that record is `valid`.
+`results/records/`; the run is green when that record counts: `valid`, or `unmet`.
 
 One experiment is measured at a time; the next one waits in `start_recorder`, and starts while the one before it is
 harvested and judged. To measure again, trigger anew or clear the **whole** run: single steps of a

@@ -39,7 +39,7 @@ NOTIFIERS = "FAULTLINE_NOTIFIERS"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
-    {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "driver", "duration_s": 80.0},
+    {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "driver"},
 ]
 PARAMS = (
     "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "only_missing",

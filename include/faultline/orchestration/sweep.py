@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from faultline.orchestration.search import SEARCH_PARAMS, require_search, search
 if TYPE_CHECKING:
     from faultline.experiment.matrix import Matrix, PlannedCell
     from faultline.records.manifest import Baseline, Question
+    from faultline.records.record import Record
 
 SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide")
 DOC = """\
@@ -203,8 +204,10 @@ def begin_sweep(
     labels |= {"logical_date": logical_date} if logical_date else {}
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
-    Manifests(settings.results).write(Manifest(**about, decide=question, baseline=baseline, cells=cells_of(cells)))
     records = Store(settings.results).query()
+    if question is not None:
+        _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
+    Manifests(settings.results).write(Manifest(**about, decide=question, baseline=baseline, cells=cells_of(cells)))
     measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
     how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params["seed"]}
     ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
@@ -224,6 +227,17 @@ def begin_sweep(
         }
         for planned in ordered
     ]
+
+
+def _require_one_build(records: Iterable[Record], configurations: Collection[str], series: str, build: str) -> None:
+    """Raises ConfigError where a series holds cells of a question that were measured with another build: they count as
+    measured, and answer nothing."""
+    others = {one.build for one in records if one.sound and one.series == series and one.config_id in configurations}
+    if others - {build}:
+        raise ConfigError(
+            f"series: {series} has cells of the build {min(others - {build})}, which say nothing about {build}; name "
+            "another series, or leave it empty"
+        )
 
 
 def child_run_id(sweep_id: str, planned: PlannedCell, build: str) -> str:

@@ -179,6 +179,11 @@ class Conductor:
         planned = self._instant(journal, turn, t0) if self._recheck(journal, turn) else None
         if planned is None:
             return None
+        again_ns = planned.mono_ns - round(RECHECK_LEAD_S * 1e9)
+        if again_ns > time.monotonic_ns():  # a cycle was waited for, perhaps for long
+            _sleep_until(again_ns)
+            if not self._recheck(journal, turn):
+                return None
         watch = OffsetsWatch(self._offsets, planned.mono_ns)
         self._register_undo(journal, turn)
         turn.act.arm(planned)

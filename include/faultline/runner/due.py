@@ -39,6 +39,8 @@ def due_of(planned: PlannedFault, t0: Instant, assignment: Assignment, progress:
 def _aimed(at: Instant, t0: Instant, aim: Aim, assignment: Assignment, progress: Progress) -> Due:
     """In the cycle that the aim means; at the latest instant that is allowed when the engine commits too rarely."""
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
+    # Whoever acts then must have asked the broker before.
+    until_ns = latest.plus(-2 * CYCLE_LEAD_S).mono_ns
     after_s = aim.phase * assignment.cycle_s["checkpoint"]
     wanted_ns = at.plus(-after_s).wall_ns
     began_ns = t0.plus(assignment.warmup_s).wall_ns
@@ -47,7 +49,7 @@ def _aimed(at: Instant, t0: Instant, aim: Aim, assignment: Assignment, progress:
         if number == aim.commits and began_ns >= wanted_ns:
             break
         start_ns = began_ns + 1 if number < aim.commits else wanted_ns
-        found = progress.await_cycle("checkpoint", start_ns, latest.mono_ns)
+        found = progress.await_cycle("checkpoint", start_ns, until_ns)
         if found is None:
             return Due(latest)
         began_ns = found

@@ -124,6 +124,8 @@ def test_what_moved_is_named_with_its_interval() -> None:
         "not-steady: latency moved by +40% (+30% to +50%) before the fault, and not surely within 25%"
     ]
     assert reasons(dataclasses.replace(CONTROL, drifts=moved)) == []
+    slow = dataclasses.replace(GOOD, drifts=moved, baseline_bins=6, spans_s=np.full(6, 3.0))
+    assert [one.partition(":")[0] for one in reasons(slow)] == ["interval-not-held"], "only fast runs would survive"
     assert reasons(dataclasses.replace(GOOD, growth=(2.1, 9.4))) == [
         "overloaded: lag grew by 2 to 9 of 200 records/s > 1%"
     ]

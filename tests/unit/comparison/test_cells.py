@@ -176,3 +176,12 @@ def test_only_the_length_of_a_recovery_has_a_bound_when_it_was_not_seen_to_end()
     assert point.figure(MACRO) == Figure(1), "nobody watched"
     (point,) = points_of([entry(status="failed")])
     assert point.figure(MACRO) == Figure(0)
+
+
+def test_the_length_of_a_window_is_no_axis_where_it_follows_from_the_interval() -> None:
+    derived = points_of([entry(checkpoint_interval_s=interval) for interval in (2.0, 5.0, 15.0)])
+    assert [axis.key for axis in axes_of(derived)] == ["checkpoint_interval_s"]
+    set_by_hand = points_of([
+        entry(checkpoint_interval_s=interval, duration_s=length) for interval in (2.0, 5.0) for length in (120.0, 300.0)
+    ])  # fmt: skip
+    assert [axis.key for axis in axes_of(set_by_hand)] == ["duration_s", "checkpoint_interval_s"]

@@ -31,12 +31,22 @@ def test_of_one_row_it_is_the_paired_test_of_student() -> None:
 
 def test_other_repetitions_on_either_side_are_not_paired() -> None:
     before, after = [3.1, 2.9, 3.3, 3.0], [3.6, 3.3, 3.9, 3.2]
-    shifted = {n + 1: value for n, value in exact(*after).items()}
+    shifted = {n + 3: value for n, value in exact(*after).items()}
     found = estimate([Row(exact(*before), shifted)])
     theirs = stats.ttest_ind(after, before)
     assert not found.paired
     assert found.p == pytest.approx(theirs.pvalue)
     assert found.n == 4
+
+
+def test_what_both_sides_have_is_paired_and_the_rest_left_out() -> None:
+    """What shakes a block shakes both sides of it: twelve against eight tell as much as eight pairs."""
+    noise = [0.5, -0.9, 0.2, 1.1, -0.4, 0.8, -1.2, 0.3, 0.6, -0.7, 0.1, 0.9]
+    before = exact(*(10 + one for one in noise))
+    after = exact(*(10.1 + one + 0.01 * (-1) ** n for n, one in enumerate(noise[:8])))
+    found, pairs = estimate([Row(before, after)]), estimate([Row(exact(*(10 + one for one in noise[:8])), after)])
+    assert found == pairs and found.paired and found.n == 8
+    assert found.p < 1e-4
 
 
 def test_rows_keep_their_own_level_and_count_alike() -> None:

@@ -82,9 +82,9 @@ def test_where_nothing_is_broken_all_cells_are_compared() -> None:
 
 
 def test_hours_pay_for_blocks_by_what_is_measured() -> None:
-    """Four cells of two minutes are eight minutes; starts and ends only make it less."""
+    """Four cells of two minutes, and 35 s beside each, are ten minutes and a third."""
     _, question = pose(matrix(), replace(ASKED, experiments=None, hours=2.0), "s")
-    assert question.horizon == 15
+    assert question.horizon == 11
     _, question = pose(matrix(), replace(ASKED, experiments=32, hours=2.0), "s")
     assert question.horizon == 8
 
@@ -95,7 +95,7 @@ def test_hours_pay_for_blocks_by_what_is_measured() -> None:
         ({"experiments": 19}, "decide.experiments: 19 are too few .*: 2 comparisons of 4 cells take 5 blocks at least; "
                               "give 20 or more"),
         ({"experiments": 2000}, "decide.experiments: 2000 are more than 1024"),
-        ({"experiments": None, "hours": 0.5}, "decide.hours: 0.5 are too few .*; give 0.67 or more"),
+        ({"experiments": None, "hours": 0.5}, "decide.hours: 0.5 are too few .*; give 0.87 or more"),
     ],
 )  # fmt: skip
 def test_a_budget_that_can_decide_nothing_is_refused_with_the_number_needed(
@@ -105,8 +105,8 @@ def test_a_budget_that_can_decide_nothing_is_refused_with_the_number_needed(
         pose(matrix(), replace(ASKED, **changed), "s")
     if "give 20" in words:
         assert pose(matrix(), replace(ASKED, experiments=20), "s")[1].blocks == 5
-    if "give 0.67" in words:
-        assert pose(matrix(), replace(ASKED, experiments=None, hours=0.67), "s")[1].horizon == 5
+    if "give 0.87" in words:
+        assert pose(matrix(), replace(ASKED, experiments=None, hours=0.87), "s")[1].horizon == 5
 
 
 def test_an_axis_on_which_nothing_differs_alone_is_refused() -> None:

@@ -119,3 +119,17 @@ def test_which_of_a_pair_comes_first_is_drawn_by_lot() -> None:
     cells = [PlannedCell(config, number, "night") for number in range(200)]
     first = [one.series for one in plan_pairs(cells, "other", (), only_missing=True, seed=3)[::2]]
     assert 70 <= first.count("other") <= 130
+
+
+def test_a_plan_stands_for_one_value_of_the_axis_fault_beside_the_control() -> None:
+    plan = {"faults": [{"victim": "kafka", "action": "cut", "at_s": 41, "duration_s": 2}]}
+    fixed = {"fault_plan": plan, "duration_s": 100.0}
+    broken, control = Matrix({"fault": ["kafka", "none"]}, fixed).configurations()
+    assert (broken.fault, len(broken.planned_faults())) == ("kafka", 1), "the plan decides what is broken"
+    assert (control.fault, control.fault_plan, control.duration_s) == ("none", None, broken.duration_s)
+    with pytest.raises(ConfigError, match="fault_plan: it would make executor and driver on the axis fault the same"):
+        Matrix({"fault": ["executor", "driver"]}, fixed).configurations()
+    with pytest.raises(ConfigError, match="fault_plan: it begins with kafka, which is not on the axis fault"):
+        Matrix({"fault": ["executor", "none"]}, fixed).configurations()
+    with pytest.raises(ConfigError, match="fault_plan: the axis fault holds nothing but none"):
+        Matrix({"fault": ["none"]}, fixed).configurations()

@@ -95,7 +95,7 @@ print([line for line in table(Configuration).splitlines() if "echoes" in line])
 def test_generator_spark_and_harvest_are_told_of_it(tree: Path) -> None:
     question = """
 from pathlib import Path
-from faultline.base.settings import ROOT, load_settings
+from faultline.base.settings import load_settings
 from faultline.engines.spark.settings import configured_settings, workload_program
 from faultline.experiment.config import parse_configuration
 from faultline.runner.environment import programs
@@ -103,7 +103,8 @@ from generators.spec import GeneratorSpec
 config = parse_configuration({"workload": "echo", "fault": "none"})
 spec = GeneratorSpec(bootstrap="x", topic="x", partitions=2, rate=1, seconds=1, **config.input_source())
 print(spec.source, config.paced, config.kind.tuples(config.own), config.kind.latency_method_of(config.own))
-print(workload_program(load_settings().root / "spark_jobs", config).is_file(), "echo.py" in programs(ROOT / "spark_jobs"))
+folder = load_settings().root / "spark_jobs"
+print(workload_program(folder, config).is_file(), "echo.py" in programs(folder))
 print(configured_settings(config)["spark.executor.cores"])
 """
     assert ask(tree, question).splitlines() == ["text True {'tuples': 'words'} batch", "True True", "1"]

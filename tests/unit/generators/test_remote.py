@@ -131,3 +131,34 @@ def test_a_host_whose_clock_is_off_is_refused_by_name(monkeypatch: pytest.Monkey
     members = RemoteMembers(2, HOST, launch(0, 1))
     with Crew(members, StopSwitch()) as crew, pytest.raises(GeneratorError, match=r"clock of its host .* time server"):
         crew.await_all("done")
+
+
+class Telling:
+    """Members of whom each report is given."""
+
+    count = 2
+
+    def __init__(self, *reports: Report) -> None:
+        self._reports = reports
+
+    def begin(self, tell: Any) -> None:
+        for report in self._reports:
+            tell(report)
+
+    def open_gate(self, start: Start) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
+
+def test_no_member_hides_the_lateness_of_another_nor_its_own_of_before() -> None:
+    def progress(member: int, latest_ms: float) -> Report:
+        return Report(member, {"event": "progress", "sent": 1, "due": 1, "late": 0, "latest_ms": latest_ms})
+
+    told = [progress(1, 300.0), progress(1, 5.0), progress(0, 2.0), progress(0, 1.0)]
+    members = Telling(*told, *(Report(member, {"event": "done"}) for member in (0, 1)))
+    found = []
+    with Crew(members, StopSwitch()) as crew:
+        crew.follow(lambda standing: found.append(standing.latest_ms))
+    assert found == [300.0, 1.0]

@@ -95,6 +95,15 @@ def test_a_slow_engine_is_waited_for_until_its_baseline_is_long_enough() -> None
 def test_one_that_commits_too_rarely_is_hit_at_the_latest_instant() -> None:
     found = due(Commits([25.0, 30.0]), Aim(0.5, 10, 45.0), at_s=41.0)
     assert (seconds(found), found.cycle_ns) == (pytest.approx(45.0), None)
+    asked: list[int] = []
+
+    class Watched(Commits):
+        def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
+            asked.append(until_mono_ns)
+            return None
+
+    due(Watched([]), Aim(0.5, 10, 45.0), at_s=41.0)
+    assert max(asked) <= T0.plus(45.0 - CYCLE_LEAD_S).mono_ns, "the broker must be asked before the act"
     late = due(Commits([20.0 + 2.4 * number for number in range(1, 30)]), Aim(0.9, 10, 45.0), at_s=41.0)
     assert (seconds(late), late.cycle_ns) == (pytest.approx(45.0), None), "its phase would lie behind it"
 

@@ -1,6 +1,6 @@
 """The timeline of a fault: t0 … t7, each an instant with the evidence it was read from.
 
-Only t2 depends on what was broken (see `detection`), t6 and t7 on when tuples were on time again (see `recovery_end`);
+Only t2 depends on what was broken (see `detection`), t6 and t7 on when tuples were on time again (see `end`);
 everything else reads the engine's traces and the bins, within the time that belongs to the fault: from t0 to the next.
 """
 

@@ -53,11 +53,12 @@ def sweep(settings: Settings, repetitions: int, warmup_s: float, duration_s: flo
     default = parse_configuration({})
     form = {
         "state_mb": [default.state_mb], "checkpoint_interval_s": [default.checkpoint_interval_s],
+        "fault": [default.fault],
         "series": series, "repetitions": repetitions, "controls": 0, "max_measurements": 1,
         "warmup_s": warmup_s, "duration_s": duration_s,
     }  # fmt: skip
     if duration_s < DURATION_S:
-        form |= {"fault": "none", "checkpoint_interval_s": [1.0]}
+        form |= {"fault": ["none"], "checkpoint_interval_s": [1.0]}
     api = AirflowApi(settings)
     await_dags(api, MATRIX)
     run_id = api.trigger(MATRIX, form, run_id=series)

@@ -67,6 +67,17 @@ class Row:
         """Whether both sides have the same repetitions."""
         return self.before.keys() == self.after.keys()
 
+    def in_pairs(self) -> Row:
+        """The repetitions that both sides have, where these are the better part of one side and two at least; else all.
+
+        A repetition is measured as a block: what both sides of it have in common says more than what one has alone.
+        """
+        common = self.before.keys() & self.after.keys()
+        if len(common) < max(2, min(len(self.before), len(self.after)) / 2):
+            return self
+        sides = [{number: side[number] for number in sorted(common)} for side in (self.before, self.after)]
+        return Row(*sides)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -93,6 +104,7 @@ def estimate(rows: Sequence[Row]) -> Estimate:
     """The difference over all rows. Raises ValueError when there is none."""
     if not rows:
         raise ValueError("no rows")
+    rows = [row.in_pairs() for row in rows]
     ends = _ends(rows)
     low, high = (_bound(ends, below=below) for below in (True, False))
     middle, spread, _ = _student(_sides(rows, lambda one: one.middle))

@@ -29,6 +29,8 @@ RESERVED = 0.2
 LEAST_PAIRS = 5
 WIDEST = 3.0
 PATHS = 200_000
+# Of one comparison: what smaller errors allow is less than one path in a hundred of those that are simulated.
+LEAST_ERROR = 100 / PATHS
 # Values that are held at a time, so that many looks take fewer paths instead of more memory.
 _HELD = 20_000_000
 SEED = 1989

@@ -158,7 +158,10 @@ def _json_candidate(one: Candidate, advice: Advice) -> dict[str, Any]:
 
 def _json_change(effect: Effect) -> dict[str, float | None]:
     change = asdict(effect.found.change)
-    return {name: _finite(math.expm1(min(value, 700.0)) if effect.ratio else value) for name, value in change.items()}
+    return {
+        name: math.expm1(known) if effect.ratio and (known := _finite(value)) is not None else _finite(value)
+        for name, value in change.items()
+    }
 
 
 def _finite(value: float | None) -> float | None:
