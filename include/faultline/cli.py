@@ -176,7 +176,13 @@ def results(
     status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
     saved: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="Read what --json wrote to this file (.gz too), not the store. Repeatable."),
+        typer.Option(
+            "--from", help="Read this bundle (.tar.xz), or what --json wrote (.gz too), not the store. Repeatable."
+        ),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write records and the raw files that they were made of to this file, such as x.tar.xz."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report of these records to this file.")] = None,
     page: Annotated[
@@ -189,15 +195,20 @@ def results(
     records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
         say(problem)
+    if bundle:
+        from faultline.client.bundling import bundle_records
+
+        bundle_records(records, bundle, say, saved=saved or ())
     if report:
         from faultline.base.settings import load_settings
         from faultline.reports.report import write_report
 
         say(f"report: {write_report(records, load_settings().results, report, title='Faultline results')}")
     if page:
+        from faultline.records.bundle import SUFFIX
         from faultline.reports.document.page import write_page
 
-        write_page(records, page, matrix=matrix)
+        write_page(records, page, matrix=matrix, bundles=[path for path in saved or () if path.name.endswith(SUFFIX)])
         say(f"page: {page}")
     if as_json:
         print(json.dumps([record.as_dict() for record in records], indent=2))
@@ -246,7 +257,7 @@ def missing(
 
 @app.command()
 def judge(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, or the id of one attempt.")],
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep, the id of one attempt, or a bundle.")],
     again: Annotated[
         bool, typer.Option("--again", help="Let today's records take the place of those that stand.")
     ] = False,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich import box
@@ -19,6 +20,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
 from faultline.base.text import suggest
 from faultline.experiment.common import RECOVERED_WITHIN
+from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.format import NONE, WIDTH, macro, seconds, title_of
 from faultline.records.record import SCHEMA, Record
 from faultline.records.store import Store
@@ -76,23 +78,35 @@ class Judged:
 
 
 def judge_sweep(name: str, within: Sequence[float], *, again: bool) -> Judged:
-    """Judges the attempts of a sweep, or one attempt, by each `within` (that of the project without any).
+    """Judges the attempts of a sweep or a bundle, or one attempt, by each `within` (that of the project without any).
 
     With `again`, what changed is kept. Raises ConfigError for an unknown name and for a share out of range.
     """
     for share in within:
         if not (math.isfinite(share) and 0 < share <= 10):
             raise ConfigError(f"--within {share:g}: is no share above 0 and up to 10")
+    shares = tuple(dict.fromkeys(within)) or (RECOVERED_WITHIN,)
+    if name.endswith(SUFFIX):
+        return _judge_bundle(Path(name), shares, again=again)
     settings = load_settings()
     records = Store(settings.results).read().records
     chosen = [record for record in records if name in (record.sweep_id, record.attempt)]
     if not chosen:
         known = {one.sweep_id for one in records if one.sweep_id}
         raise ConfigError(f"{name}: neither a sweep nor an attempt with a record{suggest(name, known)}")
-    shares = tuple(dict.fromkeys(within)) or (RECOVERED_WITHIN,)
     found = judge_again(chosen, settings, shares)
     moved = {one.before.attempt: keep(one, settings) for one in found if again and not one.problem}
     return Judged(tuple(found), shares, moved)
+
+
+def _judge_bundle(path: Path, shares: tuple[float, ...], *, again: bool) -> Judged:
+    if again:
+        raise ConfigError("--again: a bundle is not changed; unpack it, and name its results/ in FAULTLINE_RESULTS")
+    bundle = read_bundle(path)
+    with TemporaryDirectory() as folder:
+        settings = replace(load_settings(), results=Path(folder))
+        bundle.unpack(settings.results)
+        return Judged(tuple(judge_again(bundle.records(), settings, shares)), shares, {})
 
 
 def _macro(record: Record | None) -> str:

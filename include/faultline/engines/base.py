@@ -260,6 +260,9 @@ class Witness(Protocol):
     def traces(self, folder: Path) -> Traces:
         """The traces in the folder of an attempt. Raises InfrastructureError, naming the file that is broken."""
 
+    def is_evidence(self, log: str, line: str) -> bool:
+        """Whether the traces are read from this line, among others, of a file of this name under `spark-logs/`."""
+
     def detect(self, hit: Hit, traces: Traces) -> Seen | None:
         """When the engine, or who watches over it, noticed what was done to the victims; of several the last one's."""
 

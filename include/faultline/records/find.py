@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.text import nearest
+from faultline.records.bundle import SUFFIX, read_bundle
 from faultline.records.record import Record, content_problem
 
 LAST = "last"
@@ -45,15 +46,15 @@ def read_record(path: Path) -> Record:
 
 
 def read_saved(paths: Iterable[Path]) -> list[Record]:
-    """The records of the arrays that `results --json` wrote to these files (`.gz`: compressed), in order of attempt.
+    """The records of bundles, and of the arrays that `results --json` wrote to these files (`.gz`: compressed), in
+    order of attempt.
 
     An attempt that stands in several of them is taken once. Raises ConfigError naming file, place and key.
     """
     found: dict[str, Record] = {}
     for path in paths:
         try:
-            text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            records = _RECORDS.validate_json(text)
+            records = _saved(path)
         except (OSError, EOFError, zlib.error) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigError(f"--from {path}: cannot be read ({why}); give a file of `results --json`") from None
@@ -63,6 +64,12 @@ def read_saved(paths: Iterable[Path]) -> list[Record]:
             if found.setdefault(record.attempt, record) != record:
                 raise ConfigError(f"--from {path}: {record.attempt}: another file has another record; leave one out")
     return [found[attempt] for attempt in sorted(found)]
+
+
+def _saved(path: Path) -> list[Record]:
+    if path.name.endswith(SUFFIX):
+        return read_bundle(path).records()
+    return _RECORDS.validate_json(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
 
 
 def _attempt(reference: str, known: list[str]) -> str:

@@ -71,6 +71,12 @@ def parse_driver_log(lines: Iterable[str], file: str) -> DriverEvents:
     return DriverEvents(tuple(lost), tuple(disconnects))
 
 
+def is_event(line: str) -> bool:
+    """Whether a line of the log is of interest."""
+    found = parse_driver_log([line], "")
+    return bool(found.lost_tasks or found.disconnects)
+
+
 def read_driver_logs(directory: Path) -> DriverEvents:
     """Events of `directory`/driver-*.log, all incarnations together; empty without logs."""
     parsed = []

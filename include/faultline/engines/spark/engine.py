@@ -16,7 +16,7 @@ from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
-from faultline.engines.spark.traces import read_traces
+from faultline.engines.spark.traces import is_evidence, read_traces
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -119,6 +119,9 @@ class Spark:
 
     def traces(self, folder: Path) -> Traces:
         return read_traces(folder)
+
+    def is_evidence(self, log: str, line: str) -> bool:
+        return is_evidence(log, line)
 
     def detect(self, hit: Hit, traces: Traces) -> Seen | None:
         return detection.detect(hit, traces)

@@ -126,6 +126,16 @@ def _store(text: str, thread: str) -> tuple[str, int | None]:
     return f"thread/{thread}", None
 
 
+def is_event(line: str) -> bool:
+    """Whether a line of the log is one of those that events are made of."""
+    match = _LINE.match(line.rstrip("\n"))
+    if match is None:
+        return False
+    logger, message = match.group(3), match.group(4)
+    patterns = (_LOADING, _LOADED, _SAVED, _READS_STATE) if logger.startswith("RocksDB") else (_RUNNING,)
+    return any(pattern.match(message) for pattern in patterns)
+
+
 def parse_executor_log(lines: Iterable[str], executor: str) -> ExecutorEvents:
     """The events of one executor's log; lines of any other form are passed over."""
     reader = _Reader(executor)

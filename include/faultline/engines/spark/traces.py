@@ -14,6 +14,7 @@ from faultline.base.documents import read_document
 from faultline.base.journal import Line, events, read_ended
 from faultline.engines.base import Batch, Seen, Totals, Traces
 from faultline.engines.batches import read_batches
+from faultline.engines.spark import driver_log, executor_log
 from faultline.engines.spark.driver_log import DriverEvents, LogLine, read_driver_logs
 from faultline.engines.spark.executor_log import ExecutorEvents, read_executor_logs
 from faultline.engines.spark.gc_log import read_gc_logs
@@ -46,6 +47,13 @@ def read_traces(folder: Path) -> Traces:
         state_bytes=_state_bytes(folder / "checkpoint.json"),
         late_rows=sum(state.get("rows_dropped") or 0 for state in _states(listener)),
     )
+
+
+def is_evidence(log: str, line: str) -> bool:
+    """Whether traces are read from this line of a log of this name; logs of garbage collection count as a whole."""
+    if log == "stderr":
+        return executor_log.is_event(line)
+    return driver_log.is_event(line) if log.startswith("driver-") else True
 
 
 def sampled(lines: Iterable[Line]) -> list[Seen]:

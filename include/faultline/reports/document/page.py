@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from faultline.comparison.findings.shi import sustained_rates
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
+from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -70,13 +72,16 @@ class Page:
     images: Mapping[str, str]
 
 
-def write_page(records: Sequence[Record], path: Path, *, matrix: str | None = None) -> str:
+def write_page(
+    records: Sequence[Record], path: Path, *, matrix: str | None = None, bundles: Sequence[Path] = ()
+) -> str:
     """Writes the page of `matrix` (by default the one that all records name) and its pictures; returns the matrix.
+    `bundles`: that the records are of, which the page names with their hashes.
 
     Raises ConfigError naming the option and the remedy when there is no such page, or it cannot be written.
     """
     chosen = matrix_of(records, matrix)
-    page = results_page(records, chosen, name=path.stem)
+    page = results_page(records, chosen, name=path.stem, evidence=_evidence(path.parent, bundles))
     try:
         for target, content in ((path, page.text), *((path.parent / name, svg) for name, svg in page.images.items())):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +89,15 @@ def write_page(records: Sequence[Record], path: Path, *, matrix: str | None = No
     except OSError as error:
         raise ConfigError(f"--page {path}: cannot be written ({error.strerror}); name a file that can") from error
     return chosen
+
+
+def _evidence(folder: Path, bundles: Sequence[Path]) -> list[str]:
+    """A line of a list for each bundle, told from the page's folder."""
+    return [
+        f"- Raw files of all attempts, with their records: [{path.name}]({os.path.relpath(path, folder)}), SHA-256 "
+        f"`{sha256(path.read_bytes())}`"
+        for path in bundles
+    ]
 
 
 def matrix_of(records: Sequence[Record], named: str | None) -> str:
@@ -104,8 +118,9 @@ def matrix_of(records: Sequence[Record], named: str | None) -> str:
     return chosen
 
 
-def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
-    """The page and its pictures, whose names begin with `name`. Raises ConfigError when builds would be mixed."""
+def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence: Sequence[str] = ()) -> Page:
+    """The page and its pictures, whose names begin with `name`. `evidence`: lines on where the raw files are. Raises
+    ConfigError when builds would be mixed."""
     builds = sorted({record.build for record in records if record.sound})
     if len(builds) > 1:
         raise ConfigError(
@@ -125,6 +140,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str) -> Page:
         spec.text,
         "",
         *_measured_on(records, axes),
+        *evidence,
         "",
         *_answer(records),
     ]

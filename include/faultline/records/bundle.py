@@ -1,0 +1,165 @@
+"""A bundle: records and the raw files that they were made of, in one compressed file that can be published.
+
+It is a tar archive (xz) with the folders of `results/` under `results/`, and `bundle.json` as its first member, which
+holds SHA-256 of every other one. Unpacked, it is a folder that every command reads (`FAULTLINE_RESULTS`). Equal members
+give an equal archive, to the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from faultline.base.errors import ConfigError
+from faultline.records.record import Record, content_problem
+
+SUFFIX = ".tar.xz"
+LISTING, ROOT = "bundle.json", "results"
+# Of what the compressor sees at once; journals of one kind lie together, so most of a line was seen before.
+_PRESET = 9 | lzma.PRESET_EXTREME
+_BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of a bundle: its path below `results/`, its content, and, where it is less than the file that it was made
+    of, SHA-256 of that one and what was done, in words."""
+
+    path: str
+    content: bytes
+    original: str | None = None
+    how: str = ""
+
+
+class Listed(BaseModel):
+    """What a bundle says of one of its files. `original`: SHA-256 of the file that it was made of, where it is less."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str
+    original: str | None = None
+    how: str | None = None
+
+
+class Listing(BaseModel):
+    """`bundle.json`: the files by path."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bundle: int = 1
+    files: dict[str, Listed]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was read whole, each of its files as its hash says."""
+
+    path: Path
+    files: Mapping[str, bytes]
+    listing: Listing
+
+    def records(self) -> list[Record]:
+        """Those that stood when it was made, in order of attempt. Raises ConfigError naming file and key."""
+        return sorted(self._read("records/"), key=lambda record: record.attempt)
+
+    def attempts(self) -> list[str]:
+        """The attempts whose raw files it has."""
+        return sorted({PurePosixPath(name).parts[1] for name in self.files if name.startswith("attempts/")})
+
+    def unpack(self, folder: Path) -> None:
+        """Writes its files; `folder` is a results folder then."""
+        for name, content in self.files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+    def _read(self, under: str) -> Iterator[Record]:
+        for name in sorted(self.files):
+            if name.startswith(under):
+                try:
+                    yield Record.model_validate_json(self.files[name])
+                except ValidationError as error:
+                    raise ConfigError(f"{self.path}: {name}: {content_problem(error)}; make the bundle again") from None
+
+
+def sha256(content: bytes) -> str:
+    """In hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_bundle(path: Path, members: Iterable[Member]) -> None:
+    """Writes a bundle, whole or not at all."""
+    # Files of one name beside each other, whatever attempt they are of: they are alike.
+    ordered = sorted(members, key=lambda one: (PurePosixPath(one.path).name, one.path))
+    listing = _listing_of(ordered)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    made = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as packed:
+            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+                for inside, content in [(LISTING, listing), *((f"{ROOT}/{one.path}", one.content) for one in ordered)]:
+                    about = tarfile.TarInfo(inside)
+                    about.size = len(content)
+                    archive.addfile(about, io.BytesIO(content))
+        made.chmod(0o644)
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Reads a bundle and holds every file against its hash.
+
+    Raises ConfigError with one line that names the file, for what is no bundle, or not the one that was made.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            for member in archive:
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is None or member.name in found:
+                    raise ConfigError(f"{path}: {member.name}: is no file that a bundle has; get the bundle again")
+                found[member.name] = content.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give a bundle") from None
+    except _BROKEN as error:
+        raise ConfigError(f"{path}: is no bundle, or a part of one ({error}); get it again") from None
+    listing = _read_listing(path, found.pop(LISTING, None))
+    files = {name.removeprefix(f"{ROOT}/"): content for name, content in found.items()}
+    for name in sorted(files.keys() ^ listing.files.keys()):
+        why = "is not listed" if name in files else "is missing"
+        raise ConfigError(f"{path}: {name}: {why} in {LISTING}; get the bundle again")
+    for name, content in files.items():
+        if sha256(content) != listing.files[name].sha256:
+            raise ConfigError(f"{path}: {name}: is not what {LISTING} says, by its SHA-256; get the bundle again")
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise ConfigError(f"{path}: {name}: leads out of the bundle; get it from elsewhere")
+    return Bundle(path, files, listing)
+
+
+def _listing_of(members: Iterable[Member]) -> bytes:
+    files = {
+        one.path: Listed(sha256=sha256(one.content), original=one.original, how=one.how or None) for one in members
+    }
+    content = Listing(files=dict(sorted(files.items()))).model_dump(mode="json", exclude_none=True)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _read_listing(path: Path, content: bytes | None) -> Listing:
+    if content is None:
+        raise ConfigError(f"{path}: has no {LISTING}; give a bundle that `./faultline results --bundle` made")
+    try:
+        return Listing.model_validate_json(content)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {LISTING}: {content_problem(error)}; get the bundle again") from None

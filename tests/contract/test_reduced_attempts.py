@@ -1,0 +1,66 @@
+"""What is published of an attempt is enough: judged from it, saved attempts come to what they came to.
+
+Of every golden attempt, whatever workload, victim and mode. Where instants of tuples were summed over steps, latencies
+and what is read off them may be off by as much; everything else is the same.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.analysis.judge import judged
+from faultline.analysis.reduced import off_ms as one_off_ms
+from faultline.analysis.reduced import reduced
+from tests.contract.test_golden_records import GOLDEN
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for key in before:
+            yield from differences(before[key], after[key], f"{path}.{key}" if path else key)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            yield from differences(one, other, path)
+    elif before != after:
+        yield path, before, after
+
+
+@pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_the_record_of_what_is_published_is_the_same(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path / "whole", filter="data")
+    (whole,) = (path for path in (tmp_path / "whole").iterdir() if path.is_dir())
+    part = tmp_path / "part" / whole.name
+    kept = list(reduced(whole))
+    for one in kept:
+        (part / one.path).parent.mkdir(parents=True, exist_ok=True)
+        (part / one.path).write_bytes(one.content)
+    off_ms = max(one_off_ms(one.how) for one in kept)
+    before, after = (comparable(judged(folder).record.as_dict()) for folder in (whole, part))
+    for path, one, other in differences(before, after):
+        assert abs(one - other) <= allowed(path, off_ms), path
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """Without the list of files that there are; of sentences the words without their numbers."""
+    timeline = [{**event, "source": re.sub(r"[\d,.]+", "#", event["source"])} for event in record["timeline"]]
+    reasons = [re.sub(r"[\d,.]+", "#", reason) for reason in record["reasons"]]
+    return {**record, "artifacts": None, "timeline": timeline, "reasons": reasons}
+
+
+def allowed(path: str, off_ms: int) -> float:
+    """By how much a figure may be off; an end of an interval hangs on twice as much."""
+    name = path.rpartition(".")[2]
+    if name.endswith("_ns"):
+        return off_ms * 1e6
+    if name.endswith("ratio"):
+        return off_ms / 1000
+    if "latency" in path or name.endswith("_ms"):
+        return 2 * off_ms
+    return 2 * off_ms / 1000 if name.endswith("_s") else 0

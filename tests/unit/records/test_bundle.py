@@ -1,0 +1,122 @@
+"""A bundle gives back what went in, to the byte, and nothing that is not what went in."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faultline.base.errors import ConfigError
+from faultline.records.bundle import LISTING, Member, read_bundle, sha256, write_bundle
+
+NAME = st.text("abcdefgh-_.0123456789", min_size=1, max_size=8).filter(lambda name: name.strip(".") != "")
+PATHS = st.lists(st.lists(NAME, min_size=1, max_size=3).map("/".join), unique=True, max_size=5)
+
+
+@given(PATHS, st.data())
+@settings(max_examples=40, deadline=None)
+def test_what_went_in_comes_out_in_whatever_order(
+    tmp_path_factory: pytest.TempPathFactory, paths: list[str], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("bundle")
+    members = [Member(path, data.draw(st.binary(max_size=50))) for path in paths]
+    write_bundle(folder / "a.tar.xz", members)
+    write_bundle(folder / "b.tar.xz", data.draw(st.permutations(members)))
+    assert (folder / "a.tar.xz").read_bytes() == (folder / "b.tar.xz").read_bytes()
+    assert read_bundle(folder / "a.tar.xz").files == {one.path: one.content for one in members}
+    assert sorted(path.name for path in folder.iterdir()) == ["a.tar.xz", "b.tar.xz"]
+
+
+def made(folder: Path) -> Path:
+    path = folder / "x.tar.xz"
+    members = [Member("attempts/a/gate.json", b"{}"), Member("attempts/a/log", b"one line", sha256(b"two"), "1 of 2")]
+    write_bundle(path, members)
+    return path
+
+
+def repacked(path: Path, change: dict[str, bytes | None]) -> Path:
+    """The same archive with members replaced, left out (None) or added."""
+    with tarfile.open(path, "r:xz") as archive:
+        found = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+    found |= {name: content for name, content in change.items() if content is not None}
+    with tarfile.open(path, "w:xz") as archive:
+        for name, content in found.items():
+            if change.get(name, b"") is not None:
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
+    return path
+
+
+def test_it_says_of_what_a_file_was_made_and_how(tmp_path: Path) -> None:
+    bundle = read_bundle(made(tmp_path))
+    log, gate = bundle.listing.files["attempts/a/log"], bundle.listing.files["attempts/a/gate.json"]
+    assert (log.original, log.how) == (sha256(b"two"), "1 of 2")
+    assert (gate.sha256, gate.original, gate.how) == (sha256(b"{}"), None, None)
+    assert bundle.attempts() == ["a"]
+
+
+def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:
+    read_bundle(made(tmp_path)).unpack(tmp_path / "results")
+    assert (tmp_path / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
+    with tarfile.open(made(tmp_path), "r:xz") as archive:
+        assert archive.getnames()[0] == LISTING
+        archive.extractall(tmp_path / "by_tar", filter="data")
+    assert (tmp_path / "by_tar" / "results" / "attempts" / "a" / "log").read_bytes() == b"one line"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"results/attempts/a/log": b"another line"}, r"attempts/a/log: is not what bundle.json says, by its SHA-256"),
+        ({"results/attempts/a/log": None}, "attempts/a/log: is missing in bundle.json"),
+        ({"results/attempts/a/more": b""}, "attempts/a/more: is not listed in bundle.json"),
+        ({LISTING: None}, "has no bundle.json"),
+        ({LISTING: b'{"bundle": 1}'}, "bundle.json: files: .*required"),
+        ({LISTING: b"no JSON"}, "bundle.json: .*; get the bundle again"),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_it_was_made_is_refused_by_name(
+    change: dict[str, bytes | None], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read_bundle(repacked(made(tmp_path), change))
+
+
+def test_a_file_that_leads_out_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.xz"
+    write_bundle(path, [Member("../out", b"")])
+    with pytest.raises(ConfigError, match=r"\.\./out: leads out of the bundle"):
+        read_bundle(path)
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        about = tarfile.TarInfo("results/link")
+        about.type, about.linkname = tarfile.SYMTYPE, "elsewhere"
+        archive.addfile(about)
+    with pytest.raises(ConfigError, match="results/link: is no file that a bundle has"):
+        read_bundle(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", lzma.compress(b"text")], ids=["empty", "text", "no archive"])
+def test_what_is_no_bundle_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.xz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="x.tar.xz: is no bundle"):
+        read_bundle(path)
+    with pytest.raises(ConfigError, match="y.tar.xz: cannot be read"):
+        read_bundle(tmp_path / "y.tar.xz")
+
+
+def test_half_a_bundle_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ConfigError, match="or a part of one"):
+        read_bundle(path)
