@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,11 @@ def nearest(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | No
     """The known name that is most like `name`; None when none is like it by `cutoff` (0: any, 1: equal)."""
     found = difflib.get_close_matches(name, [str(item) for item in known], n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+def finite(value: float | None) -> float | None:
+    """The value as JSON can hold it: None for one that has no end."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def suggest(name: str, known: Iterable[Any]) -> str:

@@ -106,4 +106,5 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),
     "gate": _module("gate"),
+    "slowdowns": _module("slowdowns"),
 }

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
-from faultline.base.text import suggest
+from faultline.base.text import finite, suggest
 from faultline.comparison.cells import Axis, Point, axes_of, in_order, points_of
 from faultline.comparison.selection import Side, require_apart, side_of
 from faultline.comparison.statistics.comparison import Comparison, Verdict, between, compare
@@ -223,12 +223,8 @@ def as_json(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _side(sample: Sample) -> dict[str, float | None]:
-    return {"median": _finite(sample.median), "n": len(sample), "censored": sum(sample.censored)}
+    return {"median": finite(sample.median), "n": len(sample), "censored": sum(sample.censored)}
 
 
 def _change(change: Interval | None) -> dict[str, float | None] | None:
-    return None if change is None else {name: _finite(value) for name, value in asdict(change).items()}
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None
+    return None if change is None else {name: finite(value) for name, value in asdict(change).items()}

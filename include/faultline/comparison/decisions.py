@@ -13,13 +13,10 @@ from faultline.comparison.question import FIGURES, compared, steps_of
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sequential import Judged, Method, Outcome, Pair, judge
 from faultline.records.manifest import Manifest, Question
-from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
+from faultline.records.metrics import Metric, bounds_of
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 
-RESOLUTION = "recovery.resolution_s"
-# Counted from the fault on, so that a recovery that was not seen to end tells how long it was at least.
-_SINCE_FAULT = frozenset({MACRO})
 # More than so many times the pairs at hand is a guess that helps nobody.
 _FARTHEST = 1000
 
@@ -146,18 +143,6 @@ def tally(decisions: Sequence[Decision]) -> str:
     return f"{done} of {len(decisions)} comparisons decided{left}"
 
 
-def values_of(entry: Entry, key: str) -> Pair | None:
-    """The least and the largest that a figure may be: a recovery is known to its resolution, and one that was not seen
-    to end only from below. None where the figure is not known."""
-    value = value_of(entry, key)
-    if value is None:
-        watched = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
-        return (watched, math.inf) if key in _SINCE_FAULT and watched is not None else None
-    if key == MACRO:
-        return max(0.0, value - (value_of(entry, RESOLUTION) or 0.0)), value
-    return value, value
-
-
 def log_ratio(before: Pair, after: Pair) -> Pair:
     """From where to where the logarithm of after ÷ before may lie; 0 where neither is more than nothing."""
     return _log(after[0], before[1]), _log(after[1], before[0])
@@ -214,7 +199,7 @@ def _pairs(before: Mapping[int, Entry], after: Mapping[int, Entry], key: str) ->
     widths: list[float] = []
     for block in before.keys() & after.keys():
         one, other = before[block], after[block]
-        values = values_of(one, key), values_of(other, key)
+        values = bounds_of(one, key), bounds_of(other, key)
         if values[0] is not None and values[1] is not None:
             found.append((max(one.attempt, other.attempt), log_ratio(values[0], values[1])))
             widths += [1 - low / high for low, high in values if 0 < high < math.inf]  # type: ignore[misc]

@@ -24,7 +24,7 @@ from faultline.comparison.statistics.comparison import ALPHA, NEGLIGIBLE
 from faultline.comparison.statistics.pairs import Between, Estimate, Row, estimate, needed_pairs, p_beyond
 from faultline.comparison.statistics.ranks import holm
 from faultline.experiment.workloads.registry import has_schedule
-from faultline.records.metrics import CENSORED_AT, CPU_TOTAL, KNOWN, MACRO, Metric, value_of
+from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric, bounds_of
 from faultline.records.summary import Entry
 
 P50, P99, THROUGHPUT = "latency_ms.p50", "latency_ms.p99", "throughput_rps"
@@ -79,15 +79,8 @@ def interval_of(entry: Entry, key: str) -> Between | None:
 
     None where nothing is known of it.
     """
-    value = value_of(entry, key)
-    if key != MACRO:
-        return None if value is None else Between(value, value)
-    if value is None:
-        out = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
-        return None if out is None else Between(out, math.inf)
-    blur = value_of(entry, "recovery.resolution_s") or 0.0
-    # By schema 1 the bin in which it was seen may be the one before or after.
-    return Between(max(0.0, value - blur), value + (blur if entry.schema == 1 else 0.0))
+    found = bounds_of(entry, key)
+    return None if found is None else Between(*found)
 
 
 def repetitions_of(point: Point, key: str) -> dict[int, Between]:

@@ -85,9 +85,9 @@ MATRICES: dict[str, MatrixSpec] = {
                 # The papers' claims, on two cores: a control beside each kill, and states from none to theirs.
                 FINDINGS: {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
-                    "checkpoint_interval_s": [1.0, 5.0, 15.0],
+                    "checkpoint_interval_s": [1.0, 5.0],
                     "fault": ["executor", "none"],
-                    "repetitions": 6,
+                    "repetitions": 4,
                 },
                 # What `./faultline demo` runs.
                 "demo": {
@@ -125,7 +125,6 @@ MATRICES: dict[str, MatrixSpec] = {
                     "commit_mode": ["none", "aligned"],
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,
-                    "repetitions": 8,
                 },
                 "paper": {
                     "skew": [0.0, 0.5, 1.0, 1.5, 2.0],
@@ -159,12 +158,12 @@ MATRICES: dict[str, MatrixSpec] = {
                     **_FAULTLESS,
                 },
                 FINDINGS: {
-                    "iterations": [100, 1000, 3000],
-                    "checkpoint_interval_s": [2.0, 5.0, 20.0],
+                    "iterations": [100, 3000],
+                    "checkpoint_interval_s": [2.0, 10.0],
                     "workload": "pi",
                     "state_mb": 0.0,
                     **_FAULTLESS,
-                    "repetitions": 8,
+                    "repetitions": 6,
                 },
                 "paper": {
                     "iterations": [100, 1000, 10_000, 100_000],
@@ -198,7 +197,6 @@ MATRICES: dict[str, MatrixSpec] = {
                     "state_mb": 0.0,
                     "accept_overload": True,
                     **_FAULTLESS,
-                    "repetitions": 8,
                 },
                 "paper": {
                     "rate": [3.97, 19.3, 92.5, 1701.06, 46_071.31],
@@ -251,7 +249,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "workload": "stock_join",
                     "state_mb": 0.0,
                     **_FAULTLESS,
-                    "repetitions": 10,
+                    "repetitions": 6,
                 },
                 "paper": {
                     "executor_cores": [2, 4, 8, 16],
@@ -290,9 +288,9 @@ MATRICES: dict[str, MatrixSpec] = {
                 },
                 FINDINGS: {
                     "fault": ["executor", "worker", "none"],
-                    "checkpoint_interval_s": [2.0, 5.0, 15.0],
+                    "checkpoint_interval_s": [2.0, 10.0],
                     "workload": "word_count_python",
-                    "repetitions": 6,
+                    "repetitions": 5,
                 },
                 "paper": {
                     "fault": ["any", "none"],

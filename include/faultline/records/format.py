@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from faultline.experiment.workloads.registry import workload_of
-from faultline.records.record import Record, RecoveryPart
+from faultline.records.record import LatencyMs, Record, RecoveryPart
 
 NONE = "—"
 
@@ -26,6 +26,21 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return NONE
     return f"{value:.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
+
+
+# Tuples of one batch share their fate: of fewer batches than this no p99 is told apart from the slowest one.
+FEWEST_BATCHES = 100
+
+
+def few_batches(batches: float | None) -> bool:
+    """Whether so many batches are too few for a p99; those of an engine without batches (None) are not."""
+    return batches is not None and batches < FEWEST_BATCHES
+
+
+def tail(latency: LatencyMs) -> str:
+    """The p99, `2,556`, or what it is at most: the slowest batch, `≤ 2,583`, where there are few."""
+    few = few_batches(latency.batches) and latency.max is not None
+    return f"≤ {milliseconds(latency.max)}" if few else milliseconds(latency.p99)
 
 
 def seconds(value: float | None, digits: int = 1) -> str:

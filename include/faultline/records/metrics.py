@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from faultline.base.roles import ROLES
-from faultline.records.format import NONE, cores, count, milliseconds, seconds, share
+from faultline.records.format import NONE, cores, count, few_batches, milliseconds, seconds, share
 from faultline.records.summary import Entry
 
 LESS, MORE = "less", "more"
@@ -14,7 +15,9 @@ _CPU, _NODES = "cpu_cores.", "cpu_nodes."
 CPU_TOTAL = f"{_CPU}total"
 CPU_PER_MILLION = "cpu_s_per_million.engine"
 MACRO = "recovery.macro_s"
-DEFAULT = "latency_ms.p99"
+DEFAULT = _P99 = "latency_ms.p99"
+# The p99, or the slowest batch where there are too few batches for a p99.
+TAIL = "latency_ms.tail"
 CENSORED_AT = "recovery.censored_at_s"
 
 
@@ -59,6 +62,7 @@ KNOWN = (
             ("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "maximum"), ("mean", "mean"),
         )
     ),
+    Metric(TAIL, "Latency", "Latency p99, or of the slowest of few batches", "ms", LESS),
     Metric("non_compute_ms", "Latency", "Non-compute time", "ms", LESS),
     Metric("throughput_rps", "Throughput", "Throughput", "records/s", MORE),
     Metric("rps_per_core", "Throughput", "Throughput per core", "records/s", MORE),
@@ -150,17 +154,36 @@ def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
             present.update(dict.fromkeys(entry.metrics))
     if any(key.startswith(_CPU) for key in present):
         present[CPU_TOTAL] = None
+    if _P99 in present:
+        present[TAIL] = None
     others = [_named(key) for key in present if key not in _BY_KEY and key not in _HIDDEN]
     return [*(metric for metric in KNOWN if metric.key in present), *others]
 
 
 def value_of(entry: Entry, key: str) -> float | None:
     """One figure of one record; a truth value as 1 or 0."""
+    if key == TAIL:
+        few = few_batches(entry.metrics.get("latency_ms.batches"))
+        return value_of(entry, "latency_ms.max" if few else _P99)
     if key == CPU_TOTAL:
         known = [value for name, value in entry.metrics.items() if name.startswith(_CPU)]
         return float(sum(known)) if known else None
     value = entry.metrics.get(key)
     return None if value is None else float(value)
+
+
+def bounds_of(entry: Entry, key: str) -> tuple[float, float] | None:
+    """The least and the largest that a figure of one record may be: a recovery is known to its resolution, and one that
+    was not seen to end only from below. None where nothing is known of it."""
+    value = value_of(entry, key)
+    if key != MACRO:
+        return None if value is None else (value, value)
+    if value is None:
+        watched = value_of(entry, CENSORED_AT) if entry.metrics.get("recovery.recovered") is False else None
+        return None if watched is None else (watched, math.inf)
+    blur = value_of(entry, "recovery.resolution_s") or 0.0
+    # By schema 1 the bin in which it was seen may be the one before or after.
+    return max(0.0, value - blur), value + (blur if entry.schema == 1 else 0.0)
 
 
 def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:

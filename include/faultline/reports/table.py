@@ -31,6 +31,7 @@ from faultline.records.format import (
     milliseconds,
     plain,
     seconds,
+    tail,
     title_of,
 )
 from faultline.records.record import SOUND, Record
@@ -90,8 +91,9 @@ COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
 _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
-    "p50, p99: latency in ms; CPU in cores, by role (exec.: executors, gen.: generator); Over: overcounted. "
-    "> n: known not to have recovered within n s; —: does not apply, or unknown."
+    "p50, p99: latency in ms (≤ n: of fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
+    "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
+    "apply, or unknown."
 )
 
 
@@ -155,7 +157,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "repetition": str(record.repetition) if repeated else NONE,
                 "throughput": count(metrics.throughput_rps) if tells else NONE,
                 "p50_ms": milliseconds(metrics.latency_ms.p50),
-                "p99_ms": milliseconds(metrics.latency_ms.p99),
+                "p99_ms": tail(metrics.latency_ms),
                 "cpu_driver": cores(metrics.cpu_cores.driver),
                 "cpu_executors": cores(metrics.cpu_cores.executors),
                 "cpu_python": cores(metrics.cpu_cores.python_workers),

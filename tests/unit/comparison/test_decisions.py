@@ -21,14 +21,13 @@ from faultline.comparison.decisions import (
     settled,
     settled_in,
     tally,
-    values_of,
 )
 from faultline.comparison.question import pose
 from faultline.comparison.statistics.sequential import Judged, Outcome
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix
 from faultline.records.manifest import Manifest, cells_of
-from faultline.records.metrics import MACRO
+from faultline.records.metrics import MACRO, bounds_of
 from faultline.records.summary import Entry
 from tests.unit.sample_records import sample
 
@@ -183,12 +182,12 @@ def recovery(**known: float | bool | None) -> Entry:
 
 
 def test_a_recovery_is_an_interval_and_one_that_did_not_end_is_open() -> None:
-    assert values_of(recovery(recovered=True, macro_s=12.0, resolution_s=2.0), MACRO) == (10.0, 12.0)
-    assert values_of(recovery(recovered=True, macro_s=1.0, resolution_s=2.0), MACRO) == (0.0, 1.0)
-    assert values_of(recovery(recovered=False, censored_at_s=30.0), MACRO) == (30.0, math.inf)
-    assert values_of(recovery(recovered=False, censored_at_s=30.0), "recovery.replay_s") is None
-    assert values_of(recovery(recovered=True, reload_s=3.0), "recovery.reload_s") == (3.0, 3.0)
-    assert values_of(recovery(), MACRO) is None
+    assert bounds_of(recovery(recovered=True, macro_s=12.0, resolution_s=2.0), MACRO) == (10.0, 12.0)
+    assert bounds_of(recovery(recovered=True, macro_s=1.0, resolution_s=2.0), MACRO) == (0.0, 1.0)
+    assert bounds_of(recovery(recovered=False, censored_at_s=30.0), MACRO) == (30.0, math.inf)
+    assert bounds_of(recovery(recovered=False, censored_at_s=30.0), "recovery.replay_s") is None
+    assert bounds_of(recovery(recovered=True, reload_s=3.0), "recovery.reload_s") == (3.0, 3.0)
+    assert bounds_of(recovery(), MACRO) is None
 
 
 def test_the_margin_is_never_narrower_than_what_a_recovery_is_known_to() -> None:

@@ -17,9 +17,11 @@ from typer.testing import CliRunner
 
 from faultline import cli
 from faultline.base.errors import ConfigError
+from faultline.client.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
+from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
 from faultline.reports.document.grid import grid
@@ -330,16 +332,36 @@ def test_two_saved_records_of_one_attempt_are_not_both_believed(tmp_path: Path) 
         read_saved([tmp_path / "a.json", tmp_path / "b.json"])
 
 
-SAVED = sorted((ROOT / "docs" / "results" / "records").glob("*.json.gz"))
+RESULTS = ROOT / "docs" / "results"
+SAVED = sorted([*(RESULTS / "records").glob("*.json.gz"), *(RESULTS / "bundles").glob(f"*{SUFFIX}")])
 
 
-@pytest.mark.parametrize("saved", SAVED, ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize("saved", SAVED, ids=lambda path: path.name)
 def test_the_pages_in_the_docs_are_those_of_their_records(saved: Path, tmp_path: Path) -> None:
     """When this fails after a change of the pages, write them again; docs/results/README.md tells how."""
-    name = saved.name.removesuffix(".json.gz")
-    write_page(read_saved([saved]), tmp_path / f"{name}.md")
-    for path in tmp_path.rglob("*.*"):
-        assert path.read_text() == (saved.parent.parent / path.relative_to(tmp_path)).read_text(), path.name
+    name = saved.name.split(".")[0]
+    here = tmp_path / saved.relative_to(RESULTS)
+    here.parent.mkdir()
+    here.symlink_to(saved)
+    write_page(read_saved([here]), tmp_path / f"{name}.md", bundles=[here] if saved.name.endswith(SUFFIX) else [])
+    for path in [tmp_path / f"{name}.md", *(tmp_path / "images").iterdir()]:
+        assert path.read_text() == (RESULTS / path.relative_to(tmp_path)).read_text(), path.name
+
+
+@pytest.mark.parametrize("bundle", sorted((RESULTS / "bundles").glob(f"*{SUFFIX}")), ids=lambda path: path.name)
+def test_the_records_in_the_docs_are_those_of_their_raw_files(bundle: Path) -> None:
+    """Of every attempt that was judged, sound or not; what hangs on instants of tuples may be off by their steps."""
+    for again in judge_sweep(str(bundle), (), again=False).found:
+        if again.problem:
+            assert again.before.status in ("failed", "cancelled"), again.problem
+            continue
+        (now,) = again.found.values()
+        before = again.before.metrics
+        assert (now.status, now.metrics.audit, now.metrics.cpu_cores) == (
+            again.before.status, before.audit, before.cpu_cores,
+        )  # fmt: skip
+        assert now.metrics.latency_ms.p50 == pytest.approx(before.latency_ms.p50, abs=60)
+        assert now.metrics.recovery.macro_s == pytest.approx(before.recovery.macro_s, abs=0.2)
 
 
 def test_the_command_takes_several_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from faultline.comparison.findings.finding import Claim, Finding
+from scipy import stats
+
+from faultline.comparison.findings.compare import ALPHA
+from faultline.comparison.findings.finding import Claim, Finding, Outcome, Verdict
 from faultline.comparison.findings.jiang import COMPUTE_AND_INTERVAL, SKEW_AND_ALIGNMENT, STATE_AND_INTERVAL
 from faultline.comparison.findings.lu import TOPOLOGY
 from faultline.comparison.findings.recovery import RECOVERY
@@ -35,5 +38,24 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 
 
 def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
-    """Every claim that `matrix` can test, with its verdict on these records; any status may be among them."""
-    return [Finding(claim, *claim.test(records)) for claim in CLAIMS[matrix]]
+    """Every claim that `matrix` can test, with its verdict on these records; any status may be among them.
+
+    Verdicts that rest on chance are corrected for all of them together: of those that are given no more than one in
+    twenty is expected to be by chance alone (Benjamini and Hochberg 1995).
+    """
+    claims = CLAIMS[matrix]
+    return [Finding(claim, *found) for claim, found in zip(claims, corrected([one.test(records) for one in claims]))]
+
+
+def corrected(outcomes: Sequence[Outcome]) -> list[tuple[Verdict, str]]:
+    """Verdicts and evidence; those that do not stand beside the others any more are *cannot tell*."""
+    tested = [index for index, one in enumerate(outcomes) if one.p is not None]
+    shares = stats.false_discovery_control([outcomes[index].p for index in tested]) if tested else ()
+    q = dict(zip(tested, map(float, shares)))
+    found = []
+    for index, one in enumerate(outcomes):
+        if one.p is not None and one.p <= ALPHA < q[index]:
+            found.append((Verdict.CANNOT_TELL, f"{one.evidence}; p = {q[index]:.2g} beside the others of this page"))
+        else:
+            found.append((one.verdict, one.evidence))
+    return found

@@ -3,11 +3,13 @@
 **Differences.** Runs are compared only with runs that differ from them in nothing but the value in question; a *series*
 is such a set. Within a series each pair of runs at different values votes: did the figure rise or fall from the lower
 value to the higher one? If the values did not matter, every order of the runs' figures would be equally likely. A
-rise is believed when at most one order in twenty (over all series together) has as many rising votes: an exact rank
-test (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need three repetitions
-each, and no overlap between them; two such series get by with two. One run at each of two values never tells. Besides,
-what many runs agree on must be larger than what repetitions differ by anyway: the figure must change from the first
-value to the last by more than runs at one value spread (least to greatest); of several series the medians are compared.
+rise or a fall is believed when at most one order in twenty (over all series together) has votes that are so much at one:
+an exact rank test, two-sided (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need four
+repetitions each, and no overlap between them. One run at each of two values never tells. How much it is, is another
+matter, and stands beside the verdict.
+
+**Sameness.** A figure hardly changes when all runs lie within a tenth of their median, or when, with five runs at each
+value, the 95 % interval of the change from the first value to any other lies within a tenth.
 
 **Limits.** Whether a figure lies beyond a limit is believed when all runs, three at least, lie on one side of it, and
 either there are five of them, or the nearest is farther from the limit than the runs are from each other. Figures that
@@ -29,7 +31,9 @@ import numpy as np
 from faultline.base.text import sortable
 from faultline.comparison.findings.finding import Outcome, Verdict
 from faultline.comparison.findings.measures import Measure
+from faultline.comparison.statistics.intervals import RESAMPLES, SEED, change_interval
 from faultline.comparison.statistics.ranks import orders
+from faultline.comparison.statistics.sample import Floats, Sample
 from faultline.experiment.config import Configuration
 from faultline.records.format import fault_of
 from faultline.records.record import Record
@@ -79,34 +83,28 @@ class Series:
         """Median at the last level less median at the first."""
         return self.levels[-1].median - self.levels[0].median
 
-    @property
-    def spread(self) -> float:
-        """By how much runs at one level usually differ: the median over the levels."""
-        return statistics.median(level.spread for level in self.levels)
-
-
 @dataclass(frozen=True)
 class Trend:
-    """How likely as many rising, and as many falling, votes were if the value did not matter; over `runs` runs.
-
-    `change`: from the first value to the last; `spread`: of runs at one value. Both are medians over the series.
-    """
+    """How likely as many rising, and as many falling, votes were if the value did not matter; over `runs` runs."""
 
     rising_p: float
     falling_p: float
     runs: int
-    change: float
-    spread: float
+
+    @property
+    def p(self) -> float:
+        """How likely votes are that are so much at one, whichever way they go."""
+        return min(1.0, 2 * min(self.rising_p, self.falling_p))
 
     @property
     def rises(self) -> bool:
         """Whether a rise is believed."""
-        return self.rising_p <= ALPHA + 1e-9 and self.change > self.spread  # three against three is 1/20 exactly
+        return self.p <= ALPHA and self.rising_p < self.falling_p
 
     @property
     def falls(self) -> bool:
         """Whether a fall is believed."""
-        return self.falling_p <= ALPHA + 1e-9 and -self.change > self.spread
+        return self.p <= ALPHA and self.falling_p < self.rising_p
 
 
 def series_of(
@@ -154,13 +152,7 @@ def trend(series: Sequence[Series]) -> Trend:
         sizes = [len(every) for every in values]
         runs += sum(sizes)
         chances = np.convolve(chances, orders(sizes))
-    return Trend(
-        float(chances[rising:].sum()),
-        float(chances[falling:].sum()),
-        runs,
-        statistics.median(one.change for one in series),
-        statistics.median(one.spread for one in series),
-    )
+    return Trend(float(chances[rising:].sum()), float(chances[falling:].sum()), runs)
 
 
 def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
@@ -168,16 +160,16 @@ def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Out
     if not series:
         return nothing()
     found = trend(series)
-    said = f"{told(series, measure)} ({_chance(found, measure)})"
+    said = f"{told(series, measure)} ({_chance(found)})"
     if found.rises == found.falls:
-        return Verdict.CANNOT_TELL, said
-    return (Verdict.AGREES if found.rises == rises else Verdict.DISAGREES), said
+        return Outcome(Verdict.CANNOT_TELL, said, found.p)
+    return Outcome(Verdict.AGREES if found.rises == rises else Verdict.DISAGREES, said, found.p)
 
 
 def hardly_changes(series: Sequence[Series]) -> bool | None:
-    """True: all runs of each series, repeated at each value, lie within NEGLIGIBLE of their median. False: a rise or a
-    fall is believed, and it is larger. None: neither."""
-    if all(_close(one) for one in series):
+    """By the module's rule for sameness: True. False: a rise or a fall is believed, and it is larger than what counts
+    as none. None: neither."""
+    if all(_close(one) or _surely_close(one) for one in series):
         return True
     found = trend(series)
     moved = statistics.median(abs(one.change) - NEGLIGIBLE * abs(one.levels[0].median) for one in series) > 0
@@ -188,7 +180,9 @@ def constant(series: Sequence[Series], measure: Measure) -> Outcome:
     """Whether the figure does not noticeably depend on the value."""
     if not series:
         return nothing()
-    return verdict(hardly_changes(series)), f"{told(series, measure)} ({_chance(trend(series), measure)})"
+    still, found = hardly_changes(series), trend(series)
+    # Sameness is no matter of chance that could be corrected: the interval says it.
+    return Outcome(verdict(still), f"{told(series, measure)} ({_chance(found)})", None if still else found.p)
 
 
 def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
@@ -196,10 +190,25 @@ def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
     if not series:
         return nothing()
     still, found = hardly_changes(series), trend(series)
-    said = f"{told(series, measure)} ({_chance(found, measure)})"
+    said = f"{told(series, measure)} ({_chance(found)})"
     if still is None and not found.falls:
-        return Verdict.CANNOT_TELL, said
-    return verdict(still is False and found.rises), said
+        return Outcome(Verdict.CANNOT_TELL, said, found.p)
+    return Outcome(verdict(still is False and found.rises), said, None if still else found.p)
+
+
+def drawn_medians(levels: Sequence[Level]) -> dict[tuple[float, ...], Floats]:
+    """Medians of samples drawn anew from the runs at each level (bootstrap), by those runs: what two series have in
+    common is drawn once."""
+    rng = np.random.default_rng(SEED)
+    known = {level.values: np.array(level.values) for level in levels}
+    return {
+        runs: np.median(rng.choice(values, (RESAMPLES, len(values))), axis=1) for runs, values in known.items()
+    }
+
+
+def p_not_above(drawn: Floats) -> float:
+    """How likely it is, two-sided, that what was drawn so is above 0 by chance; never less than draws can tell."""
+    return min(1.0, max(2 * float(np.mean(drawn <= 0)), 1 / RESAMPLES))
 
 
 def beyond(values: Sequence[float], limit: float) -> bool | None:
@@ -226,12 +235,12 @@ def verdict(holds: bool | None) -> Verdict:
 
 def nothing(why: str = "no valid runs that differ in nothing but this") -> Outcome:
     """Nothing was measured that could answer, though it could be; `why` says what it takes."""
-    return Verdict.NOT_ASKED, why
+    return Outcome(Verdict.NOT_ASKED, why)
 
 
 def not_testable(needs: str) -> Outcome:
     """Nothing that can be measured here answers; `needs` says what would."""
-    return Verdict.NOT_TESTABLE, needs
+    return Outcome(Verdict.NOT_TESTABLE, needs)
 
 
 def told(series: Sequence[Series], measure: Measure) -> str:
@@ -251,13 +260,17 @@ def _close(one: Series) -> bool:
     return repeated and max(values) - min(values) <= NEGLIGIBLE * abs(statistics.median(values))
 
 
-def _chance(found: Trend, measure: Measure) -> str:
-    """What the belief rests on, and what forbids it where the votes alone would allow it."""
-    p = min(found.rising_p, found.falling_p)
-    said = f"n = {found.runs}, p = {p:.2g}"
-    if p > ALPHA + 1e-9 or found.rises or found.falls:
-        return said
-    return f"{said}, but repetitions differ by {measure.text(found.spread)} anyway"
+def _surely_close(one: Series) -> bool:
+    first, *others = (Sample(level.values) for level in one.levels)
+    if min(len(level.values) for level in one.levels) < UNANIMOUS:
+        return False
+    changes = [change_interval(first, other) for other in others]
+    return all(each is not None and max(abs(each.low), abs(each.high)) <= NEGLIGIBLE for each in changes)
+
+
+def _chance(found: Trend) -> str:
+    """What the belief rests on."""
+    return f"n = {found.runs}, p = {found.p:.2g}"
 
 
 def _rest(record: Record, without: Collection[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from faultline.records.record import Record
 
@@ -25,8 +26,15 @@ class Verdict(StrEnum):
 ANSWERED = (Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL)
 
 
-# The verdict, and in one line what it rests on.
-Outcome = tuple[Verdict, str]
+class Outcome(NamedTuple):
+    """The verdict, and in one line what it rests on. `p`: how likely such figures are by chance, two-sided, where that
+    is what the verdict rests on; of all such verdicts on a page some would be wrong, so they are corrected together."""
+
+    verdict: Verdict
+    evidence: str
+    p: float | None = None
+
+
 Test = Callable[[Sequence[Record]], Outcome]
 
 

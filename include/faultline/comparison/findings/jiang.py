@@ -17,22 +17,27 @@ CPU than Storm cannot be asked of one engine, and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 from scipy.stats import linregress
 
 from faultline.comparison.capacity import holds
 from faultline.comparison.findings.compare import (
+    ALPHA,
+    FEWEST,
     Series,
     constant,
     differences_of,
     direction,
+    drawn_medians,
     not_testable,
     nothing,
     noticeable,
+    p_not_above,
     series_of,
     told,
     trend,
@@ -40,6 +45,7 @@ from faultline.comparison.findings.compare import (
 )
 from faultline.comparison.findings.finding import Claim, Outcome, Verdict
 from faultline.comparison.findings.measures import CPU, LATENCY, Measure, faultless
+from faultline.comparison.statistics.sample import Floats
 from faultline.records.record import Record
 
 STATE, INTERVAL, SKEW, MODE, ITERATIONS = "state_mb", "checkpoint_interval_s", "skew", "commit_mode", "iterations"
@@ -64,42 +70,47 @@ def linear_in_state(records: Sequence[Record], measure: Measure) -> Outcome:
     if not series:
         return nothing("a straight line takes three states at one interval without a fault")
     fits = [_r_squared(one) for one in series]
-    found, said = (
-        trend(series),
-        f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} (n = {trend(series).runs})",
-    )
+    found = trend(series)
+    said = f"{told(series, measure)}; r² {min(fits):.2f} to {max(fits):.2f} (n = {found.runs}, p = {found.p:.2g})"
     if found.falls or (found.rises and max(fits) < LINEAR):
-        return Verdict.DISAGREES, said
-    return verdict(True if found.rises and min(fits) >= LINEAR else None), said
+        return Outcome(Verdict.DISAGREES, said, found.p)
+    return Outcome(verdict(True if found.rises and min(fits) >= LINEAR else None), said, found.p)
 
 
 def moves_more(records: Sequence[Record], measure: Measure, low: float, high: float, *, interval: bool) -> Outcome:
     """Whether the interval (or else the state) moves a figure more, at states from `low` to `high` MB.
 
     An effect is the distance between the medians at the ends of an axis. One axis moves the figure more when its
-    least effect exceeds the other's greatest by more than the repetitions of any configuration differ.
+    least effect exceeds the other's greatest in at least 39 of 40 samples drawn anew from the repetitions of each
+    configuration (bootstrap).
     """
     there = [record for record in faultless(records) if low <= float(record.config.get(STATE, 0)) <= high]
-    effects, spreads, repeated = {}, [], True
-    for by in (INTERVAL, STATE):
-        series = series_of(there, by, measure.read)
-        effects[by] = [abs(one.change) for one in series]
-        levels = [level for one in series for level in one.levels]
-        spreads += [level.spread for level in levels]
-        repeated = repeated and all(len(level.values) > 1 for level in levels)
-    if not (effects[INTERVAL] and effects[STATE]):
+    along = {by: series_of(there, by, measure.read) for by in (INTERVAL, STATE)}
+    if not (along[INTERVAL] and along[STATE]):
         return nothing(f"takes two intervals at two states from {low:g} to {high:g} MB without a fault")
+    effects = {by: [abs(one.change) for one in series] for by, series in along.items()}
     said = "; ".join(
         f"{by} moves the {measure.name} by {measure.text(min(sizes))} to {measure.text(max(sizes))}"
         for by, sizes in effects.items()
     )
-    said += f"; repetitions differ by up to {measure.text(max(spreads))}"
-    if not repeated:
-        return Verdict.CANNOT_TELL, said
-    more, less = (effects[INTERVAL], effects[STATE]) if interval else (effects[STATE], effects[INTERVAL])
-    if min(more) > max(less) + max(spreads):
-        return Verdict.AGREES, said
-    return (Verdict.DISAGREES if min(less) > max(more) + max(spreads) else Verdict.CANNOT_TELL), said
+    if any(len(level.values) < FEWEST for series in along.values() for one in series for level in one.levels):
+        return Outcome(Verdict.CANNOT_TELL, f"{said}; fewer than {FEWEST} repetitions")
+    more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
+    drawn = _drawn_effects(along)
+    for first, second, found in ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES)):
+        p = p_not_above(drawn[first].min(axis=0) - drawn[second].max(axis=0))
+        if p <= ALPHA:
+            return Outcome(found, f"{said} (p = {p:.2g})", p)
+    return Outcome(Verdict.CANNOT_TELL, said)
+
+
+def _drawn_effects(along: Mapping[str, Sequence[Series]]) -> dict[str, Floats]:
+    """Of each axis the effects of its series, resampled: a row for each series, a column for each sample."""
+    medians = drawn_medians([level for series in along.values() for one in series for level in one.levels])
+    return {
+        by: np.array([np.abs(medians[one.levels[-1].values] - medians[one.levels[0].values]) for one in series])
+        for by, series in along.items()
+    }
 
 
 def fails_at_one_second(records: Sequence[Record]) -> Outcome:
@@ -117,7 +128,7 @@ def fails_at_one_second(records: Sequence[Record]) -> Outcome:
         return nothing("no run without a fault at an interval of 1 s with a state")
     said = f"{sum(known)} of {len(known)} runs with {largest:g} MB kept an interval of {TOO_FREQUENT_S:g} s"
     several = len(known) > 1 and len(set(known)) == 1
-    return verdict(not known[0] if several else None), said
+    return Outcome(verdict(not known[0] if several else None), said)
 
 
 # Word count in real-time mode waits for its shuffle, so its records wait as well (`realtime: false`).

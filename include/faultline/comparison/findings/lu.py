@@ -64,8 +64,8 @@ def queue_keeps_up(records: Sequence[Record]) -> Outcome:
         f"{len(without)} without"
     )
     if all(with_queue) and not any(without):
-        return Verdict.AGREES, said
-    return Verdict.DISAGREES if not any(with_queue) or all(without) else Verdict.CANNOT_TELL, said
+        return Outcome(Verdict.AGREES, said)
+    return Outcome(Verdict.DISAGREES if not any(with_queue) or all(without) else Verdict.CANNOT_TELL, said)
 
 
 def no_pause(records: Sequence[Record]) -> Outcome:
@@ -85,7 +85,7 @@ def no_pause(records: Sequence[Record]) -> Outcome:
     said = f"longest pause {max(gaps['replacement']):.1f} s, longest batch {max(batches):.1f} s"
     if gaps["rebalance"]:
         said += f"; stopped and started: {min(gaps['rebalance']):.1f} to {max(gaps['rebalance']):.1f} s"
-    return verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})"
+    return Outcome(verdict(max(gaps["replacement"]) <= min(batches)), f"{said} (n = {sum(map(len, gaps.values()))})")
 
 
 TOPOLOGY = (

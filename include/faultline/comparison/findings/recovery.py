@@ -42,7 +42,7 @@ def reload_dominates(records: Sequence[Record]) -> Outcome:
     if not shares:
         return nothing(NONE_SUCH)
     said = f"reload is {min(shares):.0%} to {max(shares):.0%} of reload + replay (n = {len(shares)})"
-    return verdict(beyond(shares, 0.5)), said
+    return Outcome(verdict(beyond(shares, 0.5)), said)
 
 
 def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
@@ -61,8 +61,8 @@ def reload_waits_for_heartbeats(records: Sequence[Record]) -> Outcome:
         [part / whole if whole else 0.0 for part, whole in zip(detections, reloads, strict=True)], 0.5
     )
     if as_long is False or mostly_waiting is False:
-        return Verdict.DISAGREES, said
-    return verdict(True if as_long and mostly_waiting else None), said
+        return Outcome(Verdict.DISAGREES, said)
+    return Outcome(verdict(True if as_long and mostly_waiting else None), said)
 
 
 def total_within_a_minute(records: Sequence[Record]) -> Outcome:
@@ -76,8 +76,8 @@ def total_within_a_minute(records: Sequence[Record]) -> Outcome:
         f"longest macro recovery {max(ended, default=0.0):.1f} s, {len(open_ended)} not seen to end (n = {len(parts)})"
     )
     if any(time > FLINK_TOTAL_S for time in [*ended, *open_ended]):
-        return Verdict.DISAGREES, said
-    return verdict(True if not open_ended and beyond(ended, FLINK_TOTAL_S) is False else None), said
+        return Outcome(Verdict.DISAGREES, said)
+    return Outcome(verdict(True if not open_ended and beyond(ended, FLINK_TOTAL_S) is False else None), said)
 
 
 def replay_grows_with_state(records: Sequence[Record]) -> Outcome:
@@ -94,7 +94,7 @@ def restart_takes_ten_seconds(records: Sequence[Record]) -> Outcome:
     if not known:
         return nothing(NONE_SUCH)
     said = f"the replacement is up after {min(known):.1f} to {max(known):.1f} s (n = {len(known)})"
-    return verdict(between(known, *STORM_RESTART_S)), said
+    return Outcome(verdict(between(known, *STORM_RESTART_S)), said)
 
 
 def recovery_grows_with_the_interval(records: Sequence[Record]) -> Outcome:
@@ -113,8 +113,8 @@ def exactly_once(records: Sequence[Record]) -> Outcome:
     told = ", ".join(f"{number:,} {name}" for name, number in faults.items())
     said = f"{told} (n = {len(audited)}, of which {known} tell which tuples were counted)"
     if any(faults.values()):
-        return Verdict.DISAGREES, said
-    return verdict(True if len(audited) == known > 1 else None), said
+        return Outcome(Verdict.DISAGREES, said)
+    return Outcome(verdict(True if len(audited) == known > 1 else None), said)
 
 
 def _killed(records: Sequence[Record]) -> list[Record]:

@@ -24,13 +24,16 @@ from functools import partial
 
 from faultline.comparison.capacity import holds
 from faultline.comparison.findings.compare import (
+    ALPHA,
     NEGLIGIBLE,
     Series,
     beyond,
     constant,
     direction,
+    drawn_medians,
     not_testable,
     nothing,
+    p_not_above,
     series_of,
     verdict,
 )
@@ -59,37 +62,41 @@ PAPER_FACTOR, PAPER_SHARE = 8.0, 1 / 3
 
 def along(records: Sequence[Record], by: str, measure: Measure, *, rises: bool) -> Outcome:
     """The direction of a figure along one axis."""
-    found, said = direction(series_of(faultless(records), by, measure.read), measure, rises=rises)
-    return found, said + _oversubscribed(records)
+    found = direction(series_of(faultless(records), by, measure.read), measure, rises=rises)
+    return found._replace(evidence=found.evidence + _oversubscribed(records))
 
 
 def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
     """GC time along the cores, where each record has it from the JVMs' logs. What Spark tells cannot answer: it adds a
     pause to each task that is running, and more cores run more tasks at once."""
-    found, said = along(records, CORES, GC, rises=True)
+    found = along(records, CORES, GC, rises=True)
     if all(record.metrics.gc is not None for record in faultless(records)):
-        return found, said
-    return Verdict.CANNOT_TELL, f"{said}; {GC_BY_TASKS}"
+        return found
+    return Outcome(Verdict.CANNOT_TELL, f"{found.evidence}; {GC_BY_TASKS}")
 
 
 def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
-    """Whether the last step of the rate raises the figure more than all steps before it together, by more than the
-    repetitions of any rate differ."""
+    """Whether the last step of the rate raises the figure more than all steps before it together, in at least 39 of 40
+    samples drawn anew from the runs at each rate."""
     series = _rates(records, measure, 3)
     if not series:
         return nothing("takes three rates, each measured more than once")
-    answers, said = [], []
+    answers, said, ps = [], [], []
     for one in series:
-        first, before, last = one.levels[0].median, one.levels[-2].median, one.levels[-1].median
-        spread = max(level.spread for level in one.levels)
+        ends = (one.levels[0], one.levels[-2], one.levels[-1])
+        drawn = drawn_medians(ends)
+        first, before, last = (drawn[level.values] for level in ends)
         surplus = (last - before) - (before - first)
-        answers.append(surplus > 0 if abs(surplus) > spread else None)
-        rates = f"{one.levels[0].at:,} to {one.levels[-2].at:,}/s, {one.levels[-1].at:,}/s"
+        more, less = p_not_above(surplus), p_not_above(-surplus)
+        answers.append(True if more <= ALPHA else False if less <= ALPHA else None)
+        ps.append(min(more, less))
+        rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
+        figures = [measure.text(level.median) for level in ends]
         said.append(
-            f"{measure.name} {measure.text(first)} to {measure.text(before)}, then {measure.text(last)} (at {rates}; "
-            f"repetitions differ by up to {measure.text(spread)})"
+            f"{measure.name} {figures[0]} to {figures[1]}, then {figures[2]} (at {rates}; n = "
+            f"{sum(len(level.values) for level in ends)}, p = {ps[-1]:.2g})"
         )
-    return verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said)
+    return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 
 
 def tasks_hardly_change(records: Sequence[Record]) -> Outcome:
@@ -116,7 +123,7 @@ def not_fully_used(records: Sequence[Record], by: str) -> Outcome:
         f"at {greatest:,.10g} the machine is {min(known):.0%} to {max(known):.0%} busy, generator and broker included"
     )
     above = beyond(known, FULLY_USED)
-    return verdict(None if above is None else not above), f"{said} (n = {len(known)})"
+    return Outcome(verdict(None if above is None else not above), f"{said} (n = {len(known)})")
 
 
 def threshold(records: Sequence[Record]) -> Outcome:
@@ -127,8 +134,8 @@ def threshold(records: Sequence[Record]) -> Outcome:
     said = ", ".join(f"{sum(answers)} of {len(answers)} held {rate:,.10g}/s" for rate, answers in held.items())
     clear = [answers[0] for answers in held.values() if len(answers) > 1 and len(set(answers)) == 1]
     if True not in clear or False not in clear:
-        return Verdict.CANNOT_TELL, said
-    return verdict(clear == sorted(clear, reverse=True)), said
+        return Outcome(Verdict.CANNOT_TELL, said)
+    return Outcome(verdict(clear == sorted(clear, reverse=True)), said)
 
 
 def overload_is_survived(records: Sequence[Record]) -> Outcome:
@@ -141,7 +148,7 @@ def overload_is_survived(records: Sequence[Record]) -> Outcome:
     most = max((size for size in memory if size is not None), default=None)
     said = f"{len(lost)} of {len(there) + len(lost)} runs at rates that were too high lost an executor"
     said += "" if most is None else f"; executors held {most:,.0f} MB at most"
-    return verdict(False if lost else True if len(there) > 1 else None), said
+    return Outcome(verdict(False if lost else True if len(there) > 1 else None), said)
 
 
 def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
@@ -162,13 +169,13 @@ def a_third_of_the_latency(records: Sequence[Record]) -> Outcome:
     if factor < PAPER_FACTOR:
         return not_testable(f"takes {PAPER_FACTOR:g} times the cores, as the paper had; here {said}")
     limit = PAPER_SHARE + NEGLIGIBLE
-    return verdict(True if max(shares) <= limit else False if min(shares) > limit else None), said
+    return Outcome(verdict(True if max(shares) <= limit else False if min(shares) > limit else None), said)
 
 
 def throughput_stays(records: Sequence[Record]) -> Outcome:
     """Records committed per second, along the cores."""
-    found, said = constant(series_of(faultless(records), CORES, THROUGHPUT.read), THROUGHPUT)
-    return found, said + _oversubscribed(records)
+    found = constant(series_of(faultless(records), CORES, THROUGHPUT.read), THROUGHPUT)
+    return found._replace(evidence=found.evidence + _oversubscribed(records))
 
 
 def sustained_rates(records: Sequence[Record]) -> dict[float, list[bool]]:

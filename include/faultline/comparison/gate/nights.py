@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from faultline.base.text import finite
 from faultline.comparison.cells import Point, axes_of
 from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent
@@ -127,10 +128,10 @@ def _cell(cell: CellVerdict) -> dict[str, Any]:
         "finding": str(cell.finding),
         "pairs": cell.pairs,
         "planned": cell.planned,
-        "change": None if cell.change is None else [_finite(cell.change.value), *_ends(cell.change)],
+        "change": None if cell.change is None else [finite(cell.change.value), *_ends(cell.change)],
         "p": cell.p,
         "q": cell.q,
-        "visible": None if cell.visible is None else _finite(cell.visible),
+        "visible": None if cell.visible is None else finite(cell.visible),
         "since": cell.since,
         "nights": cell.nights,
     }
@@ -157,8 +158,4 @@ def _broken(entries: Sequence[Entry], series: str, whose: str) -> str:
 
 
 def _ends(change: Interval) -> list[float | None]:
-    return [_finite(change.low), _finite(change.high)]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return [finite(change.low), finite(change.high)]

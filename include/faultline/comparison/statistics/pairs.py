@@ -28,7 +28,7 @@ from scipy import stats
 
 from faultline.comparison.statistics.intervals import CONFIDENCE, Interval
 from faultline.comparison.statistics.ranks import POWER
-from faultline.comparison.statistics.sample import Floats
+from faultline.comparison.statistics.sample import Floats, walsh_averages
 
 # More repetitions than this nobody measures.
 MOST = 1_000
@@ -245,7 +245,7 @@ def _bound_at(sides: Sequence[_Side], *, below: bool) -> float:
     pairs = _pairs(sides, below=below)
     if pairs is None:
         return worst
-    averages = _walsh(pairs)
+    averages = walsh_averages(pairs)
     # The k-th smallest average of two, where a sum of ranks below k has no more than the chance of one tail.
     k = int((np.cumsum(_rank_sums(len(pairs))) <= (1 - CONFIDENCE) / 2 + 1e-12).sum())
     if not k:
@@ -266,7 +266,7 @@ def _tail_at(sides: Sequence[_Side], at: float, *, below: bool) -> float:
         return 1.0
     away_each = pairs - at if below else at - pairs
     # The sum of ranks of the positive differences is the number of averages of two that are positive.
-    positive = int((_walsh(away_each) > 0).sum())  # a tie counts against
+    positive = int((walsh_averages(away_each) > 0).sum())  # a tie counts against
     return float(_rank_sums(len(pairs))[positive:].sum())
 
 
@@ -280,18 +280,10 @@ def _pairs(sides: Sequence[_Side], *, below: bool) -> Floats | None:
     return np.where(np.isnan(pairs), -math.inf if below else math.inf, pairs)
 
 
-def _walsh(values: Floats) -> Floats:
-    """Averages of each two values, itself included, ascending; of two opposite infinities 0."""
-    first, second = np.triu_indices(len(values))
-    with np.errstate(invalid="ignore"):
-        averages = (values[first] + values[second]) / 2
-    return np.sort(np.where(np.isnan(averages), 0.0, averages))
-
-
 def _central(lowest: Sequence[_Side]) -> float:
     """The median of all averages of two, with what has no end where it was last seen."""
     pairs = _pairs(lowest, below=True)
-    return math.nan if pairs is None else float(np.median(_walsh(pairs)))
+    return math.nan if pairs is None else float(np.median(walsh_averages(pairs)))
 
 
 @cache

@@ -63,6 +63,15 @@ class Sample:
         return statistics.stdev(self.known) / abs(mean)
 
 
+def walsh_averages(values: Floats, unknown: float = 0.0) -> Floats:
+    """The averages of each two of the values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
+    first, second = np.triu_indices(len(values))
+    with np.errstate(invalid="ignore"):
+        averages: Floats = (values[first] + values[second]) / 2
+    averages[np.isnan(averages)] = unknown
+    return np.sort(averages)
+
+
 def median_of(values: Floats, censored: Bools) -> float:
     """The median of values of which some are censored, as in `Sample.median`."""
     if not len(values):

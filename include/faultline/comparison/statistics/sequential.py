@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from faultline.comparison.statistics.sample import Bools, Floats
+from faultline.comparison.statistics.sample import Bools, Floats, walsh_averages
 
 # Share of the error that is kept for a budget that is raised later.
 RESERVED = 0.2
@@ -174,7 +174,7 @@ def interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
     counted = math.ceil(averages / 2 + limit - 1e-9)
     if counted > averages:
         return -math.inf, math.inf
-    return float(_walsh(lows, -math.inf)[averages - counted]), float(_walsh(highs, math.inf)[counted - 1])
+    return float(walsh_averages(lows, -math.inf)[averages - counted]), float(walsh_averages(highs, math.inf)[counted - 1])
 
 
 def middle(pairs: Sequence[Pair], method: Method) -> float:
@@ -185,7 +185,7 @@ def middle(pairs: Sequence[Pair], method: Method) -> float:
     known = [_middle(pair) for pair in pairs]
     if method is Method.T:
         return float(np.mean(known))
-    return float(np.median(_walsh(np.array(known), 0.0)))
+    return float(np.median(walsh_averages(np.array(known))))
 
 
 def _middle(pair: Pair) -> float:
@@ -200,12 +200,3 @@ def _reach(values: Floats, limit: float) -> float:
     if not np.isfinite(values).all():
         return math.copysign(math.inf, limit)
     return float(values.mean() + limit * values.std(ddof=1) / math.sqrt(len(values)))
-
-
-def _walsh(values: Floats, unknown: float) -> Floats:
-    """The averages of each two of the values, and of each with itself, ascending; `unknown`: that of −∞ and ∞."""
-    first, second = np.triu_indices(len(values))
-    with np.errstate(invalid="ignore"):
-        averages: Floats = (values[first] + values[second]) / 2
-    averages[np.isnan(averages)] = unknown
-    return np.sort(averages)

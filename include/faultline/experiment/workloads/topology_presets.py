@@ -51,7 +51,7 @@ TOPOLOGY_PRESETS: dict[str, dict[str, Any]] = {
         "mechanisms": [NONE, ALL],
         "parallelism": ["1-1-1", "1-2-1", "1-4-6"],
         **_SATURATED,
-        "repetitions": 8,
+        **REPEATED,
     },
     "latency": {
         **_TOPOLOGY,

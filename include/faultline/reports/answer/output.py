@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from faultline.base.text import finite
 from faultline.comparison.advise import SURE, Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
@@ -130,7 +131,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
             {
                 "configuration": place.candidate.name,
                 "config_ids": place.candidate.config_ids,
-                **{key: _finite(value) for key, value in zip(answer.front.keys, place.figures, strict=True)},
+                **{key: finite(value) for key, value in zip(answer.front.keys, place.figures, strict=True)},
                 "beaten_by": place.beaten_by,
                 "sure": place.sure,
                 "certain": place.certain,
@@ -141,7 +142,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "placebo": None
         if answer.placebo is None
         else {
-            **{name: _finite(value) for name, value in asdict(answer.placebo).items()},
+            **{name: finite(value) for name, value in asdict(answer.placebo).items()},
             "relied_on": answer.placebo.relied_on,
         },
     }
@@ -152,20 +153,16 @@ def _json_candidate(one: Candidate, advice: Advice) -> dict[str, Any]:
     return {
         "configuration": one.name,
         "config_ids": one.config_ids,
-        **{key: None if (figure := one.figure(COSTS[key])) is None else _finite(figure) for key in costs},
+        **{key: None if (figure := one.figure(COSTS[key])) is None else finite(figure) for key in costs},
     }
 
 
 def _json_change(effect: Effect) -> dict[str, float | None]:
     change = asdict(effect.found.change)
     return {
-        name: math.expm1(known) if effect.ratio and (known := _finite(value)) is not None else _finite(value)
+        name: math.expm1(known) if effect.ratio and (known := finite(value)) is not None else finite(value)
         for name, value in change.items()
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _console() -> Console:

@@ -14,7 +14,7 @@ from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_o
 from faultline.comparison.coverage import cell_text, gap_of, recorded
 from faultline.comparison.decisions import settled_in
 from faultline.records.manifest import Manifests
-from faultline.records.metrics import DEFAULT, MACRO, Metric, by_group, metrics_of
+from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.experiment_view import minute
 from faultline.reports.pages import charts
@@ -22,7 +22,7 @@ from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
 
 # Beside the metric that was chosen, where the sweep has them.
-COLUMNS = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
+COLUMNS = ("latency_ms.p50", TAIL, "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
            "audit.lost")  # fmt: skip
 # What advice can be asked for: the cost, what the form calls its limit, and its unit.
 ASKS = (
