@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.analysis.judge import judge, judged
-from faultline.base.errors import FaultlineError, InfrastructureError
+from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import one_line
 from faultline.records.record import Record
@@ -36,7 +35,7 @@ def judge_again(records: Sequence[Record], settings: Settings, within: Sequence[
 
 
 def keep(again: Again, settings: Settings) -> Path | None:
-    """Puts the record of today in the place of the one that stands, which is moved to `superseded`.
+    """Puts the record of today in the place of the one that stands, which is kept in `superseded`.
 
     Returns where the old one lies now; None when nothing changed. The new one has the configuration's own
     `recovered_within`, and `series.json` and `audit.json` beside the raw files are made anew.
@@ -51,15 +50,7 @@ def keep(again: Again, settings: Settings) -> Path | None:
     while moved.exists():
         number += 1
         moved = moved.with_name(f"{path.stem}.schema-{again.before.schema_}.{number}.json")
-    moved.parent.mkdir(parents=True, exist_ok=True)
-    # A link first: at no instant is there no record at all that a crash could lose.
-    os.link(path, moved)
-    path.unlink()
-    try:
-        store.write(record)
-    except FaultlineError:
-        os.link(moved, path)
-        raise
+    store.replace(record, moved)
     return moved
 
 

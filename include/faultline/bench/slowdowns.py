@@ -121,4 +121,6 @@ def _told(block: Block) -> str:
 
 def _verdict(verdict: CellVerdict) -> str:
     seen = "unknown" if verdict.visible is None else f"{verdict.visible:.0%}"
-    return f"{verdict.finding}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
+    return (
+        f"{verdict.finding}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"
+    )

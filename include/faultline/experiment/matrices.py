@@ -192,7 +192,7 @@ MATRICES: dict[str, MatrixSpec] = {
                 },
                 FINDINGS: {
                     # Four that two cores hold, and one that they do not.
-                    "rate": [4.0, 100.0, 500.0, 2500.0, 40_000.0],
+                    "rate": [4.0, 100.0, 2500.0, 40_000.0, 160_000.0],
                     "workload": "stock_group_by",
                     "state_mb": 0.0,
                     "accept_overload": True,

@@ -127,10 +127,10 @@ def read_bundle(path: Path) -> Bundle:
     try:
         with tarfile.open(path, "r:xz") as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.isfile() else None
-                if content is None or member.name in found:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is None or member.name in found:
                     raise ConfigError(f"{path}: {member.name}: is no file that a bundle has; get the bundle again")
-                found[member.name] = content.read()
+                found[member.name] = file.read()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give a bundle") from None
     except _BROKEN as error:

@@ -64,11 +64,7 @@ class Store:
         has another record, when the record breaks the JSON Schema, or when the disk is full;
         ConfigError when the folder cannot be written.
         """
-        try:
-            jsonschema.validate(record.as_dict(), committed_schema())
-        except jsonschema.ValidationError as error:
-            raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
-        path, text = self.path(record), record.as_json()
+        path, text = self.path(record), _checked(record)
         try:
             _make_folder(path.parent)
             try:
@@ -85,6 +81,20 @@ class Store:
         except OSError as error:
             raise _explained(path, error) from error
         return path
+
+    def replace(self, record: Record, kept: Path) -> None:
+        """Puts a record of an attempt in the place of the one that stands, of which a copy is made at `kept` before;
+        at every instant one of both is whole in its place. Raises as `write` does, and when `kept` is there already.
+        """
+        path, text = self.path(record), _checked(record)
+        try:
+            _make_folder(kept.parent)
+            _write_atomically(kept, path.read_text(encoding="utf-8"), replace=False)
+            _write_atomically(path, text, replace=True)
+        except FileExistsError:
+            raise InfrastructureError(f"{kept}: is there already; nothing was replaced") from None
+        except OSError as error:
+            raise _explained(path, error) from error
 
     def read(self, config_id: str | None = None) -> Contents:
         """Reads all records, or one configuration's; corrupt files and foreign schemas are listed, never fatal."""
@@ -121,6 +131,15 @@ class Store:
     def query(self, matrix: str | None = None, sweep: str | None = None, status: Status | None = None) -> list[Record]:
         """Records in order of attempt, narrowed by the arguments that are given."""
         return self.read().matching(matrix, () if sweep is None else (sweep,), status)
+
+
+def _checked(record: Record) -> str:
+    """Its text. Raises InfrastructureError when it breaks the JSON Schema."""
+    try:
+        jsonschema.validate(record.as_dict(), committed_schema())
+    except jsonschema.ValidationError as error:
+        raise InfrastructureError(f"record {record.attempt}: {error.json_path}: {error.message}") from error
+    return record.as_json()
 
 
 def _unmeasured(text: str) -> bool:

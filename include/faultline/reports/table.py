@@ -91,7 +91,7 @@ COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
 _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
-    "p50, p99: latency in ms (≤ n: of fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
+    "p50, p99: latency in ms (≤ n: fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
     "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
     "apply, or unknown."
 )

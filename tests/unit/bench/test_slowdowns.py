@@ -1,4 +1,4 @@
-"""Slowdowns that are planted come back as what they are; how they are measured is the experiment's own tests' matter."""
+"""Slowdowns that are planted come back as what they are."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ def test_chances_are_those_of_all_orders(sizes: list[int]) -> None:
         assert found.falling_p == pytest.approx(sum(other <= seen for other in counted) / len(counted))
 
 
-@pytest.mark.parametrize("sizes", [[3, 3], [2, 2, 2], [4, 2]])
+@pytest.mark.parametrize("sizes", [[4, 4], [2, 2, 2], [4, 2]])
 def test_of_all_orders_at_most_one_in_twenty_is_believed(sizes: list[int]) -> None:
     found = [trend([series(*split(order, sizes))]) for order in itertools.permutations(range(sum(sizes)))]
-    believed = sum(one.rises for one in found)
+    believed = sum(one.rises or one.falls for one in found)
     assert believed <= ALPHA * len(found) + 1e-9
     assert believed or sizes == [4, 2], "four against two are 1 in 15 at best"
     assert sum(one.rises for one in found) == sum(one.falls for one in found)
@@ -148,7 +148,7 @@ def test_a_constant_needs_repetitions_close_together() -> None:
     assert noticeable(close, REPLAY)[0] is Verdict.DISAGREES
     single = [series([1.0], [1.0])]
     assert constant(single, REPLAY)[0] is noticeable(single, REPLAY)[0] is Verdict.CANNOT_TELL
-    rising = [series([1.0, 1.01, 1.02], [2.0, 2.01, 2.02])]
+    rising = [series([1.0, 1.01, 1.02, 1.03], [2.0, 2.01, 2.02, 2.03])]
     assert constant(rising, REPLAY)[0] is Verdict.DISAGREES
     assert noticeable(rising, REPLAY)[0] is Verdict.AGREES
     falling = [series(*[list(level.values) for level in reversed(rising[0].levels)])]
@@ -260,12 +260,12 @@ def test_a_tenth_of_the_median_is_hardly_a_change() -> None:
 
 
 def test_a_believed_change_of_a_tenth_is_neither_none_nor_noticeable() -> None:
-    """Six runs that do not overlap: a rise is believed; but only from a tenth of the first median on it matters."""
+    """Eight runs that do not overlap: a rise is believed; but only from a tenth of the first median on it matters."""
     for last, expected in ((110.0, None), (110.5, False)):
-        one = series([98.5, 100.0, 100.5], [last - 0.5, last, last + 0.5])
+        one = series([98.5, 100.0, 100.0, 100.5], [last - 0.5, last, last, last + 0.5])
         assert trend([one]).rises
         assert hardly_changes([one]) is expected
-    negative = series([-100.5, -100.0, -98.5], [-80.5, -80.0, -79.5])
+    negative = series([-100.5, -100.0, -99.0, -98.5], [-80.5, -80.0, -79.8, -79.5])
     assert hardly_changes([negative]) is False
 
 

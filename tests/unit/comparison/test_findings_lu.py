@@ -13,7 +13,7 @@ from tests.unit.sample_records import sample
 
 AGREES, DISAGREES, CANNOT_TELL = Verdict.AGREES, Verdict.DISAGREES, Verdict.CANNOT_TELL
 NOT_ASKED, NOT_TESTABLE = Verdict.NOT_ASKED, Verdict.NOT_TESTABLE
-NOISE = (0.99, 1.0, 1.01)
+NOISE = (0.99, 0.995, 1.0, 1.005, 1.01)
 Figures = dict[str, float]
 
 

@@ -44,14 +44,15 @@ def findings(matrix: str, records: Sequence[Record]) -> list[Finding]:
     twenty is expected to be by chance alone (Benjamini and Hochberg 1995).
     """
     claims = CLAIMS[matrix]
-    return [Finding(claim, *found) for claim, found in zip(claims, corrected([one.test(records) for one in claims]))]
+    outcomes = corrected([claim.test(records) for claim in claims])
+    return [Finding(claim, *found) for claim, found in zip(claims, outcomes, strict=True)]
 
 
 def corrected(outcomes: Sequence[Outcome]) -> list[tuple[Verdict, str]]:
     """Verdicts and evidence; those that do not stand beside the others any more are *cannot tell*."""
     tested = [index for index, one in enumerate(outcomes) if one.p is not None]
     shares = stats.false_discovery_control([outcomes[index].p for index in tested]) if tested else ()
-    q = dict(zip(tested, map(float, shares)))
+    q = dict(zip(tested, map(float, shares), strict=True))
     found = []
     for index, one in enumerate(outcomes):
         if one.p is not None and one.p <= ALPHA < q[index]:

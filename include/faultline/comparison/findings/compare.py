@@ -3,8 +3,8 @@
 **Differences.** Runs are compared only with runs that differ from them in nothing but the value in question; a *series*
 is such a set. Within a series each pair of runs at different values votes: did the figure rise or fall from the lower
 value to the higher one? If the values did not matter, every order of the runs' figures would be equally likely. A
-rise or a fall is believed when at most one order in twenty (over all series together) has votes that are so much at one:
-an exact rank test, two-sided (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need four
+rise or a fall is believed when at most one order in twenty (over all series together) has votes so much at one: an
+exact rank test, two-sided (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need four
 repetitions each, and no overlap between them. One run at each of two values never tells. How much it is, is another
 matter, and stands beside the verdict.
 
@@ -42,6 +42,8 @@ ALPHA = 0.05
 # So many runs on one side of a limit are no accident: 1/32 < ALPHA. Fewer must besides keep away from it, and
 # with less than FEWEST that happens by accident too often: 1/8 > ALPHA.
 UNANIMOUS, FEWEST = 5, 3
+# Of fewer repetitions a bootstrap is too sure: three and three without overlap are one case in ten by chance alone.
+DRAWN = 4
 # Less than this share of a figure is no noticeable change.
 NEGLIGIBLE = 0.1
 # More series than this make no line that anybody reads.
@@ -82,6 +84,7 @@ class Series:
     def change(self) -> float:
         """Median at the last level less median at the first."""
         return self.levels[-1].median - self.levels[0].median
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -201,9 +204,7 @@ def drawn_medians(levels: Sequence[Level]) -> dict[tuple[float, ...], Floats]:
     common is drawn once."""
     rng = np.random.default_rng(SEED)
     known = {level.values: np.array(level.values) for level in levels}
-    return {
-        runs: np.median(rng.choice(values, (RESAMPLES, len(values))), axis=1) for runs, values in known.items()
-    }
+    return {runs: np.median(rng.choice(values, (RESAMPLES, len(values))), axis=1) for runs, values in known.items()}
 
 
 def p_not_above(drawn: Floats) -> float:

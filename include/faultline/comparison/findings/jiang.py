@@ -28,7 +28,7 @@ from scipy.stats import linregress
 from faultline.comparison.capacity import holds
 from faultline.comparison.findings.compare import (
     ALPHA,
-    FEWEST,
+    DRAWN,
     Series,
     constant,
     differences_of,
@@ -93,8 +93,8 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         f"{by} moves the {measure.name} by {measure.text(min(sizes))} to {measure.text(max(sizes))}"
         for by, sizes in effects.items()
     )
-    if any(len(level.values) < FEWEST for series in along.values() for one in series for level in one.levels):
-        return Outcome(Verdict.CANNOT_TELL, f"{said}; fewer than {FEWEST} repetitions")
+    if any(len(level.values) < DRAWN for series in along.values() for one in series for level in one.levels):
+        return Outcome(Verdict.CANNOT_TELL, f"{said}; takes {DRAWN} repetitions of each")
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
     drawn = _drawn_effects(along)
     for first, second, found in ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES)):

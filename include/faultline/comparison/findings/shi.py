@@ -25,6 +25,7 @@ from functools import partial
 from faultline.comparison.capacity import holds
 from faultline.comparison.findings.compare import (
     ALPHA,
+    DRAWN,
     NEGLIGIBLE,
     Series,
     beyond,
@@ -88,6 +89,8 @@ def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
         first, before, last = (drawn[level.values] for level in ends)
         surplus = (last - before) - (before - first)
         more, less = p_not_above(surplus), p_not_above(-surplus)
+        if min(len(level.values) for level in ends) < DRAWN:
+            more = less = 1.0
         answers.append(True if more <= ALPHA else False if less <= ALPHA else None)
         ps.append(min(more, less))
         rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"

@@ -174,7 +174,9 @@ def interval(pairs: Sequence[Pair], limit: float, method: Method) -> Pair:
     counted = math.ceil(averages / 2 + limit - 1e-9)
     if counted > averages:
         return -math.inf, math.inf
-    return float(walsh_averages(lows, -math.inf)[averages - counted]), float(walsh_averages(highs, math.inf)[counted - 1])
+    return float(walsh_averages(lows, -math.inf)[averages - counted]), float(
+        walsh_averages(highs, math.inf)[counted - 1]
+    )
 
 
 def middle(pairs: Sequence[Pair], method: Method) -> float:
