@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, P
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT, Settings
 from faultline.comparison.compare import metrics_named
+from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
@@ -175,7 +177,7 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
     assert (
         kept["schema"] == 2
         and kept["baseline"] == {"build": "b0", "spec": "the checkout"}
-        and len(kept["visible"]) == 3
+        and len(kept["visible"]) == 2
     )
     with pytest.raises(
         AirflowFailException, match=r"worse than the baseline: .*since 2026-11-02 \(2 nights in a row\)"
@@ -199,7 +201,7 @@ def test_a_baseline_that_did_not_run_shuts_the_gate_for_its_own_reason_and_loses
     with pytest.raises(AirflowFailException, match="^the baseline did not run: InfrastructureError: workload: the dri"):
         nightly.no_regression.function(verdict)
     put(installed.results, *found[:8], *[one.model_copy(update={"status": "unsound"}) for one in found[8:]])
-    with pytest.raises(AirflowFailException, match="rate .*: . of 12 pairs are usable, and fewer than 8 cannot tell"):
+    with pytest.raises(AirflowFailException, match="rate .*: . of 15 pairs are usable, and fewer than 8 cannot tell"):
         nightly.no_regression.function(nightly.compare_with_baseline.function())
 
 
@@ -298,3 +300,36 @@ def test_a_schedule_that_is_no_cron_is_refused_by_name(monkeypatch: pytest.Monke
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "daily at two")
     with pytest.raises(ConfigError, match="FAULTLINE_NIGHTLY_SCHEDULE: 'daily at two' is no cron expression"):
         nightly_dag()
+
+
+def test_a_scheduled_night_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    night = {"set": [{"workload": "pi"}], "baseline": {"revision": "v1"}, "repetitions": 9}
+    monkeypatch.setenv(nightly.NIGHT, json.dumps(night))
+    form = nightly_dag().params
+    assert {name: form[name] for name in night} == night
+    assert form["baseline_nights"] == nightly.nightly_params()["baseline_nights"].value
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "FAULTLINE_NIGHT: is no JSON"), ("[]", "FAULTLINE_NIGHT: is no object"),
+        ('{"basline": {}}', "FAULTLINE_NIGHT.basline: is no field of the form; did you mean baseline"),
+        ('{"repetitions": "many"}', "FAULTLINE_NIGHT.repetitions: "), ('{"set": []}', "FAULTLINE_NIGHT.set: "),
+    ],
+)  # fmt: skip
+def test_what_a_night_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+    monkeypatch.setenv(nightly.NIGHT, text)
+    with pytest.raises(ConfigError, match=told):
+        nightly_dag()
+
+
+def test_a_baseline_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch, installed: Settings) -> None:
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    params = {"set": [{}], "repetitions": None, "primary": None, "baseline": {"revision": "HEAD"}}
+    monkeypatch.setattr(environment, "installed_build", lambda *_: "b0")
+    pinned = nightly.baseline_of_night(params, NIGHT)
+    assert pinned is not None and pinned.spec["revision"] == commit
+    assert parse_build(pinned.spec, "baseline").text == commit[:12]

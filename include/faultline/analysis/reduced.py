@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from faultline.analysis.audit import SUMS
 from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
+from faultline.base.errors import InfrastructureError
 from faultline.engines.registry import engine_at
 from generators.state import WORD_CHARACTERS
 
@@ -71,8 +72,15 @@ def reduced(folder: Path) -> Iterator[Reduced]:
     for name in TABLES:
         path = folder / "harvest" / f"{name}.parquet"
         if path.exists():
-            table, how = _smaller(name, ds.dataset(path, format="parquet").to_table(), folder)
+            table, how = _smaller(name, _read(path), folder)
             yield Reduced(f"harvest/{name}.parquet", _written(table, by_step=name != "counts"), _hash(path), how)
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return ds.dataset(path, format="parquet").to_table()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
 
 
 def _smaller(name: str, table: pa.Table, folder: Path) -> tuple[pa.Table, str]:

@@ -17,10 +17,11 @@ from faultline.base.text import Say
 from faultline.bench.figure import Figure
 from faultline.bench.verdicts import share
 from faultline.comparison.compare import metrics_named
+from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.gate.verdict import DOUBTS, Finding, Pairs, looks
 from faultline.records.metrics import CPU_PER_MILLION, MACRO
 
-SEASON, CONFIGURATIONS, PAIRS = 90, 2, 12
+SEASON, CONFIGURATIONS = 90, 2
 SEASONS, QUICK_SEASONS = 200, 4
 SLOWED, QUICK_SLOWED = 400, 20
 # Of one configuration alone, whose two nights in a row are no rarer for others being tested.

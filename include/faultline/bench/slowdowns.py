@@ -69,8 +69,8 @@ def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
             verdict = judged(blocks, share, key)
             say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {_verdict(verdict)}")
             at = f"{name}_{share * 100:.0f}"
-            if verdict.change is not None:
-                change = verdict.change
+            change = verdict.change
+            if change is not None and math.isfinite(change.low) and math.isfinite(change.high):
                 found[f"{at}_change"] = Figure(change.value, "1", change.low, change.high, verdict.pairs)
             suspected = float(verdict.since is not None)
             found[f"{at}_suspected"] = Figure(suspected, "1", suspected, suspected, verdict.pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,11 +67,17 @@ def _places(settings: Settings) -> dict[bytes, bytes]:
         Path.home(): "/home/user",
     }
     ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))
-    return {str(path).encode(): name.encode() for path, name in ordered if len(path.parts) > 1}
+    # Also as JSON writes letters that are not of ASCII.
+    return {
+        text.encode(): name.encode()
+        for path, name in ordered
+        if len(path.parts) > 1
+        for text in (str(path), json.dumps(str(path))[1:-1])
+    }
 
 
 def _hide(content: bytes, hidden: Mapping[bytes, bytes]) -> bytes:
     if not hidden:
         return content
-    pattern = re.compile(b"|".join(re.escape(path) + rb"(?![\w.-])" for path in hidden))
+    pattern = re.compile(rb"(?<![\w.-])(?:" + b"|".join(map(re.escape, hidden)) + rb")(?![\w.-])")
     return pattern.sub(lambda found: hidden[found.group()], content)

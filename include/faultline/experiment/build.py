@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,6 +20,9 @@ PREFIX = "spark."
 BUSY = "spark.faultline.busy_us_per_record"
 OWN_PREFIX, OWN_SETTINGS = "spark.faultline.", frozenset({BUSY})
 MOST_BUSY_US = 1_000_000.0
+# Of a commit, where it is named in words or by a folder.
+COMMIT_DIGITS = 12
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class BuildSpec:
     def text(self) -> str:
         """In a few words: `v1.3 with spark.x=1`."""
         told = [f"{name}={value}" for name, value in sorted(self.settings.items())]
-        return " with ".join([self.revision or "the checkout", *([", ".join(told)] if told else [])])
+        revision = self.revision or "the checkout"
+        named = revision[:COMMIT_DIGITS] if _COMMIT.fullmatch(revision) else revision
+        return " with ".join([named, *([", ".join(told)] if told else [])])
 
 
 def parse_build(given: Any, key: str) -> BuildSpec:

@@ -19,6 +19,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, ge
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
 from faultline.base.text import suggest
+from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from faultline.records.summary import Entry
 
 NOTIFIERS = "FAULTLINE_NOTIFIERS"
+# What a scheduled night is, since nobody fills in its form.
+NIGHT = "FAULTLINE_NIGHT"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
@@ -45,9 +48,6 @@ PARAMS = (
     "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "only_missing",
     "max_measurements", "build",
 )  # fmt: skip
-# With a baseline: so many pairs suspect ten percent more work in four nights of five (docs/metrics.md). Fewer than
-# eight could suspect nothing.
-PAIRS = 12
 DOC = """\
 ### Nightly regression
 
@@ -63,8 +63,9 @@ worse. Verdicts need five repetitions a side; what they rest on, and what they c
 A night that was missed is made up for by Airflow's own backfill (menu of the DAG, or `airflow backfill create`): its
 records carry the night as `logical_date`, and `measured_at` says when they were really measured.
 
-Paused at first: it would take the machine for an hour each night. Schedule (cron, UTC): environment variable
-`FAULTLINE_NIGHTLY_SCHEDULE`; notifiers of a regression: `FAULTLINE_NOTIFIERS`; both read when services start.
+Paused at first: it would take the machine for some hours each night. Schedule (cron, UTC): environment variable
+`FAULTLINE_NIGHTLY_SCHEDULE`; what this form begins with, and a scheduled night is: `FAULTLINE_NIGHT`, a JSON object of
+its fields; notifiers of a regression: `FAULTLINE_NOTIFIERS`. All are read when services start.
 """
 
 
@@ -78,7 +79,7 @@ def nightly_dag() -> DAG:
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,
-        params=nightly_params(),
+        params=with_defaults(nightly_params(), os.environ.get(NIGHT)),
         doc_md=DOC,
         description="The same configurations each night, held against the nights before",
         tags=["faultline", "nightly"],
@@ -115,6 +116,29 @@ def notifiers(text: str | None) -> list[Any]:
         if not isinstance(one, BaseNotifier):
             raise ConfigError(f"{NOTIFIERS}: {type(one).__name__} is no notifier of Airflow's; name one that is")
     return made
+
+
+def with_defaults(params: dict[str, Param], text: str | None) -> dict[str, Param]:
+    """The form with other values to begin with, from a JSON object: `{"baseline": {"revision": "v1.3"}}`.
+
+    Raises ConfigError for what is no object, a field that there is not, and a value that the form would refuse.
+    """
+    from airflow.sdk.exceptions import ParamValidationError
+
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError as error:
+        raise ConfigError(f"{NIGHT}: is no JSON ({error}); write an object of the form's fields") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f'{NIGHT}: is no object; write one of the form\'s fields, such as {{"repetitions": 15}}')
+    for name, value in given.items():
+        if name not in params:
+            raise ConfigError(f"{NIGHT}.{name}: is no field of the form{suggest(name, params)}")
+        try:
+            params[name].resolve(value)
+        except (ParamValidationError, ValueError) as error:
+            raise ConfigError(f"{NIGHT}.{name}: {str(error).splitlines()[0]}") from None
+    return params
 
 
 def nightly_params() -> dict[str, Param]:
@@ -235,8 +259,11 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     if pairs < need:
         many = f"{len(primary)} configuration{'s' if len(primary) > 1 else ''}"
         raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
-    build = installed_build(settings, build_of(spec, settings, key="baseline"))
-    return Baseline(series=f"{night}{BASELINE}", build=build, spec=spec.as_mapping(), primary=primary)
+    brought = build_of(spec, settings, key="baseline")
+    # By its commit: a branch may move on while the night lasts.
+    pinned = {**spec.as_mapping(), "revision": brought.commit}
+    build = installed_build(settings, brought)
+    return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
 
 
 def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:

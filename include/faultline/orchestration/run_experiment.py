@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ class RunExperiment(TriggerDagRunOperator):
         results, cell = load_settings().results, self._cell()
         plan = Manifests(results).read(str((self.conf or {}).get("sweep_id")))
         if plan is not None and plan.baseline is not None:
-            return self._baseline_fails(plan.baseline.series)
+            return self._baseline_fails(plan.baseline.series, context)
         if plan is None or plan.decide is None:
             return None
         begun, hours = context["dag_run"].start_date, plan.decide.hours
@@ -154,14 +155,15 @@ class RunExperiment(TriggerDagRunOperator):
         settled = cell.config_id in settled_in(plan, entries)
         return "all of its comparisons are decided, or the experiments are spent" if settled else None
 
-    def _baseline_fails(self, series: str) -> str | None:
-        """Why a baseline need not be tried any more: it failed again and again, and never ran."""
+    def _baseline_fails(self, series: str, context: Any) -> str | None:
+        """Why a baseline need not be tried any more: since the run began, or was cleared, it failed again and again,
+        and never ran."""
         from faultline.records.store import Store
 
         if (self.conf or {}).get("series") != series:
             return None
         sweep = Store(load_settings().results).query(sweep=str((self.conf or {}).get("sweep_id")))
-        own = [record for record in sweep if record.series == series]
+        own = _since([record for record in sweep if record.series == series], context)
         if len(own) < MOST_FAILED or any(record.status != "failed" for record in own):
             return None
         return f"the baseline failed {len(own)} times and never ran: {'; '.join(own[-1].reasons) or 'failed'}"
@@ -181,19 +183,20 @@ class RunExperiment(TriggerDagRunOperator):
         cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
         return [record for record in Store(load_settings().results).of(cell) if record.sweep_id == sweep]
 
-    def _since(self, context: Any) -> list[Record]:
-        """Those of them since the run began, or was cleared: what was given up before is not counted again."""
-        begun = context["dag_run"].start_date
-        # An attempt's id begins with its time in UTC, to the second.
-        first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""
-        return [record for record in self._own() if record.attempt >= first]
-
     def _newest(self, context: Any) -> Record | None:
-        own = self._since(context)
+        own = _since(self._own(), context)
         return own[-1] if own else None
 
     def _measured(self, context: Any) -> int:
-        return sum(record.status == "unsound" for record in self._since(context))
+        return sum(record.status == "unsound" for record in _since(self._own(), context))
 
     def _run_id(self, event: Any) -> str:
         return str(event[1]["run_ids"][0])
+
+
+def _since(records: Sequence[Record], context: Any) -> list[Record]:
+    """Those of attempts since the run began, or was cleared: what was given up before is not counted again."""
+    begun = context["dag_run"].start_date
+    # An attempt's id begins with its time in UTC, to the second.
+    first = f"{begun.astimezone(UTC):%Y%m%dT%H%M%SZ}" if begun else ""
+    return [record for record in records if record.attempt >= first]

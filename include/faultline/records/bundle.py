@@ -17,16 +17,19 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from faultline.base.errors import ConfigError
-from faultline.records.record import Record, content_problem
+from faultline.records.record import Record, content_problem, place_problem
 
 SUFFIX = ".tar.xz"
 LISTING, ROOT = "bundle.json", "results"
 # Of what the compressor sees at once; journals of one kind lie together, so most of a line was seen before.
 _PRESET = 9 | lzma.PRESET_EXTREME
+# Unpacked; what was made elsewhere may say of itself whatever it likes.
+MOST_BYTES = 4 * 2**30
 _BROKEN = (tarfile.TarError, lzma.LZMAError, EOFError)
 
 
@@ -77,19 +80,26 @@ class Bundle:
         return sorted({PurePosixPath(name).parts[1] for name in self.files if name.startswith("attempts/")})
 
     def unpack(self, folder: Path) -> None:
-        """Writes its files; `folder` is a results folder then."""
+        """Writes its files; `folder` is a results folder then. Raises ConfigError for one that cannot be written."""
         for name, content in self.files.items():
             target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            except OSError as error:
+                raise ConfigError(f"{self.path}: {name}: cannot be unpacked ({error.strerror})") from None
 
     def _read(self, under: str) -> Iterator[Record]:
         for name in sorted(self.files):
             if name.startswith(under):
                 try:
-                    yield Record.model_validate_json(self.files[name])
+                    record = Record.model_validate_json(self.files[name])
                 except ValidationError as error:
                     raise ConfigError(f"{self.path}: {name}: {content_problem(error)}; make the bundle again") from None
+                place = PurePosixPath(name)
+                if problem := place_problem(record, place.parent.name, place.stem):
+                    raise ConfigError(f"{self.path}: {name}: {problem}; make the bundle again")
+                yield record
 
 
 def sha256(content: bytes) -> str:
@@ -98,24 +108,31 @@ def sha256(content: bytes) -> str:
 
 
 def write_bundle(path: Path, members: Iterable[Member]) -> None:
-    """Writes a bundle, whole or not at all."""
+    """Writes a bundle, whole or not at all. Raises ConfigError for a file that cannot be written."""
     # Files of one name beside each other, whatever attempt they are of: they are alike.
     ordered = sorted(members, key=lambda one: (PurePosixPath(one.path).name, one.path))
     listing = _listing_of(ordered)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    made = Path(name)
     try:
-        with os.fdopen(number, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as packed:
-            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                for inside, content in [(LISTING, listing), *((f"{ROOT}/{one.path}", one.content) for one in ordered)]:
-                    about = tarfile.TarInfo(inside)
-                    about.size = len(content)
-                    archive.addfile(about, io.BytesIO(content))
-        made.chmod(0o644)
-        made.replace(path)
-    finally:
-        made.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        made = Path(name)
+        try:
+            with os.fdopen(number, "wb") as file, lzma.open(file, "wb", preset=_PRESET) as packed:
+                _write_archive(packed, [(LISTING, listing), *((f"{ROOT}/{one.path}", one.content) for one in ordered)])
+            made.chmod(0o644)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); name a file that can") from None
+
+
+def _write_archive(packed: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
+    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for inside, content in members:
+            about = tarfile.TarInfo(inside)
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -124,9 +141,13 @@ def read_bundle(path: Path) -> Bundle:
     Raises ConfigError with one line that names the file, for what is no bundle, or not the one that was made.
     """
     found: dict[str, bytes] = {}
+    total = 0
     try:
         with tarfile.open(path, "r:xz") as archive:
             for member in archive:
+                total += member.size
+                if total > MOST_BYTES or member.issparse():
+                    raise ConfigError(f"{path}: {member.name}: is larger than a bundle may be; get it from elsewhere")
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is None or member.name in found:
                     raise ConfigError(f"{path}: {member.name}: is no file that a bundle has; get the bundle again")

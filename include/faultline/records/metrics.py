@@ -62,7 +62,13 @@ KNOWN = (
             ("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "maximum"), ("mean", "mean"),
         )
     ),
-    Metric(TAIL, "Latency", "Latency p99, or of the slowest of few batches", "ms", LESS),
+    # Neither is better: of a side with more batches it is another figure.
+    Metric(TAIL, "Latency", "Latency p99, or of the slowest of few batches", "ms"),
+    *(
+        Metric(f"latency_{part}_ms.{key}", "Latency", f"Latency {name} {when}", "ms", LESS)
+        for part, when in (("during", "during the fault"), ("after", "after the recovery"))
+        for key, name in (("p50", "p50"), ("p99", "p99"), ("max", "maximum"))
+    ),
     Metric("non_compute_ms", "Latency", "Non-compute time", "ms", LESS),
     Metric("throughput_rps", "Throughput", "Throughput", "records/s", MORE),
     Metric("rps_per_core", "Throughput", "Throughput per core", "records/s", MORE),
@@ -77,6 +83,9 @@ KNOWN = (
     Metric("recovery.load_s", "Recovery", "Load", "s", LESS),
     Metric("recovery.catchup_s", "Recovery", "Catch-up", "s", LESS),
     Metric("recovery.silence_s", "Recovery", "Longest silence", "s", LESS),
+    Metric("recovery.settled_s", "Recovery", "Settled", "s", LESS),
+    Metric("recovery.plateau_ratio", "Recovery", "Tail after ÷ before the fault", "", LESS),
+    Metric("placebo.macro_s", "Recovery", "Recovery from nothing, of a control", "s", LESS),
     Metric("recovery.dip_depth", "Recovery", "Dip depth", "share", LESS),
     Metric("recovery.lag_area_record_s", "Recovery", "Lag area", "record·s", LESS),
     Metric(CPU_TOTAL, "CPU", "CPU, all roles", "cores", LESS),
@@ -94,6 +103,7 @@ KNOWN = (
     Metric("work.tasks", "Work", "Tasks"),
     Metric("work.batch_s", "Work", "Execution time of batches", "s", LESS),
     Metric("work.task_s", "Work", "Run time of tasks", "s", LESS),
+    Metric("work.batch_us_per_record", "Work", "Execution time of batches per record", "µs", LESS),
     Metric("gc_s", "Memory and state", "Garbage collection", "s", LESS),
     Metric("gc.driver_s", "Memory and state", "Garbage collection, driver", "s", LESS),
     Metric("gc.longest_ms", "Memory and state", "Longest pause of collection", "ms", LESS),
@@ -127,6 +137,7 @@ KNOWN = (
     Metric("keys.hottest_share", "Keys", "Share of the hottest key", "share"),
     Metric("keys.distinct", "Keys", "Distinct keys"),
     Metric("schedule_lag_ms.p99", "Generator", "Schedule lag p99", "ms"),
+    Metric("recovery.lateness_ms", "Generator", "Largest lateness in a recovery", "ms"),
 )  # fmt: skip
 # What a reader of a comparison wants to know first.
 USUAL = (
@@ -137,12 +148,16 @@ _BY_KEY = {metric.key: metric for metric in KNOWN}
 # Neither figures of their own nor comparable: bounds, counts of what a figure was made of.
 _HIDDEN = frozenset(
     {
-        CENSORED_AT, "recovery.recovered", "recovery.resolution_s", "latency_ms.count", "latency_ms.negative",
-        "keys.low", "keys.high", "realtime",
+        CENSORED_AT, "recovery.recovered", "recovery.resolution_s", "recovery.phase", "keys.low", "keys.high",
+        "realtime",
         # The same as gc_s where it is known, and how many pauses made it up.
         "gc.executors_s", "gc.pauses",
     }
 )  # fmt: skip
+# Of each latency: what it is made of, and quantiles that are in between; of each recovery: its bounds.
+_LATENCIES = ("latency_ms.", "latency_during_ms.", "latency_after_ms.")
+_WITHIN = frozenset({"count", "negative", "unreflected", "batches", "mean", "p90", "p999"})
+_BOUNDS = frozenset({"recovered_within", "latency_limit_ms", "lag_limit", "hold_s"})
 _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
 
 
@@ -156,7 +171,7 @@ def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
         present[CPU_TOTAL] = None
     if _P99 in present:
         present[TAIL] = None
-    others = [_named(key) for key in present if key not in _BY_KEY and key not in _HIDDEN]
+    others = [_named(key) for key in present if key not in _BY_KEY and not _is_hidden(key)]
     return [*(metric for metric in KNOWN if metric.key in present), *others]
 
 
@@ -192,6 +207,12 @@ def by_group(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
     for metric in metrics:
         groups.setdefault(metric.group, []).append(metric)
     return list(groups.items())
+
+
+def _is_hidden(key: str) -> bool:
+    leaf = key.rpartition(".")[2]
+    made_of = key.startswith(_LATENCIES) and leaf in _WITHIN
+    return key in _HIDDEN or made_of or leaf in _BOUNDS or key.startswith("placebo.")
 
 
 def _named(key: str) -> Metric:

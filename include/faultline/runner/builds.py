@@ -21,11 +21,10 @@ from typing import Any
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.engines.registry import engine_of
-from faultline.experiment.build import BUSY, BuildSpec, refuse_decided
+from faultline.experiment.build import BUSY, COMMIT_DIGITS, BuildSpec, refuse_decided
 from faultline.experiment.config import Configuration
 
 PROGRAMS = "spark_jobs"
-COMMIT_DIGITS = 12
 GIT_S = 60.0
 
 

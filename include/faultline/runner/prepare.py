@@ -71,7 +71,7 @@ def prepare(
     longest_wait_s()
     check_folders(settings)
     check_here(order.config)
-    programs = build_of(order.build_spec, settings, key="build_spec").programs
+    built = build_of(order.build_spec, settings, key="build_spec")
     attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
     attempt.folder.mkdir(parents=True)
     plan = resolve(
@@ -83,12 +83,12 @@ def prepare(
         cycles=engine.capabilities.cycles,
     )
     described = {
-        **describe_order(order, settings, java),
+        **describe_order(order, settings, java, built),
         "attempt": attempt.id,
         # Other installations may keep their results in the same folder, and leave it to this one to clean up.
         "home": str(settings.home),
         # Of the build under test; what harvests its topics is always what is installed.
-        "programs": str(programs),
+        "programs": str(built.programs),
         "engine_settings": dict(order.build_spec.settings),
         "keep_topics": keep_topics,
         "window_lock": str(settings.window_lock),
@@ -124,9 +124,10 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
     }
 
 
-def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any]:
-    """What every attempt says of itself: configuration, cell, build and environment."""
-    made = under_test(order, settings)
+def describe_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> dict[str, Any]:
+    """What every attempt says of itself: configuration, cell, build and environment. `built`: the build that its order
+    names; None where none could be had, of which the record of the refusal tells."""
+    made = None if order.build_spec.installed else built
     build = order.build or default_build(settings, java, made)
     return {
         "schema": 1,
@@ -145,17 +146,6 @@ def describe_order(order: Order, settings: Settings, java: str) -> dict[str, Any
         "prepared_wall_ns": time.time_ns(),
         "environment": describe(settings, order.config, java, made),
     }
-
-
-def under_test(order: Order, settings: Settings) -> Build | None:
-    """The build that the order names; None for what is installed, and for one that cannot be brought here, of which
-    the record of its refusal tells."""
-    if order.build_spec.installed:
-        return None
-    try:
-        return build_of(order.build_spec, settings, key="build_spec")
-    except ConfigError:
-        return None
 
 
 def check_here(config: Configuration) -> None:

@@ -49,7 +49,7 @@ def test_page_and_records_are_made_again_from_it(record: Record, results: Path, 
     here, there = (tmp_path / name / "x.md" for name in ("here", "there"))
     (line,) = set(there.read_text().splitlines()) - set(here.read_text().splitlines())
     told = f"[x.tar.xz](../x.tar.xz), SHA-256 `{sha256(path.read_bytes())}`"
-    assert line == f"- Raw files of all attempts, with their records: {told}"
+    assert line == f"- Records, and the raw files that they were made of: {told}"
     pictures = [sorted((one.parent / "images").iterdir()) for one in (here, there)]
     assert pictures[0] and [one.read_text() for one in pictures[0]] == [one.read_text() for one in pictures[1]]
 
@@ -68,13 +68,16 @@ def test_it_is_judged_again_and_stays_as_it_is(record: Record, tmp_path: Path) -
 
 def test_no_path_of_the_machine_is_in_it(record: Record, results: Path, tmp_path: Path) -> None:
     journal = results / "attempts" / record.attempt / "services.jsonl"
-    journal.write_text(f'{{"event": "started", "argv": ["{results}/x", "{results}-not", "{Path.home()}/y"]}}\n')
+    journal.write_text(
+        f'{{"event": "started", "argv": ["{results}/x", "{results}-not", "{Path.home()}/y", "/mnt{results}"]}}\n'
+    )
     path = tmp_path / "x.tar.xz"
     run("--bundle", str(path))
     bundle = read_bundle(path)
     name = f"attempts/{record.attempt}/services.jsonl"
     text = bundle.files[name].decode()
     assert '"/faultline/results/x"' in text and '"/home/user/y"' in text and f'"{results}-not"' in text
+    assert f'"/mnt{results}"' in text, "another folder that ends alike"
     assert bundle.listing.files[name].original == sha256(journal.read_bytes())
     assert bundle.listing.files[name].how == "paths replaced"
 

@@ -23,6 +23,8 @@ from faultline.comparison.findings.compare import (
     direction,
     hardly_changes,
     noticeable,
+    p_not_above,
+    p_of_contrast,
     series_of,
     trend,
 )
@@ -133,6 +135,24 @@ def test_of_the_verdicts_of_a_page_those_that_chance_explains_are_taken_back() -
     assert corrected([]) == [] and corrected([untested]) == [(Verdict.AGREES, "c")]
 
 
+def test_a_contrast_of_nothing_is_believed_one_time_in_twenty() -> None:
+    rng = np.random.default_rng(11)
+    drawn = [[Level(at, tuple(rng.normal(0, 1, 5))) for at in range(3)] for _ in range(800)]
+    found = [p_of_contrast(levels, (1.0, -2.0, 1.0))[1] for levels in drawn]
+    assert 0.02 <= sum(p <= ALPHA for p in found) / len(found) <= 0.07
+    steep = [Level(0, (1.0, 1.1, 1.2)), Level(1, (1.0, 1.1, 1.2)), Level(2, (9.0, 9.1, 9.2))]
+    assert p_of_contrast(steep, (1.0, -2.0, 1.0)) == (pytest.approx(8.0), pytest.approx(0.0, abs=0.01))
+    assert p_of_contrast([*steep[:2], Level(2, (9.0, 9.1))], (1.0, -2.0, 1.0))[1] == 1.0, "too few runs"
+    assert p_of_contrast([Level(at, (at**2, at**2, at**2)) for at in range(3)], (1.0, -2.0, 1.0)) == (2.0, 0.0)
+    assert p_of_contrast([Level(at, (1.0, 1.0, 1.0)) for at in range(3)], (1.0, -2.0, 1.0)) == (0.0, 1.0)
+
+
+def test_a_bootstrap_says_no_more_than_the_runs_can() -> None:
+    always = np.ones(100)
+    assert [p_not_above(always, runs) for runs in (4, 8, 10)] == pytest.approx([2 / 6, 2 / 70, 2 / 252])
+    assert p_not_above(-always, 5) == 1.0
+
+
 def test_many_repetitions_make_sameness_surer_not_rarer() -> None:
     rng = np.random.default_rng(5)
     close = [rng.normal(100, 4, 30).tolist() for _ in range(2)]
@@ -143,7 +163,7 @@ def test_many_repetitions_make_sameness_surer_not_rarer() -> None:
 
 
 def test_a_constant_needs_repetitions_close_together() -> None:
-    close = [series([1.0, 1.02], [1.01, 1.05])]
+    close = [series([1.0, 1.02, 1.0, 1.03], [1.01, 1.05, 1.02, 1.0])]
     assert constant(close, REPLAY)[0] is Verdict.AGREES
     assert noticeable(close, REPLAY)[0] is Verdict.DISAGREES
     single = [series([1.0], [1.0])]
@@ -250,13 +270,14 @@ def test_votes_that_tell_nothing_say_how_likely_they_are() -> None:
 
 
 def test_a_tenth_of_the_median_is_hardly_a_change() -> None:
-    assert hardly_changes([series([95.0, 100.0], [100.0, 105.0])]) is True
-    assert hardly_changes([series([94.5, 100.0], [100.0, 105.0])]) is None
-    assert hardly_changes([series([-95.0, -100.0], [-100.0, -105.0])]) is True
-    # Of several series each must be still, and of each every value repeated.
-    still, moving = series([100.0, 100.0], [100.0, 101.0]), series([100.0, 100.0], [150.0, 151.0])
-    assert hardly_changes([still, moving]) is None
-    assert hardly_changes([series([100.0, 100.0], [100.0])]) is None
+    same = [100.0, 100.0, 100.0]
+    assert hardly_changes([series([95.0, *same], [*same, 105.0])]) is True
+    assert hardly_changes([series([94.5, *same], [*same, 105.0])]) is None
+    assert hardly_changes([series([-95.0, -100.0, -100.0, -100.0], [-100.0, -100.0, -100.0, -105.0])]) is True
+    # Of several series each must be still, and of each every value repeated often enough.
+    still, moving = series([*same, 100.0], [*same, 101.0]), series([*same, 100.0], [140.0, 150.0, 151.0, 100.0])
+    assert hardly_changes([still]) is True and hardly_changes([still, moving]) is None
+    assert hardly_changes([series([*same, 100.0], same)]) is None
 
 
 def test_a_believed_change_of_a_tenth_is_neither_none_nor_noticeable() -> None:

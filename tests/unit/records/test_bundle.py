@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
+from faultline.records import bundle
 from faultline.records.bundle import LISTING, Member, read_bundle, sha256, write_bundle
+from tests.unit.sample_records import sample
 
 NAME = st.text("abcdefgh-_.0123456789", min_size=1, max_size=8).filter(lambda name: name.strip(".") != "")
 PATHS = st.lists(st.lists(NAME, min_size=1, max_size=3).map("/".join), unique=True, max_size=5)
@@ -54,11 +56,11 @@ def repacked(path: Path, change: dict[str, bytes | None]) -> Path:
 
 
 def test_it_says_of_what_a_file_was_made_and_how(tmp_path: Path) -> None:
-    bundle = read_bundle(made(tmp_path))
-    log, gate = bundle.listing.files["attempts/a/log"], bundle.listing.files["attempts/a/gate.json"]
+    found = read_bundle(made(tmp_path))
+    log, gate = found.listing.files["attempts/a/log"], found.listing.files["attempts/a/gate.json"]
     assert (log.original, log.how) == (sha256(b"two"), "1 of 2")
     assert (gate.sha256, gate.original, gate.how) == (sha256(b"{}"), None, None)
-    assert bundle.attempts() == ["a"]
+    assert found.attempts() == ["a"]
 
 
 def test_unpacked_it_is_a_results_folder(tmp_path: Path) -> None:
@@ -86,6 +88,32 @@ def test_what_is_not_as_it_was_made_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         read_bundle(repacked(made(tmp_path), change))
+
+
+def test_what_is_larger_than_a_bundle_may_be_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path)
+    monkeypatch.setattr(bundle, "MOST_BYTES", 100)
+    with pytest.raises(ConfigError, match="is larger than a bundle may be"):
+        read_bundle(path)
+
+
+def test_a_record_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    one, path = sample(attempt="../elsewhere"), tmp_path / "x.tar.xz"
+    write_bundle(path, [Member(f"records/{one.config_id}/a.json", one.as_json().encode())])
+    with pytest.raises(ConfigError, match=r"attempt: '\.\./elsewhere' is not the name of its file"):
+        read_bundle(path).records()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file/x.tar.xz: cannot be written"):
+        write_bundle(tmp_path / "file" / "x.tar.xz", [])
+    path = tmp_path / "x.tar.xz"
+    write_bundle(path, [Member("a", b""), Member("a/b", b"")])
+    with pytest.raises(ConfigError, match="x.tar.xz: a/?b?: cannot be unpacked"):
+        read_bundle(path).unpack(tmp_path / "there")
 
 
 def test_a_file_that_leads_out_is_refused(tmp_path: Path) -> None:

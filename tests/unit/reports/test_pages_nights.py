@@ -8,10 +8,11 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
+from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix
+from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import sweep_page
@@ -69,6 +70,25 @@ def test_a_night_beside_a_baseline_says_what_is_suspected_and_what_would_have_be
     assert row[1].startswith("red: 1 suspectedsuspected a: <b>Would have been seen within two nights, four")
     assert row[1].endswith("a: 9 %b: 1")
     assert row[3] == "5 of 5", "the baseline's records are no part of the night's own figures"
+
+
+def test_what_both_sides_of_a_pair_lack_is_missing_and_nothing_else(tmp_path: Path) -> None:
+    (own,) = night_records(1, 100, n=1)
+    series = f"{own.series}.baseline"
+    put(tmp_path, own, own.model_copy(update={"series": series, "attempt": "20261101T030000Z-ffffff"}))
+    config = parse_configuration(own.config)
+    planned = cells_of([PlannedCell(config, own.repetition, own.series), PlannedCell(config, 7, own.series)])
+    for number, sweep in ((1, "20261101T020000"), (2, "20261102T020000")):
+        night = f"2026-11-{number:02d}T02:00:00+00:00"
+        beside = Baseline(series=f"{night}.baseline", build="b0", spec={}, primary={})
+        plan = Manifest(
+            sweep_id=sweep, matrix=NIGHTLY, run_id=f"scheduled__{night}", series=night, build="b1", logical_date=night,
+            planned_at=night, schedule="0 2 * * *", baseline=beside, cells=planned,
+        )  # fmt: skip
+        Manifests(tmp_path).write(plan)
+    table = {row[0]: row for row in rows(nights_page(site(tmp_path)))[1:]}
+    assert table["2026-11-01"][4] == "2", "the second repetition, of both"
+    assert table["2026-11-02"][4] == "4"
 
 
 def test_a_night_without_a_valid_record_leaves_a_gap(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ is such a set. Within a series each pair of runs at different values votes: did 
 value to the higher one? If the values did not matter, every order of the runs' figures would be equally likely. A
 rise or a fall is believed when at most one order in twenty (over all series together) has votes so much at one: an
 exact rank test, two-sided (Mann and Whitney for two values, Jonckheere and Terpstra for more). Two values need four
-repetitions each, and no overlap between them. One run at each of two values never tells. How much it is, is another
-matter, and stands beside the verdict.
+repetitions each, and no overlap between them. One run at each of two values never tells. What the votes say the medians
+at the ends must say, too. How much it is, is another matter, and stands beside the verdict.
 
-**Sameness.** A figure hardly changes when all runs lie within a tenth of their median, or when, with five runs at each
-value, the 95 % interval of the change from the first value to any other lies within a tenth.
+**Sameness.** A figure hardly changes when all runs, four at least at each value, lie within a tenth of their median, or
+when, with five, the 95 % interval of the change from the first value to any other lies within a tenth.
 
 **Limits.** Whether a figure lies beyond a limit is believed when all runs, three at least, lie on one side of it, and
 either there are five of them, or the nearest is farther from the limit than the runs are from each other. Figures that
@@ -20,6 +20,7 @@ pass one time in eight. A figure lies in a range when it is believed to lie abov
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from faultline.base.text import sortable
 from faultline.comparison.findings.finding import Outcome, Verdict
@@ -42,7 +44,8 @@ ALPHA = 0.05
 # So many runs on one side of a limit are no accident: 1/32 < ALPHA. Fewer must besides keep away from it, and
 # with less than FEWEST that happens by accident too often: 1/8 > ALPHA.
 UNANIMOUS, FEWEST = 5, 3
-# Of fewer repetitions a bootstrap is too sure: three and three without overlap are one case in ten by chance alone.
+# Fewer repetitions say too much: three and three do not overlap in one case of ten by chance alone, and two and two lie
+# within a tenth in one of four when the truth is a tenth apart.
 DRAWN = 4
 # Less than this share of a figure is no noticeable change.
 NEGLIGIBLE = 0.1
@@ -88,11 +91,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Trend:
-    """How likely as many rising, and as many falling, votes were if the value did not matter; over `runs` runs."""
+    """How likely as many rising, and as many falling, votes were if the value did not matter; over `runs` runs.
+
+    `change`: from the median at the first value to that at the last; of several series the median.
+    """
 
     rising_p: float
     falling_p: float
     runs: int
+    change: float
 
     @property
     def p(self) -> float:
@@ -102,12 +109,12 @@ class Trend:
     @property
     def rises(self) -> bool:
         """Whether a rise is believed."""
-        return self.p <= ALPHA and self.rising_p < self.falling_p
+        return self.p <= ALPHA and self.rising_p < self.falling_p and self.change > 0
 
     @property
     def falls(self) -> bool:
         """Whether a fall is believed."""
-        return self.p <= ALPHA and self.falling_p < self.rising_p
+        return self.p <= ALPHA and self.falling_p < self.rising_p and self.change < 0
 
 
 def series_of(
@@ -155,7 +162,8 @@ def trend(series: Sequence[Series]) -> Trend:
         sizes = [len(every) for every in values]
         runs += sum(sizes)
         chances = np.convolve(chances, orders(sizes))
-    return Trend(float(chances[rising:].sum()), float(chances[falling:].sum()), runs)
+    change = statistics.median(one.change for one in series)
+    return Trend(float(chances[rising:].sum()), float(chances[falling:].sum()), runs, change)
 
 
 def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Outcome:
@@ -184,8 +192,8 @@ def constant(series: Sequence[Series], measure: Measure) -> Outcome:
     if not series:
         return nothing()
     still, found = hardly_changes(series), trend(series)
-    # Sameness is no matter of chance that could be corrected: the interval says it.
-    return Outcome(verdict(still), f"{told(series, measure)} ({_chance(found)})", None if still else found.p)
+    # Sameness rests on how close the runs are: it is one test more on the page, and none that chance could take back.
+    return Outcome(verdict(still), f"{told(series, measure)} ({_chance(found)})", 1.0 if still else found.p)
 
 
 def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
@@ -196,7 +204,7 @@ def noticeable(series: Sequence[Series], measure: Measure) -> Outcome:
     said = f"{told(series, measure)} ({_chance(found)})"
     if still is None and not found.falls:
         return Outcome(Verdict.CANNOT_TELL, said, found.p)
-    return Outcome(verdict(still is False and found.rises), said, None if still else found.p)
+    return Outcome(verdict(still is False and found.rises), said, 1.0 if still else found.p)
 
 
 def drawn_medians(levels: Sequence[Level]) -> dict[tuple[float, ...], Floats]:
@@ -207,9 +215,27 @@ def drawn_medians(levels: Sequence[Level]) -> dict[tuple[float, ...], Floats]:
     return {runs: np.median(rng.choice(values, (RESAMPLES, len(values))), axis=1) for runs, values in known.items()}
 
 
-def p_not_above(drawn: Floats) -> float:
-    """How likely it is, two-sided, that what was drawn so is above 0 by chance; never less than draws can tell."""
-    return min(1.0, max(2 * float(np.mean(drawn <= 0)), 1 / RESAMPLES))
+def p_not_above(drawn: Floats, runs: int) -> float:
+    """How likely it is, two-sided, that what was drawn so is above 0 by chance; never less than so many `runs` in all
+    can tell: as two halves without overlap they are one order in many."""
+    return min(1.0, max(2 * float(np.mean(drawn <= 0)), 2 / math.comb(runs, runs // 2), 1 / RESAMPLES))
+
+
+def p_of_contrast(levels: Sequence[Level], weights: Sequence[float]) -> tuple[float, float]:
+    """The weighted sum of the levels' means, and how likely one as far from 0 is by chance, two-sided (Welch's t).
+
+    1 where a level has fewer runs than FEWEST, or nothing differs.
+    """
+    values = [np.array(level.values) for level in levels]
+    found = float(sum(weight * each.mean() for weight, each in zip(weights, values, strict=True)))
+    if min(map(len, values)) < FEWEST:
+        return found, 1.0
+    parts = [weight**2 * each.var(ddof=1) / len(each) for weight, each in zip(weights, values, strict=True)]
+    spread = float(sum(parts))
+    if not spread:
+        return found, 0.0 if found else 1.0
+    degrees = spread**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, values, strict=True))
+    return found, float(2 * stats.t.sf(abs(found) / math.sqrt(spread), degrees))
 
 
 def beyond(values: Sequence[float], limit: float) -> bool | None:
@@ -257,7 +283,7 @@ def told(series: Sequence[Series], measure: Measure) -> str:
 
 def _close(one: Series) -> bool:
     values = [value for level in one.levels for value in level.values]
-    repeated = all(len(level.values) > 1 for level in one.levels)
+    repeated = all(len(level.values) >= DRAWN for level in one.levels)
     return repeated and max(values) - min(values) <= NEGLIGIBLE * abs(statistics.median(values))
 
 

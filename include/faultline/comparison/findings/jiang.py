@@ -97,11 +97,15 @@ def moves_more(records: Sequence[Record], measure: Measure, low: float, high: fl
         return Outcome(Verdict.CANNOT_TELL, f"{said}; takes {DRAWN} repetitions of each")
     more, less = (INTERVAL, STATE) if interval else (STATE, INTERVAL)
     drawn = _drawn_effects(along)
-    for first, second, found in ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES)):
-        p = p_not_above(drawn[first].min(axis=0) - drawn[second].max(axis=0))
-        if p <= ALPHA:
-            return Outcome(found, f"{said} (p = {p:.2g})", p)
-    return Outcome(Verdict.CANNOT_TELL, said)
+    # Ends of intervals are ends of states as well, so one axis has all runs that count.
+    runs = sum(len(level.values) for one in along[STATE] for level in (one.levels[0], one.levels[-1]))
+    ways = ((more, less, Verdict.AGREES), (less, more, Verdict.DISAGREES))
+    chances = [
+        (p_not_above(drawn[first].min(axis=0) - drawn[second].max(axis=0), runs), found)
+        for first, second, found in ways
+    ]
+    p, found = min(chances, key=lambda one: one[0])
+    return Outcome(found if p <= ALPHA else Verdict.CANNOT_TELL, f"{said} (p = {p:.2g})", p)
 
 
 def _drawn_effects(along: Mapping[str, Sequence[Series]]) -> dict[str, Floats]:

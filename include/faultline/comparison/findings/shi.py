@@ -25,16 +25,14 @@ from functools import partial
 from faultline.comparison.capacity import holds
 from faultline.comparison.findings.compare import (
     ALPHA,
-    DRAWN,
     NEGLIGIBLE,
     Series,
     beyond,
     constant,
     direction,
-    drawn_medians,
     not_testable,
     nothing,
-    p_not_above,
+    p_of_contrast,
     series_of,
     verdict,
 )
@@ -77,27 +75,22 @@ def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
 
 
 def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
-    """Whether the last step of the rate raises the figure more than all steps before it together, in at least 39 of 40
-    samples drawn anew from the runs at each rate."""
+    """Whether the last step of the rate raises the figure more than all steps before it together: by means, as a
+    contrast of three rates (Welch's t)."""
     series = _rates(records, measure, 3)
     if not series:
         return nothing("takes three rates, each measured more than once")
     answers, said, ps = [], [], []
     for one in series:
         ends = (one.levels[0], one.levels[-2], one.levels[-1])
-        drawn = drawn_medians(ends)
-        first, before, last = (drawn[level.values] for level in ends)
-        surplus = (last - before) - (before - first)
-        more, less = p_not_above(surplus), p_not_above(-surplus)
-        if min(len(level.values) for level in ends) < DRAWN:
-            more = less = 1.0
-        answers.append(True if more <= ALPHA else False if less <= ALPHA else None)
-        ps.append(min(more, less))
+        surplus, p = p_of_contrast(ends, (1.0, -2.0, 1.0))
+        answers.append(None if p > ALPHA else surplus > 0)
+        ps.append(p)
         rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
         figures = [measure.text(level.median) for level in ends]
         said.append(
             f"{measure.name} {figures[0]} to {figures[1]}, then {figures[2]} (at {rates}; n = "
-            f"{sum(len(level.values) for level in ends)}, p = {ps[-1]:.2g})"
+            f"{sum(len(level.values) for level in ends)}, p = {p:.2g})"
         )
     return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 

@@ -115,7 +115,8 @@ def as_json(verdict: GateVerdict, plan: Manifest) -> dict[str, Any]:
         "reasons": [reason(one) for one in verdict.of(Finding.WORSE)],
         "suspicions": [reason(one) for one in verdict.of(Finding.SUSPECTED)],
         "improvements": [reason(one) for one in verdict.of(Finding.BETTER)],
-        "visible": [visible_text(one) for one in verdict.cells],
+        # Of all together each configuration counts by its own scatter: no one share would be seen in all.
+        "visible": [visible_text(one) for one in verdict.cells if one.config_id],
         "cells": [_cell(one) for one in verdict.cells],
     }
 

@@ -306,7 +306,8 @@ def _visible(cell: Pairs, metric: Metric | None, tests: int) -> float | None:
     """By the scatter of the ends that count for worse, and how far they lie below the middle."""
     low, high = bounded(cell.low), bounded(cell.high)
     deviation = spread(low)
-    if deviation is None:
+    # Of all together each is scaled by its own scatter, so that no one share would be seen in all of them.
+    if deviation is None or not cell.config_id:
         return None
     blur = float(np.mean(high) - np.mean(low)) / 2
     seen = visible(deviation, len(low), SUSPECTED / tests, math.sqrt(SEEN)) + blur

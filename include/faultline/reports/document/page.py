@@ -94,7 +94,7 @@ def write_page(
 def _evidence(folder: Path, bundles: Sequence[Path]) -> list[str]:
     """A line of a list for each bundle, told from the page's folder."""
     return [
-        f"- Raw files of all attempts, with their records: [{path.name}]({os.path.relpath(path, folder)}), SHA-256 "
+        f"- Records, and the raw files that they were made of: [{path.name}]({os.path.relpath(path, folder)}), SHA-256 "
         f"`{sha256(path.read_bytes())}`"
         for path in bundles
     ]

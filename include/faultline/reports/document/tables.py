@@ -99,23 +99,14 @@ RECOVERY = (
     Column("recovered", _recovered),
     *figures(
         *(f"recovery.{part}_s" for part in ("detection", "redeploy", "load", "reload", "replay", "catchup", "macro")),
-        "recovery.silence_s",
-        "recovery.dip_depth",
-        "recovery.replacement_up_s",
+        *(f"recovery.{part}" for part in ("settled_s", "silence_s", "dip_depth", "replacement_up_s")),
+        "latency_during_ms.p50", "latency_during_ms.max", "latency_after_ms.p50",
         names=(
-            "detection",
-            "redeploy",
-            "load",
-            "**reload**",
-            "replay",
-            "catch-up",
-            "**macro**",
-            "silence",
-            "dip",
-            "replacement up",
+            "detection", "redeploy", "load", "**reload**", "replay", "catch-up", "**macro**", "settled", "silence",
+            "dip", "replacement up", "p50 during", "slowest during", "p50 after",
         ),
     ),
-)
+)  # fmt: skip
 STAGES = figures(
     *(f"stages.{key}" for key in ("signals", "failed", "most_queued", "replacements", "gap_s", "batch_s", "unstored")),
     names=("signals", "failed", "longest queue", "replaced", "longest pause", "longest batch", "not stored"),
@@ -130,8 +121,8 @@ RESOURCES = (
         *(f"cpu_besides.{name}" for name in ("others", "services", "recorder", "stolen")),
         names=("other processes", "of them Airflow and services", "recorder", "stolen by the host"),
     ),
-    *figures("gc_s", "work.tasks", "work.task_s", "work.batches", "work.batch_s",
-             names=("GC", "tasks", "run time of tasks", "batches", "execution of batches")),
+    *figures("gc_s", "work.tasks", "work.task_s", "work.batches", "work.batch_s", "work.batch_us_per_record",
+             names=("GC", "tasks", "run time of tasks", "batches", "execution of batches", "of them per record")),
     *figures("state_bytes.logical", "state_bytes.checkpoint", names=("state", "checkpoint")),
 )  # fmt: skip
 AUDIT = (

@@ -17,6 +17,7 @@ from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.metrics import by_group, metrics_of
+from faultline.records.summary import Entry
 from faultline.reports.pages.charts import escaped
 from faultline.reports.pages.site import Site, Unknown, paged, render
 from faultline.reports.pages.sweep import chosen_metric
@@ -64,8 +65,13 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     planned = [plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date]
     plans = {plan.logical_date: plan for plan in planned}
     measured = {night.date: night for night in nights}
+    of_night: dict[str, list[Entry]] = {}
+    for entry in entries:
+        of_night.setdefault(str(entry.logical_date), []).append(entry)
     # Of those that never ran there is no record, and perhaps no plan.
-    waiting = {str(plan.logical_date): len(plan.cells) for plan in planned if plan.logical_date not in measured}
+    waiting = {
+        str(plan.logical_date): gap_of(plan, ()).planned for plan in planned if plan.logical_date not in measured
+    }
     missed = {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
     absent = {date: ("nothing measured yet", cells) for date, cells in waiting.items()}
     absent |= {date: (f"{_NOT_MEASURED} from and to {date}", cells) for date, cells in missed.items()}
@@ -83,7 +89,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         cell=cell,
         cell_name=dict(cells)[cell],
         rows=[
-            _row(site, measured[date], plans.get(date), surroundings, course)
+            _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course)
             if date in measured
             else _absent_row(date, *absent[date])
             for date in shown
@@ -177,9 +183,14 @@ def _ticks(course: Course) -> dict[str, Any]:
 
 
 def _row(
-    site: Site, night: Night, plan: Manifest | None, surroundings: Mapping[str, str], course: Course | None
+    site: Site,
+    night: Night,
+    every: Sequence[Entry],
+    plan: Manifest | None,
+    surroundings: Mapping[str, str],
+    course: Course | None,
 ) -> dict[str, Any]:
-    """One night of the table."""
+    """One night of the table. `every`: what was measured of it, its baseline's too."""
     sweep = night.entries[-1].sweep_id
     verdict = _kept(site, sweep)
     place = course.dates.index(night.date) if course else -1
@@ -189,7 +200,7 @@ def _row(
         "href": site.link("sweeps", sweep) if sweep else None,
         "valid": len(night.valid),
         "total": len(night.entries),
-        "missing": None if plan is None else len(gap_of(plan, recorded(night.entries)).missing),
+        "missing": None if plan is None else len(gap_of(plan, recorded(every)).missing),
         "build": night.build or NONE,
         "value": course.metric.text(value.value) if course and value is not None else NONE,
         "begins": course is not None and place in course.changes,
