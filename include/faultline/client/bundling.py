@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from faultline.analysis.again import SUPERSEDED
 from faultline.analysis.reduced import reduced
+from faultline.base.documents import read_document
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say
@@ -45,7 +47,9 @@ def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> I
             yield Member(f"{SUPERSEDED}/{record.config_id}/{old.name}", _hide(old.read_bytes(), hidden))
         if record.attempt in gone:
             continue
-        for file in reduced(settings.attempts / record.attempt):
+        folder = settings.attempts / record.attempt
+        hidden = _places(settings, read_document(folder / "attempt.json"))
+        for file in reduced(folder):
             content = _hide(file.content, hidden) if not file.path.endswith(".parquet") else file.content
             how = file.how
             if content != file.content:
@@ -58,12 +62,20 @@ def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> I
             yield Member(f"sweeps/{sweep}.json", _hide(plan.read_bytes(), hidden))
 
 
-def _places(settings: Settings) -> dict[bytes, bytes]:
-    """Paths of this machine, the longest first, and what stands for them."""
+def _places(settings: Settings, measured: Mapping[str, Any] | None = None) -> dict[bytes, bytes]:
+    """Paths of this machine, the longest first, and what stands for them. `measured`: an attempt's own description, as
+    another checkout may have measured it."""
+    own = {name: Path(str(path)) for name in ("home", "programs") if (path := (measured or {}).get(name))}
     stands = {
         settings.results: "/faultline/results",
         settings.home: "/faultline/.faultline",
         settings.root: "/faultline",
+        **({own["home"]: "/faultline/.faultline"} if "home" in own else {}),
+        **(
+            {own["programs"]: "/faultline/spark_jobs", own["programs"].parent: "/faultline"}
+            if "programs" in own
+            else {}
+        ),
         Path.home(): "/home/user",
     }
     ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,22 @@ def test_what_makes_no_bundle_is_refused(arguments: list[str], told: str, record
     with pytest.raises(ConfigError, match=told):
         run(*(one.format(saved=saved) for one in arguments))
     assert not Path("x.tar.xz").exists()
+
+
+def test_the_paths_of_the_checkout_that_measured_are_replaced_whoever_makes_the_bundle(
+    record: Record, results: Path, tmp_path: Path
+) -> None:
+    description = results / "attempts" / record.attempt / "attempt.json"
+    measured = {
+        **json.loads(description.read_text()),
+        "home": "/x/y/.home",
+        "programs": "/x/y/spark_jobs",
+        "z": "/x/y/z",
+    }
+    description.write_text(json.dumps(measured))
+    path = tmp_path / "x.tar.xz"
+    run("--bundle", str(path))
+    kept = json.loads(read_bundle(path).files[f"attempts/{record.attempt}/attempt.json"])
+    assert [kept[name] for name in ("home", "programs", "z")] == [
+        "/faultline/.faultline", "/faultline/spark_jobs", "/faultline/z",
+    ]  # fmt: skip
