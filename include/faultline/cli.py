@@ -173,7 +173,7 @@ def results(
     sweep: Annotated[
         list[str] | None, typer.Option(help="Only records of this sweep. Repeatable: a resumed sweep has two.")
     ] = None,
-    status: Annotated[str | None, typer.Option(help="valid, invalid, failed or cancelled.")] = None,
+    status: Annotated[str | None, typer.Option(help="valid, unmet, unsound, failed or cancelled.")] = None,
     saved: Annotated[
         list[Path] | None,
         typer.Option(

@@ -24,6 +24,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.engines.registry import engine_at
+from faultline.records.bundle import sha256
 from generators.state import WORD_CHARACTERS
 
 JOURNALS = (
@@ -60,7 +61,7 @@ def reduced(folder: Path) -> Iterator[Reduced]:
     for name in JOURNALS:
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
-            yield Reduced(name, content, hashlib.sha256(content).hexdigest())
+            yield Reduced(name, content, sha256(content))
     is_evidence = engine_at(Attempt(folder)).is_evidence
     for path in sorted((folder / LOGS).rglob("*")):
         if path.is_file():

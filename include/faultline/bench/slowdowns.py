@@ -23,6 +23,7 @@ from faultline.comparison.gate.nights import change_text
 from faultline.comparison.gate.verdict import CellVerdict, Paired, Pairs, judge_gate
 from faultline.comparison.statistics.pairs import Between
 from faultline.experiment.build import BUSY
+from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.metrics import CPU_PER_MILLION
 from faultline.records.record import Record
 from faultline.records.summary import Entry
@@ -30,8 +31,6 @@ from faultline.records.summary import Entry
 # More of the engine's CPU time for each record, as a share of what it takes without.
 PLANTED = (0.05, 0.10, 0.20)
 BLOCKS, QUICK_BLOCKS = 8, 1
-# One that is disturbed is measured again; the others of its block stand.
-MOST_MEASUREMENTS = 3
 FIGURES = {"cpu": CPU_PER_MILLION, "p50": "latency_ms.p50", "p99": "latency_ms.p99"}
 # A short word count without a fault; the window has some forty batches.
 PARAMETERS = ("fault=none", "checkpoint_interval_s=1", "warmup_s=20", "duration_s=45")
@@ -93,7 +92,8 @@ def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
 
 
 def _measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:
-    """A sound record. Raises InfrastructureError where there is none in three measurements."""
+    """A sound record: one that is disturbed is measured again, and the others of its block stand. Raises
+    InfrastructureError where there is none in as many measurements as a cell has."""
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
     words = [*parameters, f"repetition={repetition}", *([f"build_spec={json.dumps(build)}"] if build else [])]
     record = None

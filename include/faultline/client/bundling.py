@@ -40,44 +40,41 @@ def bundle_records(records: Sequence[Record], path: Path, say: Say, *, saved: Se
 
 
 def _members(records: Sequence[Record], settings: Settings, gone: set[str]) -> Iterator[Member]:
-    hidden = _places(settings)
     for record in records:
+        folder = settings.attempts / record.attempt
+        measured = {} if record.attempt in gone else read_document(folder / "attempt.json")
+        hidden = _places(settings, measured)
         yield Member(f"records/{record.config_id}/{record.attempt}.json", _hide(record.as_json().encode(), hidden))
         for old in sorted((settings.results / SUPERSEDED / record.config_id).glob(f"{record.attempt}.*.json")):
             yield Member(f"{SUPERSEDED}/{record.config_id}/{old.name}", _hide(old.read_bytes(), hidden))
-        if record.attempt in gone:
-            continue
-        folder = settings.attempts / record.attempt
-        hidden = _places(settings, read_document(folder / "attempt.json"))
-        for file in reduced(folder):
+        for file in reduced(folder) if measured else ():
             content = _hide(file.content, hidden) if not file.path.endswith(".parquet") else file.content
             how = file.how
             if content != file.content:
                 how = f"{how}; paths replaced" if how else "paths replaced"
             original = None if sha256(content) == file.original else file.original
             yield Member(f"attempts/{record.attempt}/{file.path}", content, original, how)
+    hidden = _places(settings, {})
     for sweep in sorted({record.sweep_id for record in records if record.sweep_id}):
         plan = Manifests(settings.results).directory / f"{sweep}.json"
         if plan.is_file():
             yield Member(f"sweeps/{sweep}.json", _hide(plan.read_bytes(), hidden))
 
 
-def _places(settings: Settings, measured: Mapping[str, Any] | None = None) -> dict[bytes, bytes]:
+def _places(settings: Settings, measured: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Paths of this machine, the longest first, and what stands for them. `measured`: an attempt's own description, as
-    another checkout may have measured it."""
-    own = {name: Path(str(path)) for name in ("home", "programs") if (path := (measured or {}).get(name))}
+    another checkout may have measured it; empty where there is none."""
     stands = {
         settings.results: "/faultline/results",
         settings.home: "/faultline/.faultline",
         settings.root: "/faultline",
-        **({own["home"]: "/faultline/.faultline"} if "home" in own else {}),
-        **(
-            {own["programs"]: "/faultline/spark_jobs", own["programs"].parent: "/faultline"}
-            if "programs" in own
-            else {}
-        ),
         Path.home(): "/home/user",
     }
+    if "home" in measured:
+        stands[Path(measured["home"])] = "/faultline/.faultline"
+    if "programs" in measured:
+        programs = Path(measured["programs"])
+        stands |= {programs: "/faultline/spark_jobs", programs.parent: "/faultline"}
     ordered = sorted(stands.items(), key=lambda one: -len(str(one[0])))
     # Also as JSON writes letters that are not of ASCII.
     return {

@@ -69,11 +69,6 @@ class Level:
         """The median of the runs."""
         return statistics.median(self.values)
 
-    @property
-    def spread(self) -> float:
-        """Greatest less least."""
-        return max(self.values) - min(self.values)
-
 
 @dataclass(frozen=True)
 class Series:
