@@ -17,7 +17,9 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.text import say
 from faultline.client.asking import advise, compare
+from faultline.client.measuring import missing, sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -152,7 +154,7 @@ def run(
         if keep_topics:
             raise ConfigError("--keep-topics: it is for one experiment; give query=, such as query=q5, and no preset")
         if dry_run:
-            print(describe(parameters or []))
+            print("\n".join(describe(parameters or [])))
             return
         raise typer.Exit(run_nexmark(parameters or [], say))
     if dry_run:
@@ -190,8 +192,12 @@ def results(
     ] = None,
 ) -> None:
     """Show the records in the store, as a table or as JSON."""
+    from faultline.base.targets import check_target
     from faultline.client.operations import select_records
 
+    for option, target in (("--bundle", bundle), ("--report", report), ("--page", page)):
+        if target is not None:
+            check_target(target, option)
     records, problems = select_records(matrix, sweep or (), status, saved or ())
     for problem in problems:
         say(problem)
@@ -222,37 +228,8 @@ def results(
     print_table(records)
 
 
-app.command()(compare)
-app.command()(advise)
-
-
-@app.command()
-def missing(
-    matrix: Annotated[str, typer.Argument(help="A matrix, such as recovery, or nightly_regression.")],
-    sweep: Annotated[str | None, typer.Option(help="This sweep's plan, instead of the newest one's.")] = None,
-    preset: Annotated[str | None, typer.Option(help="What a preset would measure, whether triggered or not.")] = None,
-    series: Annotated[str | None, typer.Option(help="With --preset: the series (default: the build at hand).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="An array of plans, each with what it lacks.")] = False,
-) -> None:
-    """List the cells of a matrix that have no valid record yet, and what became of them.
-
-    To measure them, trigger the same form again: with only_missing it leaves out what is there. Nights that were
-    missed as a whole are made up for by Airflow's own backfill.
-    """
-    from faultline.base.settings import load_settings
-    from faultline.comparison import coverage as missing_cells
-    from faultline.records.manifest import Manifests
-
-    if series is not None and preset is None:
-        raise ConfigError("--series: says where a preset's cells are looked for; give --preset, too")
-    settings = load_settings()
-    for path, why in Manifests(settings.results).problems():
-        typer.echo(f"faultline: {path}: {why}", err=True)
-    gaps = missing_cells.gaps_of(matrix, settings, sweep=sweep, preset=preset, series=series)
-    if as_json:
-        print(json.dumps(missing_cells.as_json(gaps), indent=2))
-    else:
-        missing_cells.print_gaps(gaps)
+for command in (sweep, missing, compare, advise):
+    app.command()(command)
 
 
 @app.command()
@@ -351,11 +328,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     else:
         print_examination(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
-
-
-def say(text: Any) -> None:
-    """One line of progress on standard error."""
-    print(f"faultline: {text}", file=sys.stderr, flush=True)
 
 
 def _ports(given: list[str]) -> dict[str, int]:

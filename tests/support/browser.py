@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from faultline.client.airflow_api import AirflowApi
-from faultline.client.demo import await_dags
+from faultline.client.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
 from tests.support.airflow_ui import Ui, window
 from tests.support.installation import Installation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
 from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
@@ -27,8 +28,9 @@ CHANGED: dict[str, Any] = {
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
-    "preset": "smoke", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
+    "preset": "smoke", "axes": "seed=1, 2", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
+    "resume": None,
     "decide": {"figure": "latency_ms.p50", "along": "rate", "smallest": 0.1, "hours": 2},
 }  # fmt: skip
 NIGHT = {
@@ -62,9 +64,11 @@ def legal(name: str, workload: str) -> Any:
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
     """A legal value of each field of a matrix's form; of each axis two of the paper's."""
-    values = {name: legal(name, spec.complete(DEFAULT)["workload"]) for name in Configuration.model_fields}
+    workload = spec.values(DEFAULT).get("workload", "word_count")
+    values = {name: legal(name, workload) for name in Configuration.model_fields}
+    values["seed"] = None  # an axis here
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
-    values |= {axis: list(spec.values("paper")[axis][:2]) for axis in spec.axes}
+    values |= {axis: axis_text(list(spec.values("paper")[axis][:2])) for axis in spec.axes}
     # An axis of faults hits Spark workers, too, which a generator on executors would not survive.
     return values | ({"fault_plan": None, "generator_on": "host"} if "fault" in spec.axes else {})
 
@@ -83,7 +87,6 @@ def form_values(dag_id: str) -> dict[str, Any]:
 def wrong_value(dag_id: str) -> tuple[str, Any]:
     """A field of the form, and a value that it refuses."""
     if dag_id in MATRICES:
-        axis = MATRICES[dag_id].axes[0]
-        return axis, ["wrong"] if isinstance(form_values(dag_id)[axis][0], str) else [-1]
+        return "seed", -1
     others = {NIGHTLY: ("build", "two words"), SPEED: ("baseline_nights", 0)}
     return others.get(dag_id, ("rate", 0))

@@ -12,7 +12,6 @@ from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store
 from tests.support.airflow_ui import Form, Ui, call
@@ -49,8 +48,8 @@ def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(
     assert set(values) == set(form.params), "a new field needs a value here"
 
     # Wrong values first: the form stays open after a refusal.
-    axis, wrong = wrong_value(form.dag_id)
-    for name, bad in ((axis, wrong), ("build", "two words")):
+    wrong = wrong_value(form.dag_id)
+    for name, bad in (wrong, ("build", "two words")):
         form.fill({name: bad})
         status, answer = form.send()
         assert status == 400 and answer["detail"].startswith(f"Invalid input for param {name}: ")
@@ -59,10 +58,6 @@ def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(
         expect(told).to_be_visible()
         form.ui.page.screenshot(path=artefacts / f"refused-{name}.png")
         form.fill({name: values[name]})
-    form.fill({axis: []})
-    expect(form.complaints).to_have_text("This field is required")
-    expect(form.ui.submit).to_be_disabled()
-
     form.fill(values)
     expect(form.complaints).to_have_count(0)
     expect(form.ui.submit).to_be_enabled()
@@ -70,7 +65,7 @@ def test_every_field_of_a_matrix_takes_a_legal_value_and_wrong_ones_are_refused(
     status, run = form.send()
     assert status == 200, run
     assert {name: run["conf"].get(name) for name in values} == values, "what was filled in is what arrives"
-    cells = Matrix.under(spec.resolve(run["conf"], run["conf"]["preset"]), spec.axes).cells("s")
+    cells = spec.matrix(spec.resolve(run["conf"])).cells("s")
     assert len(cells) >= 4, "the values are legal together"
     expect(form.ui.dialog).to_have_count(0)
 
@@ -104,16 +99,6 @@ def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refuse
     status, run = form.send()
     assert status == 200, run
     assert run["conf"] == NIGHT
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("form", ["state_size_x_checkpoint_interval"], indirect=True)
-def test_an_axis_that_is_no_list_of_numbers_is_refused_by_the_form_itself(form: Form) -> None:
-    form.fill({"state_mb": [1]})
-    for text, words in (('[1, "two"]', "numbers"), ("[1,", "SyntaxError"), ('{"a": 1}', "array")):
-        form.paste("state_mb", text)
-        expect(form.complaints).to_contain_text(words)
-        expect(form.ui.submit).to_be_disabled()
 
 
 def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation) -> None:

@@ -13,7 +13,7 @@ from faultline.base.settings import instance
 from faultline.base.waiting import wait_until
 from faultline.bench.installation import EXPERIMENT, form
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.demo import await_dags
+from faultline.client.sweeping import await_dags
 from faultline.cluster.airflow_home import DATABASE, PASSWORD, password, present_database
 from faultline.cluster.java import find_java
 from faultline.cluster.serve import services

@@ -22,7 +22,7 @@ from faultline.bench.leftovers import attempts_of, stray_processes, stray_topics
 from faultline.bench.truth.known_truth import judge_scenario
 from faultline.bench.truth.scenarios import SCENARIOS
 from faultline.client.airflow_api import AirflowApi
-from faultline.client.demo import await_dags
+from faultline.client.sweeping import await_dags
 from faultline.cluster.supervision import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.records.record import Record

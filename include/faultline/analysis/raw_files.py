@@ -21,6 +21,8 @@ from faultline.base.clock import jump_ms
 from faultline.base.documents import read_document, require
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, read_ended
+from faultline.base.roles import RESTARTED, SERVICES
+from faultline.base.window import NS
 from faultline.engines.base import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.config import Configuration
@@ -28,6 +30,8 @@ from faultline.experiment.plan import faults_of
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
+# Seconds by which what the journal of services tells of a start may differ from the process's own time.
+START_S = 2.0
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
 
@@ -101,7 +105,7 @@ def read_raw(directory: Path) -> Raw:
     """
     gate = read_document(directory / "gate.json")
     attempt = read_attempt(directory)
-    recorder = read_ended(directory / "recorder.jsonl")
+    recorder, services = read_ended(directory / "recorder.jsonl"), read_ended(directory / "services.jsonl")
     engine = engine_at(Attempt(directory))
     raw = Raw(
         directory=directory,
@@ -112,10 +116,10 @@ def read_raw(directory: Path) -> Raw:
         traces=engine.traces(directory),
         generator=read_ended(directory / "generator.jsonl"),
         conductor=read_ended(directory / "conductor.jsonl"),
-        services=read_ended(directory / "services.jsonl"),
+        services=services,
         stages=read_ended(directory / "topology.jsonl"),
         recorder_ended=bool(recorder) and recorder[-1].get("kind") == "stop",
-        processes=_processes(recorder),
+        processes=processes_of(recorder, services),
         machine=_machine(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
         clock_jump_ms=jump_ms(recorder),
@@ -148,11 +152,20 @@ def _records(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _processes(recorder: tuple[Line, ...]) -> pd.DataFrame:
-    """Samples of single processes."""
+def processes_of(recorder: tuple[Line, ...], services: tuple[Line, ...] = ()) -> pd.DataFrame:
+    """Samples of single processes.
+
+    `services`: what became of services during the run. One that was started in it is told from those that ran before.
+    """
     rows = [[line.get(name) for name in PROCESS_COLUMNS] for line in recorder if line.get("kind") == "proc"]
     frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
     frame["final"] = frame["final"].eq(True)
+    for line in services:
+        if line.get("event") == "started":
+            # The process is made at once, and told of when it may go on. A pid may have been another's before.
+            began_s = line["wall_ns"] / NS - float(line.get("waited_s") or 0.0)
+            is_it = frame["create_time"].between(began_s - START_S, began_s + START_S)
+            frame.loc[is_it & (frame["pid"] == line["pid"]) & (frame["role"] == SERVICES), "role"] = RESTARTED
     return frame
 
 

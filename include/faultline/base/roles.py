@@ -8,3 +8,6 @@ ENGINE = ("driver", *WORKERS)
 ROLES = (*ENGINE, "kafka", "generator")
 # What runs the experiments: Airflow with its tasks, the Spark that stays, the daemons of the cluster. No part of any.
 SERVICES = "services"
+# A service that a fault ended and that was started again within the run, such as a worker: the fault's own cost, and
+# nobody else's.
+RESTARTED = "restarted"

@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,11 @@ from fault import values
 
 # Says a line to whoever waits, on standard error or in a task's log.
 Say = Callable[[str], None]
+
+
+def say(text: object) -> None:
+    """One line of progress on standard error."""
+    print(f"faultline: {text}", file=sys.stderr, flush=True)
 
 
 def nearest(name: str, known: Iterable[Any], *, cutoff: float = 0.6) -> str | None:

@@ -11,7 +11,8 @@ from faultline.base.settings import load_settings
 from faultline.base.text import Say
 from faultline.bench import nexmark_source
 from faultline.bench.figure import Figure, summarise
-from faultline.client.nexmark_sweep import run_all
+from faultline.client.nexmark_sweep import wanted_of
+from faultline.client.sweeping import run_wanted
 from faultline.comparison.findings.nexmark import per_core, per_machine
 from faultline.records.record import Record
 
@@ -24,7 +25,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     answers again.
     Raises InfrastructureError when not one query has a valid record.
     """
-    records, _ = run_all(["preset=smoke"] if quick else [], say)
+    records: list[Record] = []
+    run_wanted(wanted_of(["preset=smoke"] if quick else []), say, show=records.extend)
     found = figures(records)
     if not found:
         raise InfrastructureError("bench nexmark: nothing valid; see the failed runs in the UI")

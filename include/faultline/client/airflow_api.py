@@ -29,10 +29,10 @@ class AirflowApi:
         self._token_until = 0.0
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def has_dag(self, dag_id: str) -> bool:
-        """Whether the DAG has been parsed and can be triggered."""
+    def has_dag(self, dag_id: str, *, unpaused: bool = True) -> bool:
+        """Whether the DAG has been parsed, and, with `unpaused`, is switched on."""
         try:
-            return not self._call("GET", f"/api/v2/dags/{dag_id}")["is_paused"]
+            return not (self._call("GET", f"/api/v2/dags/{dag_id}")["is_paused"] and unpaused)
         except ConfigError:
             return False
 
@@ -43,9 +43,11 @@ class AirflowApi:
             f"{item['filename']}: {item['stack_trace'].strip().splitlines()[-1]}" for item in answer["import_errors"]
         ]
 
-    def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None) -> str:
+    def trigger(
+        self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None, logical_date: str | None = None
+    ) -> str:
         """Starts a run and returns its id. Raises ConfigError with Airflow's own words when `conf` is refused."""
-        body: dict[str, Any] = {"logical_date": None, "conf": conf}
+        body: dict[str, Any] = {"logical_date": logical_date, "conf": conf}
         if run_id:
             body["dag_run_id"] = run_id
         return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
@@ -53,6 +55,14 @@ class AirflowApi:
     def run_state(self, dag_id: str, run_id: str) -> str:
         """State of a run: queued, running, success or failed."""
         return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"])
+
+    def fail(self, dag_id: str, run_id: str) -> None:
+        """Ends a run that is queued or running, as failed, and the tasks that it has at work."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}?update_mask=state", {"state": "failed"})
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        """Runs all tasks of a run that is over once more."""
+        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}/clear", {"dry_run": False})
 
     def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
         """Runs of a DAG in the given states, newest first."""

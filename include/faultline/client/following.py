@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
@@ -17,9 +18,11 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell, sweep_id_of
 from faultline.records.record import Record
 from faultline.records.store import Store
-from faultline.runner.progress import describe, is_waiting, phase_of
+from faultline.runner.progress import describe, holder_text, is_waiting, phase_of
 
 POLL_S = 1.0
+# Tables over all results, once the last experiment is judged.
+AGGREGATE_S = 30.0
 # On a pipe or in a log, a line is printed when the phase changes, and at least this often.
 REPEAT_S = 20.0
 
@@ -64,8 +67,8 @@ class Course:
         self._settings, self._sweep_id, self._say, self._budget_s = settings, sweep_id, say, budget_s
         self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
-        # Seconds that each attempt took which has ended, and been told.
-        self._took_s: dict[str, float] = {}
+        # When each attempt began and ended, in s since the epoch, of those that have ended and been told.
+        self._took: dict[str, tuple[float, float]] = {}
         self._valid: set[Cell] = set()
         self._looked_at: set[str] = set()
         self._shown, self._shown_at = "", 0.0
@@ -78,9 +81,8 @@ class Course:
         self._look()
         for cell, attempts in self._measured.items():
             for attempt in attempts:
-                if attempt.id not in self._took_s and attempt.closed.exists():
-                    began_s = attempt.begun_at_ns() / 1e9
-                    self._took_s[attempt.id] = attempt.closed.stat().st_mtime - began_s
+                if attempt.id not in self._took and attempt.closed.exists():
+                    self._took[attempt.id] = (attempt.begun_at_ns() / 1e9, attempt.closed.stat().st_mtime)
                     self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
         # Airflow notices a moment later that an experiment is through.
         head, line = self._now(total, max(done, len(self._valid)))
@@ -129,15 +131,18 @@ class Course:
         if not total:
             return "planning", "planning"
         if done >= total:
-            return "aggregating", "aggregating"
+            return "aggregating", "makes the tables over all results, about 1 min left"
         running = [
-            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took_s
+            (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took
         ]
         if not running:
             head = f"{done} of {total} experiments done; the next measurement is prepared"
             return head, f"{head}, {self._left(total - done)}"
         # The next one waits while one is measured.
         cell, attempt = next((one for one in running if not is_waiting(one[1])), running[-1])
+        if is_waiting(attempt):
+            head = f"{self._place(cell, attempt, total)}: waits for {holder_text(self._settings) or 'its turn'}"
+            return head, f"{head}; {self._left(total - done)} from then"
         phase = phase_of(attempt)
         head = f"{self._place(cell, attempt, total)}: {phase.name}"
         left = self._left(total - done - 1, phase.left_s or 0.0)
@@ -151,8 +156,24 @@ class Course:
 
     def _left(self, experiments: int, present_s: float = 0.0) -> str:
         """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""
-        ended = sum(attempts[-1].id in self._took_s for attempts in self._measured.values())
+        ended = sum(attempts[-1].id in self._took for attempts in self._measured.values())
         # With all the measurements of a cell, as the next ones may need several, too.
-        pace_s = sum(self._took_s.values()) / ended if ended else self._budget_s
+        pace_s = _covered_s(self._took.values()) / ended if ended else self._budget_s
         slower = max(1.0, pace_s / self._budget_s)
-        return f"about {(present_s * slower + max(0, experiments) * pace_s) / 60:.0f} min left"
+        left_s = present_s * slower + max(0, experiments) * pace_s + AGGREGATE_S
+        return f"about {minutes_text(left_s)} left"
+
+
+def minutes_text(seconds: float) -> str:
+    """A time to wait for, never less than a minute: `1 min`, `2 h 5 min`."""
+    minutes = max(1, math.ceil(seconds / 60 - 0.25))
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """The seconds that lie in any of the spans: one experiment starts while the one before it is judged."""
+    covered, end = 0.0, float("-inf")
+    for began, ended in sorted(spans):
+        covered += max(0.0, ended - max(began, end))
+        end = max(end, ended)
+    return covered

@@ -2,120 +2,40 @@
 
 from __future__ import annotations
 
-import secrets
 import statistics
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from faultline.base.errors import ConfigError
 from faultline.base.roles import WORKERS
-from faultline.base.settings import Settings, load_settings
+from faultline.base.settings import load_settings
 from faultline.base.text import Say, natural
-from faultline.client.airflow_api import AirflowApi
-from faultline.client.demo import await_dags, newest_records
-from faultline.client.following import follow
-from faultline.client.operations import bring_up
-from faultline.client.run_one import split_words
+from faultline.client.sweep_words import Wanted
+from faultline.client.sweep_words import wanted_of as sweep_of
+from faultline.client.sweeping import cells_of, lacking, outline, run_wanted
 from faultline.comparison.cells import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
-from faultline.experiment.config import Configuration, parse_configuration
-from faultline.experiment.matrices import DEFAULT, MATRICES
-from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.experiment.workloads.registry import has_schedule
 from faultline.records.metrics import MACRO
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.document.tables import Column, N, total
-from faultline.runner.environment import installed_build
-from faultline.runner.prepare import check_here
 
 DAG_ID = "nexmark"
-# Seconds that an experiment takes beside its warm-up and measured time.
-OVERHEAD_S = 55.0
-SWEEP = ("preset", "repetitions", "build")
 
 
-def form_of(given: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words as what is filled into the matrix's form. Raises ConfigError naming the key."""
-    spec = MATRICES[DAG_ID]
-    values = split_words(given, [*Configuration.model_fields, *SWEEP], example="preset=smoke")
-    form: dict[str, Any] = {key: values.pop(key) for key in SWEEP if key in values}
-    preset = spec.values(form.get("preset", DEFAULT))
-    if "repetitions" in form:
-        if not form["repetitions"].isdigit() or not int(form["repetitions"]):
-            raise ConfigError(f"repetitions: {form['repetitions']!r} is not a whole number; use 1 or more")
-        form["repetitions"] = int(form["repetitions"])
-    base = {key: value[0] if key in spec.axes else value for key, value in preset.items()
-            if key in Configuration.model_fields}  # fmt: skip
-    filled = set(values)
-    if values.get("source", base["source"]) != base["source"]:
-        # Each source has a rate of its own, and through Kafka the schedule makes the batches.
-        filled |= {key for key in ("rate", "batch_events", "preload_events") if base.pop(key, None)}
-    config = parse_configuration({**base, **values}).model_dump(mode="json")
-    return form | {key: [config[key]] if key in spec.axes else config[key] for key in sorted(filled)}
+def wanted_of(given: Sequence[str]) -> Wanted:
+    """The sweep that the words ask for. Raises ConfigError for what this machine cannot run."""
+    return sweep_of([DAG_ID, *given])
 
 
-def complete(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The same form with its preset written out, so that no value is taken for one that was left as it shows."""
-    preset = str(form.get("preset", DEFAULT))
-    return {**form} if preset == DEFAULT else {**MATRICES[DAG_ID].complete(preset), **form, "preset": DEFAULT}
-
-
-def matrix_of(form: Mapping[str, Any]) -> Matrix:
-    """The matrix that a form asks for. Raises ConfigError for what this machine cannot run."""
-    spec = MATRICES[DAG_ID]
-    matrix = Matrix.under({**spec.complete(str(form.get("preset", DEFAULT))), **form}, spec.axes)
-    for config in {cell.config for cell in matrix.cells("unnamed")}:
-        check_here(config)
-    return matrix
-
-
-def build_of(form: Mapping[str, Any], settings: Settings) -> str:
-    """The build that the form names, or the one that is installed."""
-    return form.get("build") or installed_build(settings)
-
-
-def budget_s(cell: PlannedCell) -> float:
-    """Seconds that an experiment takes, about."""
-    filling = cell.config.kind.filling(cell.config.own, cell.config)
-    return (0.0 if filling is None else filling.typical_s) + cell.config.warmup_s + cell.config.duration_s + OVERHEAD_S
-
-
-def to_measure(cells: Sequence[PlannedCell], missing: Sequence[PlannedCell]) -> str:
-    """What is left to do, in a line."""
-    minutes = sum(map(budget_s, missing)) / 60
-    return f"{len(missing)} of {len(cells)} experiments to measure, about {minutes:.0f} min"
-
-
-def describe(given: Sequence[str]) -> str:
+def describe(given: Sequence[str]) -> list[str]:
     """The dry run: what would be measured."""
-    form, settings = form_of(given), load_settings()
-    # Of a broker that was never started nothing is known yet, and then the build is another one.
-    build = build_of(form, settings)
-    cells = matrix_of(form).cells(build)
-    return f"{to_measure(cells, newest_records(settings, cells)[1])} (build {build})"
-
-
-def run_all(given: Sequence[str], say: Say) -> tuple[list[Record], list[PlannedCell]]:
-    """Measures what has no valid record yet; returns the records, and the cells that still lack a valid one."""
-    form = form_of(given)
-    matrix = matrix_of(form)
-    settings = bring_up(say)
-    cells = matrix.cells(build_of(form, settings))
-    records, missing = newest_records(settings, cells)
-    if missing:
-        say(to_measure(cells, missing))
-        api = AirflowApi(settings)
-        await_dags(api, DAG_ID, "experiment")
-        run_id = f"nexmark_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}"
-        api.trigger(DAG_ID, complete(form), run_id=run_id)
-        follow(api, settings, DAG_ID, run_id, cells, say, budget_s=budget_s(missing[0]))
-        records, missing = newest_records(settings, cells)
-    return records, missing
+    wanted, settings = wanted_of(given), load_settings()
+    cells = cells_of(wanted, settings)
+    return outline(wanted, cells, lacking(settings, cells))
 
 
 def print_queries(records: Sequence[Record]) -> None:
@@ -185,16 +105,4 @@ def _with_driver(point: Point) -> str:
 
 def main(given: Sequence[str], say: Say) -> int:
     """The command; returns the exit code: 0 when every query has its valid records."""
-    records, missing = run_all(given, say)
-    print_queries(records)
-    for cell in missing:
-        why = next((one.reasons[0] for one in reversed(records) if one.config_id == cell.config.config_id
-                    and one.reasons), "it was not measured")  # fmt: skip
-        query = cell.config.kind.title(cell.config.model_dump())
-        say(f"no valid record for {query} ({why}); the same command measures it again")
-    measured = [record for record in records if record.sound and record.sweep_id]
-    if measured:
-        sweeps = " ".join(f"--sweep {sweep}" for sweep in sorted({str(record.sweep_id) for record in measured}))
-        say(f"as a page: ./faultline results {sweeps} --page FILE; what happened in one: ./faultline explain ATTEMPT")
-    say(f"the page: {load_settings().endpoints.airflow}/faultline/")
-    return 1 if missing else 0
+    return run_wanted(wanted_of(given), say, show=print_queries)

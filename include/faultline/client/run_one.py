@@ -15,10 +15,11 @@ from typing import Any
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings, instance, load_settings
-from faultline.base.text import Say, suggest
+from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.demo import await_dags
 from faultline.client.operations import bring_up, require
+from faultline.client.sweeping import await_dags
+from faultline.client.words import split_words
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import MARK, Supervisor, down
@@ -36,6 +37,9 @@ POLL_S = 1.0
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
+    for key in ("preset", "repetitions", "controls", "decide"):
+        if any(word.partition("=")[0] == key for word in given):
+            raise ConfigError(f"{key}: is of a sweep, and this is one experiment; see ./faultline sweep --help")
     known = [*Configuration.model_fields, *BOOKKEEPING]
     values: dict[str, Any] = {"workload": workload, **split_words(given, known, example="state_mb=8")}
     for key, built_in in BUILT_IN_PATHS.items():
@@ -55,21 +59,6 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     if "build_spec" in bookkeeping:
         bookkeeping["build_spec"] = bookkeeping["build_spec"].as_mapping()
     return {**config.model_dump(mode="json"), **bookkeeping}
-
-
-def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:
-    """`key=value` words by key. Raises ConfigError for one that is none, is not `known`, or comes twice."""
-    values: dict[str, str] = {}
-    for item in given:
-        key, separator, text = item.partition("=")
-        if not separator:
-            raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
-        if key in values:
-            raise ConfigError(f"{key}: given twice; keep one")
-        values[key] = text
-    return values
 
 
 def describe_faults(workload: str, given: Sequence[str]) -> list[str]:

@@ -21,7 +21,6 @@ from faultline.base.text import suggest
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
-from faultline.experiment.matrix import Matrix
 from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
@@ -40,6 +39,8 @@ class Gap:
     series: str
     planned: int
     missing: tuple[Missing, ...]
+    # Names of the sweep's axes; those of its matrix where that was not noted.
+    axes: tuple[str, ...] = ()
 
 
 def gaps_of(
@@ -81,7 +82,7 @@ def gaps_of(
         raise ConfigError(f"--preset {preset}: {matrix} has no presets; leave it out")
     spec = MATRICES[matrix]
     series = series or installed_build(settings)
-    cells = cells_of(Matrix.under(spec.complete(preset or DEFAULT), spec.axes).cells(series))
+    cells = cells_of(spec.preset_matrix(preset or DEFAULT).cells(series))
     return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, records)))]
 
 
@@ -104,7 +105,7 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]], s
     if plan.baseline is not None:
         missing += missing_of(plan.cells, plan.baseline.series, records, settled)
         planned *= 2
-    return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing))
+    return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing), plan.axes)
 
 
 def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
@@ -127,9 +128,9 @@ def missed_nights(nights: Sequence[Manifest], now: datetime) -> list[Gap]:
 
 
 def cell_text(gap: Gap, one: Missing) -> str:
-    """A cell by what tells it from the others: the axes of its matrix, else its fault."""
+    """A cell by what tells it from the others: the axes of its sweep, else its fault."""
     config = one.cell.config
-    axes = MATRICES[gap.matrix].axes if gap.matrix in MATRICES else ()
+    axes = gap.axes or (MATRICES[gap.matrix].axes if gap.matrix in MATRICES else ())
     said = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
     if "fault" not in axes:
         said.append(fault_of(config))
@@ -144,7 +145,7 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
         console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
         if gap.matrix == NIGHTLY and not gap.sweep_id:
             # The whole night, of which the newest plan only says what it would have been.
-            console.print(Text(f"  make up for it with Airflow's backfill of {NIGHTLY}, from and to {gap.series}"))
+            console.print(Text(f"  make up for it with --measure, or with Airflow's backfill of {NIGHTLY}"))
             continue
         if not gap.missing:
             continue

@@ -15,7 +15,7 @@ from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point, axes_of
 from faultline.comparison.statistics.sequential import LEAST_ERROR, MOST_PAIRS, Method, bounds, fewest
 from faultline.experiment.config import Configuration
-from faultline.experiment.decide import Decide
+from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.manifest import Manifest, Question
 from faultline.records.metrics import KNOWN, MACRO, Metric
@@ -55,6 +55,17 @@ def steps_of(configurations: Mapping[str, Mapping[str, Any]], along: str) -> tup
 def compared(steps: Iterable[Step]) -> set[str]:
     """The configurations that take part in a comparison."""
     return {point.config_id for step in steps for point in (step.before, step.after)}
+
+
+def planned_cells(
+    matrix: Matrix, asked: Any, series: str, plans: Sequence[Manifest], *, fresh: bool = False
+) -> tuple[list[PlannedCell], Question]:
+    """The cells of a sweep that is to decide what the form field `decide` asks, and the question. `plans`: those of
+    the matrix. Raises ConfigError for what cannot be decided."""
+    question = parse_decide(asked, figures=FIGURES, axes=matrix.axes)
+    if question is None:
+        raise ConfigError("decide: is empty; say what is to be decided, or leave it out")
+    return pose(matrix, question, series, plans, fresh=fresh)
 
 
 def pose(

@@ -271,13 +271,6 @@ else:
     )
 
 
-def shown_default(name: str) -> Any:
-    """What a form shows of a field before anybody touches it: None for one that is filled in by what else is given."""
-    field = Configuration.model_fields[name]
-    extra = field.json_schema_extra
-    return None if isinstance(extra, dict) and extra.get("empty") else field.default
-
-
 def _set_length(values: dict[str, Any]) -> None:
     """Writes out how long is measured, where nobody said it."""
     if "duration_s" not in values:

@@ -9,12 +9,14 @@ tolerance); Shi and others 2020 (stock trading).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
-from faultline.experiment.config import Configuration, shown_default
+from faultline.experiment.axes import parse_axes, parse_axis
+from faultline.experiment.config import Configuration
+from faultline.experiment.matrix import Matrix
 from faultline.experiment.preset_parts import FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
@@ -22,11 +24,16 @@ from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
 # Of a cell, till it is given up; a form may say otherwise.
 MOST_MEASUREMENTS = 3
 DEFAULT = "default"
+# The matrix without a subject: its axes are those that somebody names.
+OWN = "sweep"
 
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """One matrix: `axes` are field names; a preset maps each axis to its values, other fields to one value."""
+    """One matrix: `axes` are field names; a preset maps each axis to its values, other fields to one value.
+
+    A sweep may have further axes, of any parameter.
+    """
 
     name: str
     title: str
@@ -35,6 +42,8 @@ class MatrixSpec:
     presets: Mapping[str, Mapping[str, Any]]
     # Whether a search for the highest sustained rate can follow.
     search: bool = False
+    # Parameters that a preset sets for its own value of an axis, by that axis: they go where the axis gets another.
+    bound: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, preset: str) -> dict[str, Any]:
         """What `preset` sets. Raises ConfigError for one that the matrix does not have."""
@@ -42,22 +51,41 @@ class MatrixSpec:
             raise ConfigError(f"preset: {preset!r} is not known{suggest(preset, self.presets)}")
         return {"repetitions": 1, "controls": 0, **self.presets[preset]}
 
-    def complete(self, preset: str) -> dict[str, Any]:
-        """Every parameter under `preset`: its values over the configuration's defaults."""
-        return {name: shown_default(name) for name in Configuration.model_fields} | self.values(preset)
+    def said_of(self, name: str) -> dict[str, Any]:
+        """What the presets set a parameter to, by their names; those that leave it alone are not named."""
+        found = ((preset, self.values(preset)) for preset in self.presets)
+        return {preset: values[name] for preset, values in found if name in values}
 
-    def resolve(self, params: Mapping[str, Any], preset: str, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """`params` of a run, with the values of `preset` for what nobody chose.
+    def resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a sweep: what `params` names, and the values of its preset for what is empty there.
 
-        `conf`: what the run was triggered with. A call names what it wants, and that stands, also at its default. The
-        form sends every field, so there only those count that differ from what it shows (preset `default`).
+        A parameter that neither has is left out: what it is follows from the others, as in a single experiment. Each
+        axis becomes a list; `axes` names them all, those of the matrix first. Raises ConfigError naming the key.
         """
-        shown, wanted = self.complete(DEFAULT), self.complete(preset)
-        chosen = set() if conf is None or params.keys() <= conf.keys() else conf.keys()
-        return {
-            name: wanted[name] if name in shown and name not in chosen and value == shown[name] else value
-            for name, value in params.items()
-        }
+        wanted = self.values(str(params.get("preset") or DEFAULT))
+        given = {name: value for name, value in params.items() if value not in (None, "")}
+        further = parse_axes(given.pop("axes", None))
+        for name in further.keys() & given.keys() & Configuration.model_fields.keys():
+            raise ConfigError(f"{name}: stands in axes and has a value of its own; keep one of them")
+        for name in self.axes:
+            if name in given:
+                given[name] = parse_axis(name, given[name])
+        for name, axis in self.bound.items():
+            if name in wanted and axis in given and given[axis] != list(wanted[axis]):
+                del wanted[name]
+        others = {name: None for name in params if name not in Configuration.model_fields}
+        found = {**others, **wanted, **given, **further}
+        axes = (*(name for name in self.axes if name in found), *(name for name in further if name not in self.axes))
+        return {**found, "axes": axes}
+
+    def matrix(self, params: Mapping[str, Any]) -> Matrix:
+        """The matrix of resolved parameters."""
+        return Matrix.under(params, params["axes"])
+
+    def preset_matrix(self, preset: str = DEFAULT) -> Matrix:
+        """What a preset measures where nothing else is filled in."""
+        return self.matrix(self.resolve({"preset": preset}))
+
 
 
 # The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
@@ -319,6 +347,16 @@ MATRICES: dict[str, MatrixSpec] = {
             "that was measured is not measured again.",
             ("query", "rate", "source", "state_store"),
             NEXMARK_PRESETS,
+            # Each source has a rate of its own, and through Kafka the schedule makes the batches.
+            bound=dict.fromkeys(("rate", "batch_events", "preload_events"), "source"),
+        ),
+        MatrixSpec(
+            OWN,
+            "A sweep of your own",
+            "Any workload, along any parameters: name them in `axes`. What is left empty is as in a single experiment. "
+            "Records, answer and page are those of every other sweep.",
+            (),
+            {"smoke": {**SHORT, "checkpoint_interval_s": 2.0, "state_mb": 0.1}, DEFAULT: {**REPEATED}},
         ),
     )
 }

@@ -49,7 +49,7 @@ class Matrix:
 
     @classmethod
     def under(cls, params: Mapping[str, Any], axes: Sequence[str]) -> Matrix:
-        """The matrix that the complete parameters of a form or a preset stand for."""
+        """The matrix that the parameters of a form or a preset stand for; what they lack follows from the others."""
         fixed = {name: params[name] for name in Configuration.model_fields if name in params and name not in axes}
         return cls({name: params[name] for name in axes}, fixed, params["repetitions"], params["controls"])
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import Param
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.experiment.axes import EXAMPLE, axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.limits import limits
 from faultline.experiment.workloads.base import Workload
@@ -100,18 +102,71 @@ def configuration_params(**defaults: Any) -> dict[str, Param]:
     }
 
 
-def axis_param(name: str, values: list[Any]) -> Param:
-    """An axis: a list of values of one field, at least one, without repetition."""
-    item = {key: value for key, value in field_schema(name).items() if key not in ("default", "description")}
+def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
+    """One configuration field that is empty at first; its help says what each of the `presets` that set it puts there."""
+    schema = field_schema(name)
+    schema.pop("description", None)
+    default = schema.pop("default", None)
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    schema["type"] = ["null", *(kind for kind in types if kind != "null")]
+    if "enum" in schema:
+        schema["enum"] = [*(value for value in schema["enum"] if value is not None), None]
+        schema["values_display"] = {"null": "empty"}
+    if "boolean" in types:
+        # A switch is never empty. The form takes the first of several types, and offers the examples.
+        schema |= {"type": ["null", "string", "boolean"], "examples": ["true", "false"]}
     field = Configuration.model_fields[name]
     return Param(
-        values,
-        type="array",
-        items=item,
-        minItems=1,
-        uniqueItems=True,
+        None,
         title=name,
-        description=f"Axis. One experiment a value. {field.description}{_in_brackets(name)}",
+        description=f"{field.description}{_in_brackets(name)} {_when_empty(presets, default)}",
+        section=section_of(name),
+        **schema,
+    )
+
+
+def _when_empty(presets: Mapping[str, Any], default: Any) -> str:
+    """What an empty field comes to."""
+    said = [f"{value_text(value)} ({name})" for name, value in presets.items()]
+    if default is not None:
+        said.append(f"{'else ' if said else ''}{value_text(default)}")
+    return f"Empty: {', '.join(said)}." if said else "Empty: what follows from the others."
+
+
+def value_text(value: Any) -> str:
+    """A value as the form's help and the tables of presets show it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:,.10g}".replace(",", "") if value < 10_000 else f"{value:,.10g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def axis_param(name: str, presets: Mapping[str, Sequence[Any]]) -> Param:
+    """An axis: a line of values of one field. A call may give a list; both are checked when the sweep is planned.
+
+    `presets`: the values that each preset puts on it.
+    """
+    field = Configuration.model_fields[name]
+    said = "; ".join(f"{preset}: {axis_text(values)}" for preset, values in presets.items())
+    return Param(
+        None,
+        # Of several types the form takes the first one, where there are examples: a field of one line.
+        type=["null", "string", "array", "number", "integer"],
+        examples=list(dict.fromkeys(axis_text(values) for values in presets.values())),
+        title=name,
+        description=f"Axis, such as `1, 8` or `1..32 ×2`. {field.description}{_in_brackets(name)} Empty: {said}.",
+    )
+
+
+def further_axes_param() -> Param:
+    """Axes beside those of the matrix."""
+    return Param(
+        None,
+        type=["null", "string", "object"],
+        examples=[EXAMPLE],
+        title="axes",
+        description=f"Further axes, of any parameter, such as `{EXAMPLE}`.",
     )
 
 

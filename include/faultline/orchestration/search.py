@@ -54,20 +54,20 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
     from faultline.comparison.capacity import highest_sustained, search_capacity
     from faultline.experiment.matrices import MATRICES
-    from faultline.experiment.matrix import Matrix, sweep_id_of
+    from faultline.experiment.matrix import sweep_id_of
     from faultline.runner.environment import installed_build
 
     context = get_current_context()
     spec, given = MATRICES[context["dag"].dag_id], context["params"]
     if not given["search"] or planned is None:
         raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
-    params = spec.resolve(given, given["preset"], context["dag_run"].conf)
+    params = spec.resolve(given)
     build = params["build"] or installed_build(load_settings())
     series = params["series"] or build
     labels = {"series": series, "build": build, "matrix": spec.name, "parent_run_id": context["run_id"]}
     labels |= {"sweep_id": sweep_id_of(context["run_id"])}
     try:
-        config = Matrix.under(params, spec.axes).configurations()[0]
+        config = spec.matrix(params).configurations()[0]
         found, records = search_capacity(
             config,
             partial(highest_sustained, low=params["search_low"], high=params["search_high"]),

@@ -11,10 +11,12 @@ from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, tas
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
+from faultline.base.text import suggest
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
-from faultline.orchestration.forms import axis_param, configuration_params, label_param
+from faultline.experiment.axes import axis_text
+from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunExperiment, retry_policy
 from faultline.orchestration.search import SEARCH_PARAMS, require_search, search, search_params
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
     from faultline.records.manifest import Baseline, Question
     from faultline.records.record import Record
 
-SWEEP_PARAMS = ("preset", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide")
+SWEEP_PARAMS = (
+    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide",
+    "resume",
+)  # fmt: skip
 DOC = """\
 ### {title}
 
@@ -50,7 +55,7 @@ def matrix_dag(name: str) -> DAG:
         is_paused_upon_creation=False,
         catchup=False,
         params=matrix_params(spec),
-        doc_md=DOC.format(title=spec.title, text=spec.text, presets=_presets_text(spec)),
+        doc_md=DOC.format(title=spec.title, text=spec.text, presets=presets_text(spec)),
         description=spec.title,
         tags=["faultline", "matrix"],
         render_template_as_native_obj=True,
@@ -75,21 +80,22 @@ def measure(planned: Any) -> Any:
 
 
 def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
-    """The form of a matrix: preset, axes, sweep, then the configuration's other fields."""
-    start = spec.values(DEFAULT)
-    fields = {name: value for name, value in start.items() if name in Configuration.model_fields}
-    others = {name: param for name, param in configuration_params(**fields).items() if name not in spec.axes}
+    """The form of a matrix: preset, axes, sweep, then the configuration's other fields; all empty, for the preset to
+    fill."""
+    others = [name for names in SECTIONS.values() for name in names if name not in spec.axes]
     return {
         "preset": Param(
             DEFAULT, type="string", enum=list(spec.presets), title="preset",
-            description="Values to begin with. The form shows those of `default`; what you change here wins over any.",
+            description="Fills what is left empty below.", description_md=presets_text(spec),
         ),
-        **{name: axis_param(name, list(start[name])) for name in spec.axes},
+        **{name: axis_param(name, spec.said_of(name)) for name in spec.axes},
+        "axes": further_axes_param(),
         "repetitions": integer_param(
-            "repetitions", start["repetitions"], 1, 100, "Measurements of each configuration."
+            "repetitions", None, 1, 100, f"Measurements of each configuration. Empty: {_of_presets(spec, 'repetitions')}"
         ),
         "controls": integer_param(
-            "controls", start["controls"], 0, 100, "Runs of the first configuration without fault."
+            "controls", None, 0, 100,
+            f"Runs of the first configuration without fault. Empty: {_of_presets(spec, 'controls')}",
         ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
@@ -105,19 +111,28 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
             description=f"Measure until it can be told, in place of repetitions: an object such as {EXAMPLE}; "
             "`error` (0.05), and `hours` beside `experiments` or in their place.",
         ),
+        "resume": Param(
+            None, type=["null", "string"], title="resume", section="Sweep",
+            description="Id of a sweep whose missing cells are measured, in its series. All else stays empty.",
+        ),
         **(search_params() if spec.search else {}),
-        **others,
+        **{name: empty_param(name, spec.said_of(name)) for name in others},
     }  # fmt: skip
 
 
-def _presets_text(spec: MatrixSpec) -> str:
+def _of_presets(spec: MatrixSpec, name: str) -> str:
+    """What each preset makes of a number of the sweep."""
+    return ", ".join(f"{number} ({preset})" for preset, number in spec.said_of(name).items()) + "."
+
+
+def presets_text(spec: MatrixSpec) -> str:
     """The presets as a table: what each puts on the axes."""
-    head = ["| preset | " + " | ".join(spec.axes) + " | repetitions |", "| --- " * (len(spec.axes) + 2) + "|"]
+    head = ["| preset | " + " | ".join((*spec.axes, "repetitions")) + " |", "| --- " * (len(spec.axes) + 2) + "|"]
     rows = []
     for preset in spec.presets:
         values = spec.values(preset)
-        shown = [", ".join(map(str, values[axis])) for axis in spec.axes]
-        rows.append(f"| `{preset}` | " + " | ".join(shown) + f" | {values['repetitions']} |")
+        shown = [axis_text(list(values[axis])) for axis in spec.axes]
+        rows.append("| " + " | ".join([f"`{preset}`", *shown, str(values["repetitions"])]) + " |")
     return "\n".join([*head, *rows])
 
 
@@ -125,39 +140,78 @@ def _presets_text(spec: MatrixSpec) -> str:
 def plan() -> list[dict[str, Any]]:
     """The cells to measure, as arguments of `run_experiment`: configuration and run id."""
 
-    from faultline.experiment.matrix import Matrix
     from faultline.orchestration.forms import refuse_unknown
+    from faultline.reports.headline import plan_headline
     from faultline.runner.environment import installed_build
 
     context = get_current_context()
     spec, settings = MATRICES[context["dag"].dag_id], load_settings()
     try:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
-        params = spec.resolve(context["params"], context["params"]["preset"], context["dag_run"].conf)
+        if context["params"]["resume"]:
+            return resume_sweep(context["params"], installed_build(settings))
+        params = spec.resolve(context["params"])
         require_search(params)
         build = params["build"] or installed_build(settings)
         series = params["series"] or build
-        cells, question = _planned(Matrix.under(params, spec.axes), params, series)
-        return begin_sweep(cells, series=series, build=build, params=params, question=question)
+        matrix = spec.matrix(params)
+        cells, question = _planned(matrix, params, series)
+        planned = begin_sweep(cells, series=series, build=build, params=params, question=question)
+        # What was taken, since a field of the form may have made another number of what was typed.
+        say_planned(plan_headline(matrix, params, len(cells), len(planned)))
+        return planned
     except ConfigError as error:
         raise refused(error) from None
 
 
+def resume_sweep(params: Mapping[str, Any], build: str) -> list[dict[str, Any]]:
+    """The missing cells of another sweep, in its series. Raises ConfigError where they would not belong together."""
+    from faultline.experiment.config import parse_configuration
+    from faultline.experiment.matrix import PlannedCell
+    from faultline.records.manifest import Manifests
+    from faultline.reports.headline import resumed_headline
+
+    name, matrix = params["resume"], get_current_context()["dag"].dag_id
+    filled = [key for key, value in params.items() if value not in (None, "") and key in Configuration.model_fields]
+    if filled:
+        raise ConfigError(f"{filled[0]}: is as in the sweep that is resumed; leave it empty, or leave out resume")
+    manifests = Manifests(load_settings().results)
+    plan = manifests.read(name)
+    if plan is None or plan.matrix != matrix:
+        known = [one.sweep_id for one in manifests.of_matrix(matrix)]
+        raise ConfigError(f"resume: {name} is no sweep of {matrix}{suggest(name, known)}")
+    build = params["build"] or build
+    if build != plan.build:
+        raise ConfigError(
+            f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; trigger "
+            "a sweep of its own"
+        )
+    cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
+    how = {**params, "only_missing": True, "axes": plan.axes}
+    planned = begin_sweep(cells, series=plan.series, build=build, params=how, question=plan.decide)
+    say_planned(resumed_headline(name, len(cells), len(planned)))
+    return planned
+
+
 def _planned(matrix: Matrix, params: Mapping[str, Any], series: str) -> tuple[list[PlannedCell], Question | None]:
     """All cells of a sweep, and what it is to decide. Raises ConfigError for what cannot be decided."""
-    from faultline.experiment.decide import parse_decide
-
     if params["decide"] is None:
         return matrix.cells(series), None
     # It loads the statistics, which a sweep that asks nothing need not wait for.
-    from faultline.comparison.question import FIGURES, pose
+    from faultline.comparison.question import planned_cells
     from faultline.records.manifest import Manifests
 
-    asked = parse_decide(params["decide"], figures=FIGURES, axes=matrix.axes)
-    assert asked is not None
-    name = get_current_context()["dag"].dag_id
-    plans = Manifests(load_settings().results).of_matrix(name)
-    return pose(matrix, asked, series, plans, fresh=not params["only_missing"])
+    plans = Manifests(load_settings().results).of_matrix(get_current_context()["dag"].dag_id)
+    return planned_cells(matrix, params["decide"], series, plans, fresh=not params["only_missing"])
+
+
+def say_planned(note: str) -> None:
+    """Puts what a sweep sets out to do into the note of its run, where its outcome will stand."""
+    from faultline.orchestration.notes import write_note
+
+    context = get_current_context()
+    if problem := write_note(load_settings(), context["dag"].dag_id, context["run_id"], note):
+        print(problem)
 
 
 def refused(error: ConfigError) -> Any:
@@ -207,9 +261,11 @@ def begin_sweep(
     records = Store(settings.results).query()
     if question is not None:
         _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
-    Manifests(settings.results).write(Manifest(**about, decide=question, baseline=baseline, cells=cells_of(cells)))
+    Manifests(settings.results).write(
+        Manifest(**about, decide=question, baseline=baseline, axes=params.get("axes") or (), cells=cells_of(cells))
+    )
     measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
-    how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params["seed"]}
+    how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
     ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
     other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec} if baseline else {}
     sides = {series: labels, **({baseline.series: {**labels, **other}} if baseline else {})}
@@ -308,8 +364,8 @@ def require_success() -> None:
     raise AirflowFailException("not every cell has a valid record: the red tasks and the note of this run say why")
 
 
-def integer_param(name: str, default: int, low: int, high: int, text: str) -> Param:
-    """A whole number of the form's part about the sweep."""
+def integer_param(name: str, default: int | None, low: int, high: int, text: str) -> Param:
+    """A whole number of the form's part about the sweep; without a default it may be empty."""
     return Param(
-        default, type="integer", minimum=low, maximum=high, title=name, section="Sweep", description=text
+        default, type="integer" if default is not None else ["null", "integer"], minimum=low, maximum=high, title=name, section="Sweep", description=text
     )  # fmt: skip

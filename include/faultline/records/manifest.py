@@ -70,7 +70,8 @@ class Baseline(BaseModel):
 class Manifest(BaseModel):
     """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
     (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
-    null where it is to measure all of its cells; `baseline`: what measures them as well, null where nothing does."""
+    null where it is to measure all of its cells; `baseline`: what measures them as well, null where nothing does; `axes`:
+    names of what it varies, none in plans from before that was noted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -85,6 +86,7 @@ class Manifest(BaseModel):
     schedule: str | None = None
     decide: Question | None = None
     baseline: Baseline | None = None
+    axes: tuple[str, ...] = ()
     cells: tuple[ManifestCell, ...]
 
 
@@ -132,6 +134,11 @@ class Manifests:
         """The plans of a matrix, the newest last."""
         found = [manifest for path in sorted(self.directory.glob("*.json")) if (manifest := _read(path))]
         return sorted((one for one in found if one.matrix == matrix), key=lambda one: one.planned_at)
+
+    def newest(self) -> Manifest | None:
+        """The plan that was made last; None before the first."""
+        plans = [manifest for path in self.directory.glob("*.json") if (manifest := _read(path))]
+        return max(plans, key=lambda one: one.planned_at, default=None)
 
     def problems(self) -> list[tuple[str, str]]:
         """File and reason for each that cannot be read."""

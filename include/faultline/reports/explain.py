@@ -18,6 +18,7 @@ from rich.text import Text
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
+from faultline.base.targets import check_target
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.find import find_record
@@ -85,6 +86,8 @@ def explain_json(record_ref: str, settings: Settings, *, plot: Path | None = Non
 
 def _explained(record_ref: str, settings: Settings, plot: Path | None) -> tuple[Story, Path | None, str]:
     """The story, its page, and why there is no page."""
+    if plot is not None:
+        check_target(plot, "--plot")
     record, results = find_record(record_ref, settings)
     story = tell(record, results)
     if plot is None and not (results / "attempts" / record.attempt / "series.json").exists():

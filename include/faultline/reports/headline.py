@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from faultline.base.errors import ConfigError
+from faultline.experiment.axes import axis_text
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
 from faultline.reports.table import name_of
+
+if TYPE_CHECKING:
+    from faultline.experiment.matrix import Matrix
 
 # Airflow refuses longer notes.
 MAX_NOTE = 1000
@@ -40,6 +45,28 @@ def experiment_page(record: Record) -> str:
 def refusal_headline(error: ConfigError) -> str:
     """Why a sweep was not even planned."""
     return f"**Nothing was planned.** {plain(str(error))}"
+
+
+def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing: int) -> str:
+    """What a sweep sets out to measure: its axes, and what else was filled in, as it was taken.
+
+    `cells`: of the whole sweep, of which `missing` are measured.
+    """
+    axes = " × ".join(f"{name} {axis_text(list(values))}" for name, values in matrix.axes.items())
+    filled = [
+        f"{name} {axis_text([value])}"
+        for name, value in params.items()
+        if value is not None and name not in (*matrix.axes, "axes", "preset", "only_missing", "max_measurements")
+    ]
+    parts = [f"**{missing} of {cells} experiments to measure**", plain(axes) if axes else "one configuration"]
+    parts += [plain(f"{params.get('preset') or 'default'}: {', '.join(filled)}")]
+    return fitting(parts, f"[Results]({UI_PAGE})")
+
+
+def resumed_headline(sweep_id: str, cells: int, missing: int) -> str:
+    """What a sweep sets out to measure that goes on with another one."""
+    link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
+    return fitting([f"**{missing} of {cells} experiments to measure**", f"goes on with {plain(sweep_id)}"], link)
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:

@@ -12,6 +12,7 @@ from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
 from faultline.base.journal import events, last, read_journal
+from faultline.base.machine_lock import lock_holder
 from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
@@ -20,8 +21,16 @@ from faultline.runner.punctuality import number_late
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
+# Its parts after the window, of that budget.
+DRAIN_S, HARVEST_S, JUDGE_S = 4.0, 13.0, 3.0
 # A recorder that has been silent for so long is worth a word.
 SILENCE_S = 5.0
+
+
+def budget_s(config: Configuration) -> float:
+    """Seconds that an experiment takes, about, one after another on two idle cores."""
+    filling = config.kind.filling(config.own, config)
+    return (0.0 if filling is None else filling.typical_s) + config.warmup_s + config.duration_s + FIXED_BUDGET_S
 
 
 @dataclass(frozen=True)
@@ -67,24 +76,24 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if attempt.closed.exists():
         return Phase("done", "", 0.0)
     if (attempt.harvest / "counts.parquet").exists():
-        return Phase("judging", "", 3.0)
+        return Phase("judging", "", JUDGE_S)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
-        return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", 20.0)
+        return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
     gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None and is_waiting(attempt):
-        return Phase("waiting", "the machine is in use", window_s + FIXED_BUDGET_S)
+        return Phase("waiting", "another experiment has the machine", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
         return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
     elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
-    left = max(0.0, window_s - elapsed) + 35.0
+    left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
     began = int(gate["t0_wall_ns"])
     seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
     if config.paced and (late := number_late(attempt)):
         seen = f"{seen}; {late:,} records were sent late"
     if elapsed > window_s:
-        return Phase("draining", seen, 30.0)
+        return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
     delivered = last(read_journal(attempt.conductor_journal), event="delivered")
     if delivered:
@@ -97,6 +106,23 @@ def is_waiting(attempt: Attempt) -> bool:
     """Whether an attempt that is prepared waits for the one before it."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     return "recorder" in roles and not (attempt.recorder_journal.exists() or attempt.closed.exists())
+
+
+def holder_text(settings: Settings) -> str | None:
+    """The experiment that has the machine, in words, with its sweep; None when it is free.
+
+    Of another installation only the attempt's id is known.
+    """
+    holder = lock_holder(settings.machine_lock)
+    if holder is None:
+        return None
+    try:
+        attempt = Attempt(settings.attempts / holder)
+        sweep = attempt.read().get("sweep_id")
+        said = f"{describe(configuration_of(attempt))}, {phase_of(attempt).name}"
+    except FaultlineError:
+        return f"{holder} of another installation"
+    return f"{holder} ({said}{f', of the sweep {sweep}' if sweep else ''})"
 
 
 def split_of(attempt: Attempt) -> dict[str, float]:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.raw_files import Gate, read_attempt, read_raw
+from faultline.analysis.cpu import taken
+from faultline.analysis.raw_files import MACHINE_COLUMNS, Gate, processes_of, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
+from faultline.base.window import NS
 from faultline.engines.base import Commit
 from faultline.engines.spark.instants import spark_instant_ns
 from tests.unit.synthetic import Scenario, Synthetic
@@ -84,3 +86,26 @@ def test_harvests_from_before_there_was_event_time_know_no_late_records(tmp_path
     records = pd.read_parquet(path)
     records.drop(columns="late", errors="ignore").to_parquet(path)
     assert len(records) and not read_raw(directory).records["late"].any()
+
+
+def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
+    """The worker that takes a dead one's place has a core for some seconds: that is what the fault costs."""
+
+    def samples(pid: int, born: float, cores: float) -> list[dict[str, object]]:
+        return [
+            {"kind": "proc", "wall_ns": round(at * NS), "role": "services", "pid": pid, "create_time": born,
+             "cpu_s": cores * (at - born), "rss_bytes": 1, "final": False}
+            for at in range(990, 1_032) if at > born
+        ]  # fmt: skip
+
+    recorder = (*samples(1, 900.0, 0.05), *samples(7, 1_001.2, 1.2))
+    machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS)
+    start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
+    own = processes_of(recorder, (start,))
+    assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {"services"}
+    found = taken(machine, own, 1_000 * NS, 1_020 * NS)
+    assert found is not None and found.worst < 0.2
+    # What else came to be is others' all the same: another pid, another time, no start at all.
+    for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
+        found = taken(machine, processes_of(recorder, (other,)), 1_000 * NS, 1_020 * NS)
+        assert found is not None and found.worst > 1.0

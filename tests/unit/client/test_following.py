@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faultline.base.settings import ROOT, Settings
-from faultline.client.following import Course, follow
+from faultline.client.following import Course, follow, minutes_text
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
@@ -18,6 +20,18 @@ from tests.unit.sample_records import sample
 
 BUDGET_S = 60.0
 BEGAN_S = 1_795_241_000.0
+
+
+# Takes the machine's lock for an attempt, as its recorder does, and keeps it until its input ends.
+HOLDER = """
+import sys
+from pathlib import Path
+from faultline.base.machine_lock import hold_lock
+
+hold_lock(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 class Sweep:
@@ -72,7 +86,7 @@ def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     sweep.end("20261121T061500Z-000001", 0, "unsound", reasons=["schedule-lag: p99 is 80 ms"], at_s=60)
     outcome, line = sweep.told()
     assert outcome.endswith("kill): unsound (schedule-lag: p99 is 80 ms); measured again, 2 of at most 3")
-    assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 2 min left")
+    assert line.startswith("0 of 2 experiments done; the next measurement is prepared, about 3 min left")
     sweep.begin("20261121T061700Z-000002", 0)
     (line,) = sweep.told()
     assert "experiment 1 of 2" in line and "kill, measurement 2): starting" in line
@@ -84,7 +98,7 @@ def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     (line,) = sweep.told(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
     assert sweep.told(1) == [], "nothing new"
-    assert sweep.told(2) == ["aggregating"]
+    assert sweep.told(2) == ["makes the tables over all results, about 1 min left"]
 
 
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
@@ -113,7 +127,7 @@ def test_what_failed_or_broke_off_may_be_tried_again_and_does_not_count_as_a_mea
 
 def test_another_sweep_is_none_of_its_business(sweep: Sweep) -> None:
     sweep.begin("20261121T061500Z-000001", 0, sweep="other")
-    assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 2 min left"]
+    assert sweep.told() == ["0 of 2 experiments done; the next measurement is prepared, about 3 min left"]
 
 
 def test_an_attempt_in_the_making_is_found_later(sweep: Sweep) -> None:
@@ -131,7 +145,7 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
     sweep.end("20261121T061900Z-000002", 0, "valid", at_s=600)
     sweep.begin("20261122T061900Z-000003", 1, at_s=86_400)  # the services were down for a day
     sweep.end("20261122T061900Z-000003", 1, None, at_s=86_440)
-    assert sweep.told(1)[-1].endswith("about 5 min left"), "200 s, 360 s and 40 s for two experiments"
+    assert sweep.told(1)[-1].endswith("about 6 min left"), "200 s, 360 s and 40 s for two experiments"
 
 
 @pytest.mark.parametrize(
@@ -159,10 +173,41 @@ def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
         sweep.begin(attempt, number)
         sweep.started(attempt, "recorder")
     journal = sweep.settings.attempts / first / "recorder.jsonl"
-    assert ": waiting, the machine is in use" in sweep.told()[-1]
+    assert ": waits for its turn; about" in sweep.told()[-1]
     journal.write_text(json.dumps({"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}) + "\n")
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
+
+
+def test_an_experiment_that_starts_while_another_is_judged_takes_no_time_twice(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=120)
+    sweep.begin("20261121T061640Z-000002", 1, at_s=100)
+    sweep.end("20261121T061640Z-000002", 1, "unsound", at_s=200)
+    assert "about 2 min left" in sweep.told(1)[-1], "100 s each, and the tables"
+
+
+def test_whose_experiment_is_waited_for_is_said(sweep: Sweep) -> None:
+    waiting, other = "20261121T061500Z-000001", "20261121T061400Z-000009"
+    sweep.begin(waiting, 0)
+    sweep.started(waiting, "recorder")
+    sweep.begin(other, 1, sweep="s2")
+    sweep.settings.home.mkdir(parents=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(sweep.settings.machine_lock), other], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        assert f"): waits for {other} (state 8 MB" in sweep.told()[-1]
+        assert "of the sweep s2); about 3 min left from then" in sweep.lines[-1]
+        holder.communicate(b"")
+    assert ": waits for its turn;" in sweep.told()[-1]
+
+
+def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
+    assert [minutes_text(seconds) for seconds in (0, 5, 74, 76, 119 * 60, 125 * 60)] == [
+        "1 min", "1 min", "1 min", "2 min", "119 min", "2 h 5 min"
+    ]  # fmt: skip
 
 
 def test_records_are_counted_from_the_gate_on(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,10 @@ import pytest
 from faultline.base.errors import ConfigError
 from faultline.bench.nexmark import figures
 from faultline.bench.nexmark_source import figures as source_figures
-from faultline.client.nexmark_sweep import complete, describe, form_of, matrix_of, print_queries, to_measure
+from faultline.client.nexmark_sweep import describe, print_queries, wanted_of
 from faultline.comparison.findings.nexmark import Kind, per_core, per_machine, silent, table_of
-from faultline.experiment.config import parse_configuration
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix
 from faultline.experiment.workloads.nexmark_events import DENSE_RATE, QUERIES
 from faultline.records.record import Record
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
@@ -33,41 +32,45 @@ def record(query: str, rps: float, *, status: str = "valid", **config: Any) -> R
 
 
 def test_words_become_the_form_and_axes_become_lists() -> None:
-    form = form_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
-    assert form == {"preset": "smoke", "rate": [50_000.0], "repetitions": 2, "warmup_s": 7.0}
-    assert form_of(["source=kafka"]) == {"source": ["kafka"], "rate": [2000.0]}
-    assert form_of(["source=kafka", "preset=smoke"])["batch_events"] is None, "the generator's schedule makes batches"
+    wanted = wanted_of(["preset=smoke", "rate=50000", "repetitions=2", "warmup_s=7"])
+    assert wanted.form == {"preset": "smoke", "rate": [50_000], "repetitions": 2, "warmup_s": 7.0}
+    assert wanted_of(["source=kafka"]).form == {"source": ["kafka"]}
+    for words in (["source=kafka"], ["source=kafka", "preset=smoke"]):
+        through_kafka = wanted_of(words).matrix.configurations()[0]
+        assert through_kafka.rate == 2000 and through_kafka.model_dump()["batch_events"] is None, "as its source has it"
     # What is given is held against the preset: this second is one that its windows have room for.
-    broken = form_of(["preset=recovery", "fault=driver", "fault_at_s=60"])
+    broken = wanted_of(["preset=recovery", "fault=driver", "fault_at_s=60"]).form
     assert broken == {"preset": "recovery", "fault": "driver", "fault_at_s": 60.0}
-    spec = MATRICES["nexmark"]
-    cells = Matrix.under({**spec.complete("smoke"), **form}, spec.axes).cells("b")
+    spec, cells = MATRICES["nexmark"], wanted.matrix.cells("b")
     assert len(cells) == 2 and cells[0].config.rate == 50_000 and cells[0].config.warmup_s == 7
-    assert len(Matrix.under(spec.complete("default"), spec.axes).cells("b")) == 3 * len(QUERIES)
+    assert len(spec.preset_matrix().cells("b")) == 3 * len(QUERIES)
 
 
 @pytest.mark.parametrize("preset", MATRICES["nexmark"].presets)
 @pytest.mark.parametrize("given", [["warmup_s=30"], ["duration_s=95", "repetitions=3"], ["source=kafka"]])
 def test_what_is_triggered_is_what_is_waited_for(preset: str, given: list[str]) -> None:
-    form, spec = form_of([f"preset={preset}", *given]), MATRICES["nexmark"]
-    sent = complete(form)
-    # As the DAG reads its form.
-    params = spec.resolve({**spec.complete("default"), **sent}, sent.get("preset", "default"))
-    assert Matrix.under(params, spec.axes).cells("b") == matrix_of(form).cells("b")
+    wanted = wanted_of([f"preset={preset}", *given])
+    # As the DAG reads its form, where what was not filled in is empty.
+    form = {**dict.fromkeys(Configuration.model_fields), **wanted.form}
+    spec = MATRICES["nexmark"]
+    assert spec.matrix(spec.resolve(form)).cells("b") == wanted.matrix.cells("b")
+    assert {one.config.source for one in wanted.matrix.cells("b")} <= {"kafka", "engine"}
 
 
 def test_one_query_is_the_one_of_the_matrix() -> None:
     spec = MATRICES["nexmark"]
     one = parse_configuration({"workload": "nexmark", "query": "q5"})
-    assert one in Matrix.under(spec.complete("default"), spec.axes).configurations()
+    assert one in spec.preset_matrix().configurations()
 
 
 def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path))
-    assert describe(["preset=smoke", "build=x"]) == "1 of 1 experiments to measure, about 1 min (build x)"
-    assert describe(["build=x"]).startswith(f"{3 * len(QUERIES)} of {3 * len(QUERIES)} experiments to measure, about ")
-    cells = matrix_of(form_of(["warmup_s=15", "duration_s=30", "query=q5", "repetitions=2"])).cells("b")
-    assert to_measure(cells, cells[:1]) == "1 of 2 experiments to measure, about 2 min"
+    said = describe(["preset=smoke", "build=x"])
+    assert said[0] == "nexmark, preset smoke: 1 configuration, 1 experiment"
+    assert said[-1] == "1 to measure: about 1 min on an idle machine"
+    said = describe(["build=x"])
+    assert said[0] == f"nexmark, preset default: {len(QUERIES)} configurations, {3 * len(QUERIES)} experiments"
+    assert said[-1].startswith(f"{3 * len(QUERIES)} to measure: about 2 h ")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
         (["preset"], "preset: give KEY=VALUE"),
         (["presets=x"], "presets: unknown parameter; did you mean preset?"),
         (["preset=tiny"], "preset: 'tiny' is not known"),
-        (["repetitions=0"], "repetitions: '0' is not a whole number"),
+        (["repetitions=0"], "repetitions: '0' is refused; use a whole number from 1 to 100"),
         (["rate=1", "rate=2"], "rate: given twice"),
         (["state_store=redis"], "state_store: 'redis' is not known"),
         (["preset=recovery", "fault_at_s=36"], "fault_at_s: 36 lies outside [50, 100]"),
@@ -85,7 +88,7 @@ def test_a_dry_run_says_what_is_left_and_starts_nothing(tmp_path: Path, monkeypa
 )
 def test_bad_words_are_refused_before_anything_starts(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        form_of(words)
+        wanted_of(words)
     assert str(refused.value).startswith(said)
 
 

@@ -62,7 +62,7 @@ def test_the_budget_pays_for_whole_blocks_and_leaves_none_of_them(
 
 def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
     params = {
-        **RECOVERY.complete("default"),
+        **RECOVERY.values("default"),
         "fault": ["executor", "none"],
         "checkpoint_interval_s": [2.0, 5.0],
         "repetitions": 2,
@@ -76,7 +76,7 @@ def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
 def test_where_nothing_is_broken_all_cells_are_compared() -> None:
     there = MATRICES["input_rate"]
     cells, question = pose(
-        Matrix.under(there.complete("default"), there.axes), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s"
+        there.preset_matrix(), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s"
     )
     assert (question.comparisons, question.horizon, len(cells)) == (2, 10, 3 * question.blocks)
 
@@ -110,7 +110,7 @@ def test_a_budget_that_can_decide_nothing_is_refused_with_the_number_needed(
 
 
 def test_an_axis_on_which_nothing_differs_alone_is_refused() -> None:
-    params = {**RECOVERY.complete("default"), "fault": ["executor", "none"]}
+    params = {**RECOVERY.values("default"), "fault": ["executor", "none"]}
     with pytest.raises(ConfigError, match="decide.along: no two cells differ in fault alone; choose another axis"):
         pose(Matrix.under(params, RECOVERY.axes), replace(ASKED, along="fault"), "s")
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from faultline.base.errors import ConfigError
-from faultline.experiment.config import Configuration
-from faultline.experiment.matrices import DEFAULT, MATRICES, MatrixSpec
-from faultline.experiment.matrix import Matrix
+from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.matrices import DEFAULT, MATRICES, OWN, MatrixSpec
 
 BOTH = [(spec, preset) for spec in MATRICES.values() for preset in spec.presets]
 
 
 @pytest.mark.parametrize(("spec", "preset"), BOTH, ids=[f"{spec.name}-{preset}" for spec, preset in BOTH])
 def test_each_preset_is_a_sweep_that_could_start(spec: MatrixSpec, preset: str) -> None:
-    cells = Matrix.under(spec.complete(preset), spec.axes).cells("s")
+    cells = spec.preset_matrix(preset).cells("s")
     assert cells
     if preset == "smoke":
         assert len(cells) == 1 and cells[0].config.fault == "none"
@@ -32,7 +33,7 @@ def test_each_preset_is_a_sweep_that_could_start(spec: MatrixSpec, preset: str) 
 def test_the_demo_is_a_part_of_the_default_sweep() -> None:
     spec = MATRICES["state_size_x_checkpoint_interval"]
     demo, default = (
-        {one.cell for one in Matrix.under(spec.complete(preset), spec.axes).cells("s")} for preset in ("demo", DEFAULT)
+        {one.cell for one in spec.preset_matrix(preset).cells("s")} for preset in ("demo", DEFAULT)
     )
     assert demo < default, "what the demo measured is not measured again"
 
@@ -48,31 +49,69 @@ def test_the_papers_values_are_those_of_their_texts() -> None:
     assert MATRICES["skew_x_alignment_mode"].values("paper")["checkpoint_interval_s"] == 30
 
 
-def test_a_field_that_was_changed_in_the_form_wins_over_the_preset() -> None:
+@pytest.mark.parametrize(("spec", "preset"), BOTH, ids=[f"{spec.name}-{preset}" for spec, preset in BOTH])
+def test_a_preset_fills_what_is_empty_and_nothing_else(spec: MatrixSpec, preset: str) -> None:
+    """Each preset with each field: what was typed stands, whatever its value, and no other field moves."""
+    empty = dict.fromkeys([*Configuration.model_fields, "series", "repetitions", "controls", "axes"])
+    untouched = spec.resolve({**empty, "preset": preset})
+    assert untouched == spec.resolve({"preset": preset}) | {"series": None, "preset": preset}
+    for name in Configuration.model_fields:
+        typed = untouched.get(name, Configuration.model_fields[name].default)
+        for value in (typed, Configuration.model_fields[name].default):
+            if value is None or name in spec.bound.values():  # see the test below
+                continue
+            filled = spec.resolve({**empty, "preset": preset, name: value})
+            assert filled[name] == (value if name not in spec.axes or isinstance(value, list) else [value])
+            assert {**filled, name: None} == {**untouched, name: None}
+    for name, number in (("repetitions", 1), ("controls", 0)):
+        assert spec.resolve({**empty, "preset": preset, name: number})[name] == number
+
+
+def test_what_a_preset_sets_for_its_own_source_goes_with_it() -> None:
+    spec = MATRICES["nexmark"]
+    engine, kafka = spec.resolve({"preset": "smoke"}), spec.resolve({"preset": "smoke", "source": "kafka"})
+    assert "batch_events" in engine and "batch_events" not in kafka and "rate" not in kafka
+    assert kafka["axes"] == ("query", "source", "state_store")
+    assert spec.resolve({"preset": "smoke", "source": "kafka", "rate": 50})["rate"] == [50]
+    assert spec.resolve({"preset": "smoke", "source": "engine"}) == engine
+
+
+def test_an_axis_is_a_text_a_list_or_one_value_and_any_parameter_may_be_one() -> None:
     spec = MATRICES["state_size_x_checkpoint_interval"]
-    form = spec.complete(DEFAULT) | {"rate": 77.0, "state_mb": [3.0], "only_missing": True}
-    paper = spec.resolve(form, "paper")
-    assert (paper["rate"], paper["state_mb"], paper["only_missing"]) == (77.0, [3.0], True)
-    assert paper["checkpoint_interval_s"] == spec.values("paper")["checkpoint_interval_s"]
-    assert (paper["repetitions"], paper["fault"]) == (5, ["none"])
-    assert spec.resolve(form, DEFAULT) == form
+    for given in ("1, 8", [1, 8], "1..8 x8"):
+        assert spec.resolve({"state_mb": given, "preset": "smoke"})["state_mb"] == [1, 8]
+    found = spec.resolve({"preset": "smoke", "axes": "seed=1..3; rate=100, 200", "state_mb": 2})
+    assert found["axes"] == ("state_mb", "checkpoint_interval_s", "fault", "seed", "rate")
+    cells = spec.matrix(found).cells("s")
+    assert {(one.config.seed, one.config.rate) for one in cells} == {(s, r) for s in (1, 2, 3) for r in (100, 200)}
+    assert len(cells) == 6 and {one.config.state_mb for one in cells} == {2}
 
 
-def test_what_a_call_names_stands_also_at_its_default() -> None:
-    spec = MATRICES["state_size_x_checkpoint_interval"]
-    params = spec.complete(DEFAULT)
-    assert params["duration_s"] is None, "each cell's is what its interval needs"
-    called = spec.resolve(params, "paper", {"preset": "paper", "duration_s": None})
-    assert called["duration_s"] is None is not spec.values("paper")["duration_s"]
-    assert called["rate"] == spec.values("paper")["rate"]
-    # The form sends every field: one that was left as it shows is not chosen.
-    assert spec.resolve(params, "paper", dict(params))["duration_s"] == spec.values("paper")["duration_s"]
+def test_a_sweep_of_ones_own_takes_what_a_single_experiment_would() -> None:
+    spec = MATRICES[OWN]
+    found = spec.matrix(spec.resolve({"workload": "pi", "fault": "none", "axes": {"iterations": [100, 1000]}}))
+    assert [one.iterations for one in found.configurations()] == [100, 1000]
+    assert found.configurations()[0] == parse_configuration({"workload": "pi", "fault": "none", "iterations": 100})
+    assert found.repetitions == 5
+    assert len(spec.preset_matrix("default").configurations()) == 1, "without an axis one configuration, repeated"
 
 
-def test_a_preset_takes_back_what_only_the_default_one_sets() -> None:
-    spec = MATRICES["executor_cores"]
-    smoke = spec.resolve(spec.complete(DEFAULT), "smoke")
-    assert smoke["partitions"] == Configuration.model_fields["partitions"].default
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 5, "axes": "rate=1, 2"}, "rate: stands in axes and has a value of its own"),
+        ({"axes": "rat=1, 2"}, "rat: unknown parameter; did you mean rate"),
+        ({"axes": "rate"}, "axes: 'rate' names no values"),
+        ({"axes": 5}, "axes: 5 is neither text nor an object"),
+        ({"state_mb": "1, 1.0"}, "state_mb: 1.0 stands twice on the axis"),
+        ({"state_mb": []}, "state_mb: the axis is empty"),
+        ({"preset": "papers"}, "preset: 'papers' is not known; did you mean paper"),
+    ],
+)
+def test_wrong_axes_are_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        MATRICES["state_size_x_checkpoint_interval"].resolve(given)
+    assert str(refused.value).startswith(said)
 
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:

@@ -20,7 +20,6 @@ from faultline.base.errors import ConfigError
 from faultline.client.judging import judge_sweep
 from faultline.comparison.findings.catalogue import CLAIMS
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.record import KeysPart, Record, WorkPart
@@ -45,7 +44,7 @@ def made(matrix: str, preset: str) -> list[Record]:
 
 def _made(matrix: str, preset: str) -> Iterator[Record]:
     spec = MATRICES[matrix]
-    for number, cell in enumerate(Matrix.under(spec.complete(preset), spec.axes).cells("b1")):
+    for number, cell in enumerate(spec.preset_matrix(preset).cells("b1")):
         config = cell.config
         recovery = None if config.fault == "none" else RECOVERED if number else CENSORED
         record = sample(

@@ -10,7 +10,7 @@ import pytest
 
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix, PlannedCell
+from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.reports.pages.nights import Chosen, nights_page
@@ -20,7 +20,7 @@ from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 
 SPEC = MATRICES["recovery"]
-PLANNED = Matrix.under(SPEC.complete("smoke") | {"repetitions": 3}, SPEC.axes).cells("b1")
+PLANNED = SPEC.matrix(SPEC.resolve({"preset": "smoke", "repetitions": 3})).cells("b1")
 
 
 def thirty(results: Path) -> None:

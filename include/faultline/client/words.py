@@ -1,0 +1,23 @@
+"""`KEY=VALUE` words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+
+
+def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:
+    """`key=value` words by key. Raises ConfigError for one that is none, is not `known`, or comes twice."""
+    values: dict[str, str] = {}
+    for item in given:
+        key, separator, text = item.partition("=")
+        if not separator:
+            raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
+        if key not in known:
+            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        if key in values:
+            raise ConfigError(f"{key}: given twice; keep one")
+        values[key] = text
+    return values

@@ -1,0 +1,163 @@
+"""An axis as people write it: `1, 8`, `1..32 ×2`, `10..50 +20`, `[1, 8]`; further ones as `seed=1, 2; rate=100, 500`.
+
+What a form, a call through the API and the command line take is the same text; a call may also give lists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+from faultline.experiment.config import Configuration
+
+# More values make more experiments than any sweep may have.
+MOST_VALUES = 1024
+EXAMPLE = "seed=1, 2, 3; rate=100..1600 ×4"
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})(?:\s*(?P<how>[x×*+])\s*(?P<step>{_NUMBER}))?")
+_PAIRS = {"[": "]", "{": "}"}
+
+
+def parse_axis(name: str, given: Any) -> list[Any]:
+    """The values of the axis `name`, at least one and each once, from a list, a text, or one value.
+
+    Raises ConfigError naming the axis.
+    """
+    if name not in Configuration.model_fields:
+        raise ConfigError(f"{name}: unknown parameter{suggest(name, Configuration.model_fields)}")
+    if isinstance(given, str):
+        values = _from_text(name, given)
+    else:
+        values = list(given) if isinstance(given, list | tuple) else [given]
+    if not values:
+        raise ConfigError(f"{name}: the axis is empty; give at least one value")
+    seen = set()
+    for value in values:
+        # As JSON, where 1 and 1.0 are told apart: they are the same experiment.
+        key = float(value) if _is_number(value) else json.dumps(value, sort_keys=True, default=str)
+        if key in seen:
+            raise ConfigError(f"{name}: {value} stands twice on the axis; keep one")
+        seen.add(key)
+    return values
+
+
+def parse_axes(given: Any) -> dict[str, list[Any]]:
+    """Axes by name, from an object or from a text such as EXAMPLE. Raises ConfigError naming the axis, or `axes`."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {str(name): parse_axis(str(name), values) for name, values in given.items()}
+    if not isinstance(given, str):
+        raise ConfigError(f"axes: {given!r} is neither text nor an object; write it such as {EXAMPLE}")
+    found: dict[str, list[Any]] = {}
+    for part in _split(given, ";", "axes"):
+        name, separator, values = part.partition("=")
+        name = name.strip()
+        if not separator:
+            raise ConfigError(f"axes: {part!r} names no values; write it such as {EXAMPLE}")
+        if name in found:
+            raise ConfigError(f"axes: {name} is given twice; keep one")
+        found[name] = parse_axis(name, values)
+    return found
+
+
+def axis_text(values: list[Any]) -> str:
+    """The values as `parse_axis` reads them."""
+    return ", ".join(value if isinstance(value, str) else json.dumps(value) for value in values)
+
+
+def _from_text(name: str, text: str) -> list[Any]:
+    stripped = text.strip()
+    if stripped.startswith("[") and stripped.endswith("]"):
+        try:
+            return list(json.loads(stripped))
+        except ValueError:
+            stripped = stripped[1:-1]  # names without quotes, or a range
+    values: list[Any] = []
+    for part in _split(stripped, ",", name):
+        if found := _RANGE.fullmatch(part):
+            values += _range(name, part, found)
+        else:
+            values.append(_value(name, part))
+        if len(values) > MOST_VALUES:
+            raise ConfigError(f"{name}: more than {MOST_VALUES} values; give fewer")
+    return values
+
+
+def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
+    """The values of `low..high +step` or `low..high ×factor`, its ends included where it meets them."""
+    low, high = _number(found["low"]), _number(found["high"])
+    if found["how"] is None:
+        if not (isinstance(low, int) and isinstance(high, int)):
+            raise ConfigError(f"{name}: {text} has no step; write {text} +0.5, say, or {text} ×2")
+        how, step = "+", 1
+    else:
+        how, step = found["how"], _number(found["step"])
+    if high < low:
+        raise ConfigError(f"{name}: {text} runs backwards; write the lower end first")
+    grows = step > 0 if how == "+" else step > 1 and low > 0
+    if not grows:
+        raise ConfigError(f"{name}: {text} never reaches its end; use a step above 0, or a factor above 1 from above 0")
+    values: list[Any] = []
+    number = low
+    # A thousandth of a millionth over the end is rounding.
+    while number <= high * (1 + 1e-9) and len(values) <= MOST_VALUES:
+        values.append(number)
+        # From the beginning each time, so that rounding does not add up.
+        number = low + len(values) * step if how == "+" else low * step ** len(values)
+        number = float(f"{number:.12g}") if isinstance(number, float) else number
+    return values
+
+
+def _value(name: str, text: str) -> Any:
+    """A value as the parameter takes it: a name stays a name, whatever it looks like."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return text if _takes_text(name) and found is not None and not isinstance(found, str | list | dict) else found
+
+
+def _takes_text(name: str) -> bool:
+    """Whether a parameter is a name or a text, and never a number."""
+    kinds = [Configuration.model_fields[name].annotation]
+    while any(get_args(kind) and get_origin(kind) is not Literal for kind in kinds):
+        kinds = [part for kind in kinds for part in ((get_args(kind) or (kind,)) if get_origin(kind) is not Literal
+                                                     else (kind,))]  # fmt: skip
+    named = [kind for kind in kinds if kind is not type(None)]
+    return all(
+        kind is str or (get_origin(kind) is Literal and all(isinstance(one, str) for one in get_args(kind)))
+        for kind in named
+    )
+
+
+def _number(text: str) -> int | float:
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _split(text: str, at: str, name: str) -> list[str]:
+    """The parts of a text between `at`, but for those inside brackets, braces and quotes; empty ones are left out."""
+    parts, current, closing, quoted = [], "", "", False
+    for letter in text:
+        if letter == '"':
+            quoted = not quoted
+        elif not quoted and letter in _PAIRS:
+            closing += _PAIRS[letter]
+        elif not quoted and closing.endswith(letter) and closing:
+            closing = closing[:-1]
+        if letter == at and not quoted and not closing:
+            parts.append(current)
+            current = ""
+        else:
+            current += letter
+    if closing or quoted:
+        raise ConfigError(f"{name}: {text!r} lacks a closing {closing[-1:] or chr(34)}")
+    return [part.strip() for part in (*parts, current) if part.strip()]
