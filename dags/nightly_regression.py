@@ -1,5 +1,5 @@
-"""Nightly regression: the same configurations each night, held against the nights before."""
+"""Nights: the same configurations each night, held against the nights before, or beside a baseline."""
 
-from faultline.orchestration.nightly import nightly_dag
+from faultline.orchestration.nightly import nightly_dags
 
-dag = nightly_dag()
+globals().update(nightly_dags())

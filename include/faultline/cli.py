@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -20,6 +20,7 @@ from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.text import say
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
+from faultline.orchestration import nights_command as nights
 
 app = typer.Typer(
     add_completion=False,
@@ -228,6 +229,7 @@ def results(
     print_table(records)
 
 
+app.add_typer(nights.app, name="nightly")
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 
@@ -254,6 +256,17 @@ def judge(
         print(json.dumps(outcome.rows(), indent=2))
     else:
         outcome.print()
+
+
+@app.command()
+def publish(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or a site that this command made.")],
+) -> None:
+    """Write the results as a static site: sweeps, nights and experiments with their plots, without a server."""
+    from faultline.base.settings import load_settings
+    from faultline.client.publishing import publish as write_site
+
+    write_site(load_settings(), folder, say)
 
 
 @app.command()

@@ -41,7 +41,9 @@ def test_the_experiment_runs_its_steps_in_order_while_the_next_one_waits_for_its
     assert dag.max_active_runs == 2
     assert dag.schedule is None
     assert dag.is_paused_upon_creation is False
-    assert sorted(dag.task_ids) == sorted(STEPS)
+    assert sorted(dag.task_ids) == sorted([*STEPS, "require_accepted"])
+    assert dag.get_task("require_accepted").trigger_rule == "all_skipped"
+    assert dag.get_task("require_accepted").upstream_task_ids == {"provision_topics"}
     waits = "start_recorder"  # beside the making of topics: both must be done before a process of the run starts
     assert {"provision_topics", waits} <= dag.get_task("prepare").downstream_task_ids
     assert "start_generator" in dag.get_task("provision_topics").downstream_task_ids

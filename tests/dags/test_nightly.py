@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from faultline.base.errors import ConfigError
@@ -20,26 +19,16 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.orchestration import nightly, sweep
+from faultline.orchestration import night_plan, nightly, sweep
 from faultline.orchestration import notes as notes_of
-from faultline.orchestration.nightly import DEFAULT_SET, night_cells, nightly_dag, no_regression, notifiers
+from faultline.orchestration.night_plan import night_cells, primary_of
+from faultline.orchestration.nightly import DEFAULT_SET, nightly_dags, no_regression
 from faultline.records.record import Record
 from faultline.runner import environment
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import put, record
 
 NIGHT = "2026-11-21T02:00:00+00:00"
-
-
-class Bell(BaseNotifier):
-    """A notifier that keeps what it was told."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def notify(self, context: Any) -> None:
-        """Nothing."""
 
 
 def cells(**params: Any) -> list[Any]:
@@ -60,7 +49,8 @@ def test_a_night_is_planned_measured_aggregated_compared_and_judged(bag: Any) ->
     chain = ["plan_night", "run_experiment", "aggregate", "compare_with_baseline", "no_regression"]
     for before, after in zip(chain, chain[1:], strict=False):
         assert after in dag.get_task(before).downstream_task_ids
-    assert {task.task_id for task in dag.leaves} == {"no_regression", "require_success"}
+    assert {task.task_id for task in dag.leaves} == {"tell_people", "require_success"}
+    assert dag.get_task("tell_people").trigger_rule == "all_done", "also of what failed"
     assert dag.get_task("compare_with_baseline").trigger_rule == "all_done", "what was measured is compared"
     assert dag.get_task("run_experiment").max_active_tis_per_dagrun == 2
 
@@ -70,7 +60,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
 ) -> None:
     """The tasks themselves, with records of nights that were made up; the third one is slower."""
     settings, notes = Settings(tmp_path, tmp_path / "home", tmp_path / "results"), []
-    for module in (nightly, sweep):
+    for module in (nightly, night_plan, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     monkeypatch.setattr(notes_of, "write_note", lambda *said: notes.append(said))
     dag = bag.dags[NIGHTLY]
@@ -116,7 +106,7 @@ def test_a_night_is_planned_and_held_against_those_before_it(
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """An installation with a place for results, whose builds get names of two letters and what was asked of them."""
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
-    for module in (nightly, sweep):
+    for module in (nightly, night_plan, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
     monkeypatch.setattr(environment, "installed_build", lambda settings, build=None: "b1" if build is None else "b0")
     monkeypatch.setattr(notes_of, "write_note", lambda *said: None)
@@ -126,7 +116,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def beside(**params: Any) -> dict[str, Any]:
     form = {
         name: param["value"] if isinstance(param, dict) else param
-        for name, param in nightly_dag().params.dump().items()
+        for name, param in nightly_dags()[NIGHTLY].params.dump().items()
     }
     return {**form, "set": [{"rate": 100, "fault": "none"}, {"rate": 200, "fault": "none"}], "baseline": {}, **params}
 
@@ -229,10 +219,10 @@ def test_a_baseline_that_cannot_be_is_refused_before_anything_is_measured(
 
 
 def test_each_configuration_has_the_figure_that_sees_most() -> None:
-    configs = nightly.configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
-    chosen = nightly.primary_of(configs, None)
+    configs = night_plan.night_configurations([{"fault": "none"}, {"fault": "executor"}, {"workload": "nexmark"}])
+    chosen = primary_of(configs, None)
     assert list(chosen.values()) == ["latency_ms.p50", "cpu_s_per_million.engine", "rps_per_core"]
-    assert set(nightly.primary_of(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
+    assert set(primary_of(configs, ["latency_ms.p50"]).values()) == {"latency_ms.p50"}
 
 
 def test_nights_are_due_at_two_paused_at_first_and_one_at_a_time(bag: Any) -> None:
@@ -277,51 +267,10 @@ def test_a_regression_fails_its_task_with_the_reasons() -> None:
     no_regression.function({**verdict, "reasons": []})
 
 
-def test_notifiers_are_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(nightly.NOTIFIERS, f'[{{"class": "{__name__}.Bell", "arguments": {{"text": "worse"}}}}]')
-    dag = nightly_dag()
-    (bell,) = dag.get_task("no_regression").on_failure_callback
-    assert bell.text == "worse"
-    assert dag.get_task("run_experiment").partial_kwargs.get("on_failure_callback") in (None, [])
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["nonsense", "{}", '[{"arguments": {}}]', '[{"class": "no.such.Notifier"}]', f'[{{"class": "{__name__}.Bell"}}]',
-     '[{"class": "datetime.timedelta"}]'],
-)  # fmt: skip
-def test_a_notifier_that_cannot_be_made_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ConfigError, match="FAULTLINE_NOTIFIERS: "):
-        notifiers(text)
-    assert notifiers(None) == notifiers("") == []
-
-
 def test_a_schedule_that_is_no_cron_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "daily at two")
     with pytest.raises(ConfigError, match="FAULTLINE_NIGHTLY_SCHEDULE: 'daily at two' is no cron expression"):
-        nightly_dag()
-
-
-def test_a_scheduled_night_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    night = {"set": [{"workload": "pi"}], "baseline": {"revision": "v1"}, "repetitions": 9}
-    monkeypatch.setenv(nightly.NIGHT, json.dumps(night))
-    form = nightly_dag().params
-    assert {name: form[name] for name in night} == night
-    assert form["baseline_nights"] == nightly.nightly_params()["baseline_nights"].value
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{", "FAULTLINE_NIGHT: is no JSON"), ("[]", "FAULTLINE_NIGHT: is no object"),
-        ('{"basline": {}}', "FAULTLINE_NIGHT.basline: is no field of the form; did you mean baseline"),
-        ('{"repetitions": "many"}', "FAULTLINE_NIGHT.repetitions: "), ('{"set": []}', "FAULTLINE_NIGHT.set: "),
-    ],
-)  # fmt: skip
-def test_what_a_night_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
-    monkeypatch.setenv(nightly.NIGHT, text)
-    with pytest.raises(ConfigError, match=told):
-        nightly_dag()
+        nightly_dags()[NIGHTLY]
 
 
 def test_a_baseline_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch, installed: Settings) -> None:
@@ -330,6 +279,6 @@ def test_a_baseline_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch, ins
     ).stdout.strip()
     params = {"set": [{}], "repetitions": None, "primary": None, "baseline": {"revision": "HEAD"}}
     monkeypatch.setattr(environment, "installed_build", lambda *_: "b0")
-    pinned = nightly.baseline_of_night(params, NIGHT)
+    pinned = night_plan.baseline_of_night(params, NIGHT)
     assert pinned is not None and pinned.spec["revision"] == commit
     assert parse_build(pinned.spec, "baseline").text == commit[:12]

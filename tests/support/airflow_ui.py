@@ -148,6 +148,8 @@ class Form:
         elif kind in ("array", "object"):
             self.paste(name, "" if value is None else json.dumps(value))
         elif "enum" in schema:
+            if value is None:
+                return  # empty as it is
             page.locator(f"#element_{name}").click()
             page.get_by_role("option", name=value, exact=True).click()
         else:

@@ -28,7 +28,8 @@ CHANGED: dict[str, Any] = {
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
-    "preset": "smoke", "axes": "seed=1, 2", "repetitions": 2, "controls": 1, "only_missing": False, "max_measurements": 2,
+    "preset": "smoke", "axes": "seed=1, 2", "repetitions": 2, "controls": 1, "only_missing": False,
+    "max_measurements": 2,
     "series": "form-check", "build": "form:check", "search": True, "search_low": 50, "search_high": 20_000,
     "resume": None,
     "decide": {"figure": "latency_ms.p50", "along": "rate", "smallest": 0.1, "hours": 2},
@@ -67,6 +68,8 @@ def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
     workload = spec.values(DEFAULT).get("workload", "word_count")
     values = {name: legal(name, workload) for name in Configuration.model_fields}
     values["seed"] = None  # an axis here
+    # What a line of text says of a switch.
+    values |= {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
     values |= {axis: axis_text(list(spec.values("paper")[axis][:2])) for axis in spec.axes}
     # An axis of faults hits Spark workers, too, which a generator on executors would not survive.

@@ -119,8 +119,12 @@ def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: In
         )
         assert api.run_state(dag_id, runs[name]) == "failed"
         states = {task["task_id"]: task["state"] for task in api.tasks(dag_id, runs[name])}
-        task = "prepare" if dag_id == "experiment" else "plan"
+        task = "require_accepted" if dag_id == "experiment" else "plan"
         assert states[task] == "failed" and "success" not in (states.get("run_experiment"), states.get("judge")), states
+        if dag_id == "experiment":
+            others = {state for name, state in states.items() if name != task}
+            assert others == {"skipped"}, "one red task, with the reason, and not ten"
+        assert line in str(api.run(dag_id, runs[name])["note"]).replace("\\", ""), "as its note says"
         path = f"/dags/{dag_id}/dagRuns/{runs[name]}/taskInstances/{task}/logs/1?full_content=true"
         log = str(call(airflow, api.token(), "GET", path)["content"])
         assert line in log

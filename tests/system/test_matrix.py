@@ -32,9 +32,9 @@ pytestmark = pytest.mark.timeout(2400)
 
 DAG_ID = "state_size_x_checkpoint_interval"
 FORM = {
-    "preset": "smoke", "workload": "word_count_python", "fault": ["executor"], "fault_plan": word_count.PLAN,
+    "preset": "smoke", "workload": "word_count_python", "fault": "executor", "fault_plan": word_count.PLAN,
     "rate": word_count.RATE, "warmup_s": word_count.WARMUP_S, "duration_s": word_count.DURATION_S,
-    "state_mb": [0.5], "checkpoint_interval_s": [1],
+    "state_mb": "0.5", "checkpoint_interval_s": "1",
     # Not the cell that `test_experiment` may have measured before: that would be skipped.
     "seed": 7,
     # One measurement, valid or not: a busy machine is no reason to measure for long.

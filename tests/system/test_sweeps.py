@@ -110,9 +110,10 @@ def ended(shared_installation: Installation, share: int) -> Ended:
     def disturbed() -> bool:
         nonlocal stopped, killed
         if stopped is None and (stopped := measuring(settings, "test_stopped")):
-            # What the button of the UI does.
-            api._call("PATCH", f"/api/v2/dags/{MATRIX}/dagRuns/test_stopped", {"state": "failed"})
-            wait_until(stopped.closed.exists, timeout_s=120, what="the end of the stopped experiment")
+            # It sets the state that the button of the UI sets, and waits for the end of the experiment.
+            said = shared_installation.run("sweep", "--stop", "test_stopped")
+            assert said.returncode == 0 and "0 of 2 experiments; the one in work ends as cancelled" in said.stderr, said
+            assert stopped.closed.exists()
         if not killed and (measuring(settings, "test_on") or measuring(settings, "test_twin")):
             os.kill(scheduler, signal.SIGKILL)
             killed = True
@@ -138,6 +139,30 @@ def test_a_stopped_sweep_begins_no_other_cell(ended: Ended) -> None:
     assert {record.status for record in records} == {"cancelled"}
     attempts = [Attempt(ended.installation.settings.attempts / record.attempt) for record in records]
     assert sum(attempt.gate.exists() for attempt in attempts) == 1 <= len(attempts) <= 2
+
+
+def test_a_stopped_sweep_says_so_and_what_it_lacks_can_be_followed_and_measured(ended: Ended) -> None:
+    assert ended.note("test_stopped").startswith("**Stopped** by hand after 0 of 2 experiments")
+    gone = ended.installation.run("sweep", "--stop", "test_stopped")
+    assert gone.returncode == 0 and "runs no more (failed)" in gone.stderr
+    followed = ended.installation.run("sweep", "--follow", "test_on")
+    assert followed.returncode == 0, followed.stderr
+    assert "Answer" in followed.stdout and "/faultline/sweeps/test_on (user admin" in followed.stdout
+    lacking = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped")
+    assert "2 of 2 missing" in lacking.stdout and lacking.stdout.count("cancelled") >= 1
+
+
+@pytest.mark.thorough
+def test_what_a_stopped_sweep_lacks_is_measured_in_its_series(ended: Ended) -> None:
+    before = {record.attempt for record in ended.store.query()}
+    made = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped", "--measure", timeout_s=1500)
+    assert "goes on" in made.stderr or "about" in made.stderr, made.stderr
+    new = [record for record in ended.store.query() if record.attempt not in before]
+    assert {(record.config["rate"], record.series) for record in new} == {
+        (110.0, "test_sweeps"),
+        (120.0, "test_sweeps"),
+    }
+    assert (made.returncode == 0) == ({"valid"} == {record.status for record in new[-2:]}), made.stderr
 
 
 def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each_once(ended: Ended) -> None:

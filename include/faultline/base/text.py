@@ -52,6 +52,11 @@ def natural(text: str) -> str:
     return f"{re.sub('[0-9]+', lambda digits: digits.group().zfill(20), text)} {text}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as `1 experiment` or `1,024 experiments`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def one_line(text: object) -> str:
     """The text on one line, with single spaces."""
     return " ".join(str(text).split())

@@ -11,8 +11,8 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.sweeping import await_dags
 from faultline.client.operations import bring_up
+from faultline.client.sweeping import await_dags
 from faultline.cluster.airflow_home import DATABASE
 from faultline.cluster.supervision import down
 

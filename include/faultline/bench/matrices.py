@@ -17,8 +17,8 @@ from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.sweeping import await_dags
 from faultline.client.operations import bring_up
+from faultline.client.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import sweep_id_of
 from faultline.records.record import Record

@@ -52,9 +52,13 @@ class AirflowApi:
             body["dag_run_id"] = run_id
         return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """A run: its state, note, conf, dates, …"""
+        return dict(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}"))
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """State of a run: queued, running, success or failed."""
-        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"])
+        return str(self.run(dag_id, run_id)["state"])
 
     def fail(self, dag_id: str, run_id: str) -> None:
         """Ends a run that is queued or running, as failed, and the tasks that it has at work."""

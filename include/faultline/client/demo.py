@@ -8,11 +8,11 @@ from pathlib import Path
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.targets import check_target
-from faultline.base.text import Say
+from faultline.base.text import Say, counted
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
-from faultline.client.sweeping import await_dags, counted, newest_records, print_outcome, say_times
+from faultline.client.sweeping import await_dags, newest_records, print_outcome, say_times
 from faultline.cluster.airflow_home import USER, password
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, sweep_id_of
@@ -41,7 +41,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
         say(f"goes on with {run_id}")
     elif missing:
         minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
-        say(f"{len(missing)} of {counted(len(cells))} to measure, about {minutes}")
+        say(f"{len(missing)} of {counted(len(cells), 'experiment')} to measure, about {minutes}")
         run_id = api.trigger(DAG_ID, _form(again), run_id=_new_run_id())
     else:
         say("all experiments have valid records; `--again` measures them anew")

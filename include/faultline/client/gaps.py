@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
-from faultline.base.text import Say
+from faultline.base.text import Say, counted
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.following import minutes_text
 from faultline.client.operations import bring_up
-from faultline.client.sweeping import CHILD, Course, await_dags, begin, counted, finish, follow_course
+from faultline.client.sweeping import CHILD, Course, await_dags, begin, finish, follow_course
 from faultline.comparison.coverage import Gap
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import is_night
 from faultline.records.manifest import Manifests
 from faultline.runner.progress import budget_s
 
@@ -27,12 +27,15 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
         return 0
     settings = bring_up(say)
     api, code = AirflowApi(settings), 0
-    await_dags(api, open_gaps[0].matrix, CHILD, unpaused=False)
+    matrix = open_gaps[0].matrix
+    await_dags(api, matrix, CHILD, unpaused=False)
+    if not api.has_dag(matrix):
+        raise ConfigError(f"{matrix}: is switched off in Airflow, so nothing of it runs; switch it on first")
     for gap in open_gaps:
         cells = _cells(gap)
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
-        say(f"{gap.matrix}, series {gap.series}: {counted(len(cells))}, about {minutes}")
-        course = _night(api, settings, gap, cells) if gap.matrix == NIGHTLY else _sweep(api, gap, preset, cells)
+        say(f"{gap.matrix}, series {gap.series}: {counted(len(cells), 'experiment')}, about {minutes}")
+        course = _night(api, settings, gap, cells) if is_night(gap.matrix) else _sweep(api, gap, preset, cells)
         ended = follow_course(api, settings, course, cells, say)
         code = max(code, finish(settings, cells, say, ended=ended, course=course))
     return code
@@ -62,6 +65,4 @@ def _night(api: AirflowApi, settings: Settings, gap: Gap, cells: Sequence[Planne
 
 
 def _cells(gap: Gap) -> list[PlannedCell]:
-    return [
-        PlannedCell(parse_configuration(one.cell.config), one.cell.repetition, gap.series) for one in gap.missing
-    ]
+    return [PlannedCell(parse_configuration(one.cell.config), one.cell.repetition, gap.series) for one in gap.missing]

@@ -20,7 +20,9 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured; start nothing.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure also what has a valid record.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show a sweep that runs: the one named, or the newest.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show a sweep that runs: the one named, or the newest.")
+    ] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End a sweep that runs: the one named, or the newest.")] = False,
 ) -> None:
     """Measure a matrix through Airflow, show its progress and its answer. A second call resumes.

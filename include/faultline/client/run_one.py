@@ -24,7 +24,7 @@ from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import MARK, Supervisor, down
 from faultline.experiment.build import parse_build
-from faultline.experiment.config import BUILT_IN_PATHS, Configuration, parse_configuration
+from faultline.experiment.config import BUILT_IN_PATHS, Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.prepare import Order, check_here
@@ -37,11 +37,7 @@ POLL_S = 1.0
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
-    for key in ("preset", "repetitions", "controls", "decide"):
-        if any(word.partition("=")[0] == key for word in given):
-            raise ConfigError(f"{key}: is of a sweep, and this is one experiment; see ./faultline sweep --help")
-    known = [*Configuration.model_fields, *BOOKKEEPING]
-    values: dict[str, Any] = {"workload": workload, **split_words(given, known, example="state_mb=8")}
+    values: dict[str, Any] = {"workload": workload, **_words(given)}
     for key, built_in in BUILT_IN_PATHS.items():
         # A relative path is meant from here, wherever the experiment will run.
         if values.get(key, built_in) != built_in:
@@ -59,6 +55,18 @@ def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     if "build_spec" in bookkeeping:
         bookkeeping["build_spec"] = bookkeeping["build_spec"].as_mapping()
     return {**config.model_dump(mode="json"), **bookkeeping}
+
+
+def _words(given: Sequence[str]) -> dict[str, str]:
+    """The words by key. Raises ConfigError for one that is of a sweep, and for nothing where something is needed."""
+    for key in ("preset", "repetitions", "controls", "decide"):
+        if any(word.partition("=")[0] == key for word in given):
+            raise ConfigError(f"{key}: is of a sweep, and this is one experiment; see ./faultline sweep --help")
+    values = split_words(given, [*Configuration.model_fields, *BOOKKEEPING], example="state_mb=8")
+    for key, text in values.items():
+        if text == "" and not may_be_empty(key):
+            raise ConfigError(f"{key}: is empty; give a value, or leave it out")
+    return values
 
 
 def describe_faults(workload: str, given: Sequence[str]) -> list[str]:

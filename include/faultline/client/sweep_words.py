@@ -16,7 +16,7 @@ from faultline.experiment.axes import axis_text, parse_axis
 from faultline.experiment.config import BUILT_IN_PATHS, Configuration
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.night_file import is_night
 from faultline.runner.prepare import Order, check_here
 from faultline.runner.progress import budget_s
 
@@ -54,8 +54,8 @@ def wanted_of(words: Sequence[str]) -> Wanted:
     """
     named = words[:1] if words and "=" not in words[0] else ()
     name = named[0] if named else OWN
-    if name == NIGHTLY:
-        raise ConfigError(f"{NIGHTLY}: a night is no sweep; trigger it in Airflow, or give its schedule")
+    if is_night(name):
+        raise ConfigError(f"{name}: a night is no sweep; see ./faultline nightly check, and ./faultline missing {name}")
     if name not in MATRICES:
         hint = f"; one experiment of it is `./faultline run {name}`" if _is_workload(name) else suggest(name, MATRICES)
         raise ConfigError(f"{name}: no such matrix{hint}")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import Settings, load_settings
-from faultline.base.text import Say, suggest
+from faultline.base.text import Say, counted, suggest
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.following import follow, minutes_text
@@ -25,10 +25,11 @@ from faultline.experiment.matrix import PlannedCell, sweep_id_of
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.reports.headline import STOPPED
+from faultline.reports.pages import UI_PAGE
 from faultline.runner.environment import installed_build
 from faultline.runner.orphans import unclosed
 from faultline.runner.progress import budget_s, describe, split_of
-from faultline.reports.pages import UI_PAGE
 
 CHILD = "experiment"
 PARSE_TIMEOUT_S = 120.0
@@ -107,9 +108,9 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
     api.set_note(
         plan.matrix,
         plan.run_id,
-        f"**Stopped** by hand after {done} of {total} experiments; the same form goes on from there.",
+        f"{STOPPED} by hand after {done} of {counted(total, 'experiment')}; the same form goes on from there.",
     )
-    say(f"{plan.sweep_id}: stopped after {done} of {total} experiments; the one in work ends as cancelled")
+    say(f"{plan.sweep_id}: stopped after {done} of {counted(total, 'experiment')}; the one in work ends as cancelled")
     wait_until(
         lambda: not any(_is_of(attempt, plan.sweep_id) for attempt in unclosed(settings)),
         timeout_s=STOP_TIMEOUT_S,
@@ -143,8 +144,8 @@ def outline(wanted: Wanted, cells: Sequence[PlannedCell], missing: Sequence[Plan
     minutes = minutes_text(sum(budget_s(cell.config) for cell in missing))
     upto = "at most " if wanted.params["decide"] else ""
     head = (
-        f"{wanted.spec.name}, preset {wanted.params.get('preset') or 'default'}: {configurations} "
-        f"configuration{'s' * (configurations != 1)}, {upto}{counted(len(cells))}"
+        f"{wanted.spec.name}, preset {wanted.params.get('preset') or 'default'}: "
+        f"{counted(configurations, 'configuration')}, {upto}{counted(len(cells), 'experiment')}"
     )
     if not missing:
         return [head, *(f"  {line}" for line in wanted.text), "all of them have a valid record; --again measures anew"]
@@ -154,10 +155,6 @@ def outline(wanted: Wanted, cells: Sequence[PlannedCell], missing: Sequence[Plan
         *(f"  {line}" for line in wanted.text),
         f"{upto}{len(missing)} to measure{known}: about {minutes} on an idle machine",
     ]
-
-
-def counted(experiments: int) -> str:
-    return f"{experiments} experiment{'s' * (experiments != 1)}"
 
 
 def begin(api: AirflowApi, dag_id: str, form: Mapping[str, Any], cells: Sequence[PlannedCell]) -> Course:

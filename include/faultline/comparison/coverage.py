@@ -21,7 +21,8 @@ from faultline.base.text import suggest
 from faultline.comparison.decisions import settled_in
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import DEFAULT, MATRICES
-from faultline.experiment.nightly_schedule import NIGHTLY, due_nights, schedule
+from faultline.experiment.night_file import is_night
+from faultline.experiment.nightly_schedule import due_nights, schedule
 from faultline.records.format import WIDTH, fault_of
 from faultline.records.index import Index
 from faultline.records.manifest import Manifest, Manifests, Missing, cells_of, missing_of
@@ -58,8 +59,8 @@ def gaps_of(
     Raises ConfigError for a matrix, a sweep or a preset that is not known.
     """
     plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results)
-    if matrix == NIGHTLY and not plans:
-        raise ConfigError(f"{NIGHTLY}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
+    if is_night(matrix) and not plans:
+        raise ConfigError(f"{matrix}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:
         if plan := Manifests(settings.results).read(matrix):
             raise ConfigError(f"{matrix}: is a sweep; write {plan.matrix} --sweep {matrix}")
@@ -75,7 +76,7 @@ def gaps_of(
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
         found = [gap_of(plan, records, settled_in(plan, entries)) for plan in nights or plans[-1:]]
-        if matrix == NIGHTLY:
+        if is_night(matrix):
             found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
     if matrix not in MATRICES:
@@ -143,9 +144,9 @@ def print_gaps(gaps: Sequence[Gap]) -> None:
     for gap in gaps:
         what = f"sweep {gap.sweep_id}" if gap.sweep_id else "no sweep yet"
         console.print(Text(f"{gap.matrix}, {what}, series {gap.series}: {len(gap.missing)} of {gap.planned} missing"))
-        if gap.matrix == NIGHTLY and not gap.sweep_id:
+        if is_night(gap.matrix) and not gap.sweep_id:
             # The whole night, of which the newest plan only says what it would have been.
-            console.print(Text(f"  make up for it with --measure, or with Airflow's backfill of {NIGHTLY}"))
+            console.print(Text(f"  make up for it with --measure, or with Airflow's backfill of {gap.matrix}"))
             continue
         if not gap.missing:
             continue

@@ -71,9 +71,16 @@ class NightVerdict:
 
     def reasons(self) -> list[str]:
         """A line for each figure that became worse: which, by how much, and how sure that is."""
+        return self._lines(self.worse)
+
+    def improvements(self) -> list[str]:
+        """The same of each that became better."""
+        return self._lines(self.compared.of(Verdict.BETTER) if self.compared else ())
+
+    def _lines(self, rows: Sequence[Row]) -> list[str]:
         if self.compared is None:
             return []
-        said = [texts(row, self.compared.axes) for row in self.worse]
+        said = [texts(row, self.compared.axes) for row in rows]
         return [
             f"{one['metric']}: {one['before']} -> {one['after']}, {one['change']}, p = {one['p']} ({one['cell']})"
             for one in said
@@ -212,5 +219,6 @@ def as_json(verdict: NightVerdict) -> dict[str, Any]:
         "problem": verdict.problem or None,
         "power": power(verdict) or None,
         "reasons": verdict.reasons(),
+        "improvements": verdict.improvements(),
         "comparisons": rows_of(verdict.compared) if verdict.compared else [],
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from faultline.base.errors import ConfigError
@@ -65,7 +65,7 @@ def parse_axes(given: Any) -> dict[str, list[Any]]:
     return found
 
 
-def axis_text(values: list[Any]) -> str:
+def axis_text(values: Sequence[Any]) -> str:
     """The values as `parse_axis` reads them."""
     return ", ".join(value if isinstance(value, str) else json.dumps(value) for value in values)
 
@@ -91,6 +91,7 @@ def _from_text(name: str, text: str) -> list[Any]:
 def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
     """The values of `low..high +step` or `low..high ×factor`, its ends included where it meets them."""
     low, high = _number(found["low"]), _number(found["high"])
+    step: int | float
     if found["how"] is None:
         if not (isinstance(low, int) and isinstance(high, int)):
             raise ConfigError(f"{name}: {text} has no step; write {text} +0.5, say, or {text} ×2")
@@ -103,7 +104,7 @@ def _range(name: str, text: str, found: re.Match[str]) -> list[Any]:
     if not grows:
         raise ConfigError(f"{name}: {text} never reaches its end; use a step above 0, or a factor above 1 from above 0")
     values: list[Any] = []
-    number = low
+    number: int | float = low
     # A thousandth of a millionth over the end is rounding.
     while number <= high * (1 + 1e-9) and len(values) <= MOST_VALUES:
         values.append(number)

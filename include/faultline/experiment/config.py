@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -269,6 +269,15 @@ else:
             "workload": Field("word_count", description=Common.model_fields["workload"].description),
         },
     )
+
+
+def may_be_empty(name: str) -> bool:
+    """Whether a parameter may be given as nothing, for what follows from the others."""
+    field = Configuration.model_fields.get(name)
+    if field is None:
+        return False
+    extra = field.json_schema_extra
+    return type(None) in get_args(field.annotation) or (isinstance(extra, dict) and bool(extra.get("empty")))
 
 
 def _set_length(values: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fault.errors import PlanError
@@ -29,6 +30,12 @@ def take_plan(values: dict[str, Any]) -> None:
         return
     faults = sorted(plan.faults, key=lambda fault: (fault.first_s(rate), FaultPlan((fault,)).to_json()))
     first, at_s = faults[0], faults[0].first_s(rate)
+    given = values.get("fault_at_s")
+    if given is not None and at_s is not None and not _same_instant(given, at_s):
+        raise ValueError(
+            f"fault_at_s: {given} is not when the plan's first fault comes ({at_s:g} s); leave it out, or change the "
+            "plan"
+        )
     short = short_form(first.victim, first.action, at_s)
     values |= {
         "fault": first.victim,
@@ -36,6 +43,13 @@ def take_plan(values: dict[str, Any]) -> None:
         "fault_at_s": at_s,
         "fault_plan": None if plan == FaultPlan((short,), seed) else FaultPlan(tuple(faults), plan.seed).as_mapping(),
     }
+
+
+def _same_instant(given: Any, at_s: float) -> bool:
+    try:
+        return math.isclose(float(given), at_s, abs_tol=1e-6)
+    except (TypeError, ValueError):
+        return True  # the field's own check names the key
 
 
 def short_form(victim: str, action: str, at_s: float | None) -> Fault:

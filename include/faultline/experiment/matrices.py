@@ -87,7 +87,6 @@ class MatrixSpec:
         return self.matrix(self.resolve({"preset": preset}))
 
 
-
 # The fault-tolerance paper: 5,000 records/s, and (as in the other one) five repetitions.
 _PAPER: dict[str, Any] = {"rate": 5000.0, "warmup_s": 60.0, "duration_s": 300.0, "repetitions": 5}
 _FAULTLESS: dict[str, Any] = {"fault": "none", **REPEATED}

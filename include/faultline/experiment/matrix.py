@@ -70,13 +70,33 @@ class Matrix:
             )
         if "fault" in self.axes and self.fixed.get("fault_plan"):
             self._check_plan([value for value in self.axes["fault"] if value != "none"])
-        points = itertools.product(*self.axes.values())
-        found = [self._point(dict(zip(self.axes, point, strict=True))) for point in points]
+        found = self._points()
         strangers = {one.fault for one in found} - set(self.axes.get("fault", ())) if "fault" in self.axes else set()
         if strangers:
             raise ConfigError(
                 f"fault_plan: it begins with {strangers.pop()}, which is not on the axis fault; put that there"
             )
+        return found
+
+    def _points(self) -> list[Configuration]:
+        """Every point. Raises ConfigError with what is wrong first, and with where else it is."""
+        found: list[Configuration] = []
+        refused: dict[str, list[str]] = {}
+        for values in itertools.product(*self.axes.values()):
+            point = dict(zip(self.axes, values, strict=True))
+            try:
+                found.append(self._point(point))
+            except ConfigError as error:
+                where = ", ".join(f"{name} {value}" for name, value in point.items())
+                refused.setdefault(str(error), []).append(where)
+        if refused:
+            first, *others = refused
+            every = [where for places in refused.values() for where in places]
+            if len(every) == 1:
+                raise ConfigError(first)
+            more = f", and {len(others)} more kinds of trouble, such as: {others[0]}" if others else ""
+            shown = "; ".join(every[:3]) + ("; …" if len(every) > 3 else "")
+            raise ConfigError(f"{first} (of {len(found) + len(every)} points {len(every)} are refused: {shown}{more})")
         return found
 
     def _check_plan(self, broken: Sequence[str]) -> None:

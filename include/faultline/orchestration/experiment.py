@@ -12,15 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Param, chain, get_current_context, task
+from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 
 from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasurement
 from faultline.base.settings import load_settings
 from faultline.base.waiting import seldom
 from faultline.base.window_lock import beside_windows
-from faultline.experiment.build import EXAMPLE
-from faultline.experiment.config import Configuration
-from faultline.orchestration.forms import configuration_params, label_param, refuse_unknown
+from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
 
@@ -33,10 +31,8 @@ DAG_ID = "experiment"
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
 TWIN_CHECK_S = 2.0
-BOOKKEEPING = ("repetition", "series", "build", "matrix", "sweep_id", "parent_run_id", "logical_date")
-BUILD_SPEC = "build_spec"
-# What the DAG itself needs to know of a run.
-SWITCHES = ("keep_topics", "only_missing")
+# Under which `prepare` leaves why it refused, for `require_accepted`.
+REFUSED = "refused"
 DOC = """\
 ### One experiment
 
@@ -68,8 +64,9 @@ def experiment_dag() -> DAG:
         attempt = prepare()
         harvest = HarvestOperator(task_id="harvest", attempt_id=attempt, **AGAIN)
         end = teardown(attempt)
+        topics = provision_topics(attempt)
         steps = [
-            [provision_topics(attempt), start_recorder(attempt)],
+            [topics, start_recorder(attempt)],
             start_generator(attempt),
             submit_workload(attempt),
             inject_fault(attempt),
@@ -78,58 +75,10 @@ def experiment_dag() -> DAG:
             judge(attempt),
         ]
         chain(attempt, *steps, end)
+        # Not after `prepare` itself: what follows a setup directly may look at nothing but its success.
+        chain(topics, require_accepted())
         end.as_teardown(setups=attempt)
     return dag
-
-
-def experiment_params() -> dict[str, Param]:
-    """One complete configuration, and where the record belongs."""
-    return {
-        **configuration_params(),
-        "repetition": Param(
-            0, type="integer", minimum=0, title="repetition", section="Bookkeeping",
-            description="Number of the repetition.",
-        ),
-        "series": label_param("series", "Records are compared within a series. Empty: the build."),
-        "build": label_param("build", "Label of the software under test. Empty: versions, settings, code."),
-        "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
-        "sweep_id": Param(
-            None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."
-        ),
-        "parent_run_id": Param(
-            None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",
-            description="Run of the matrix; when it is stopped, this experiment ends as cancelled.",
-        ),
-        "logical_date": Param(
-            None, type=["null", "string"], title="logical_date", section="Bookkeeping",
-            description="The night it stands for.",
-        ),
-        BUILD_SPEC: Param(
-            None, type=["null", "object"], title=BUILD_SPEC, section="Bookkeeping",
-            description=f"What is under test in place of the installed programs and settings, such as {EXAMPLE}",
-        ),
-        "keep_topics": Param(
-            False, type="boolean", title="keep_topics", section="Bookkeeping",
-            description="Keep the Kafka topics after the teardown, to look at them.",
-        ),
-        "only_missing": Param(
-            False, type="boolean", title="only_missing", section="Bookkeeping",
-            description="Measure nothing when the cell has a valid record by the time its turn comes.",
-        ),
-    }  # fmt: skip
-
-
-def order_of(params: dict[str, Any], run_id: str | None = None) -> Order:
-    """The order that the params of the run `run_id` stand for. Raises ConfigError naming the key."""
-    from faultline.experiment.build import parse_build
-    from faultline.experiment.config import parse_configuration
-    from faultline.runner.prepare import Order
-
-    known = Configuration.model_fields
-    refuse_unknown(params, [*known, *BOOKKEEPING, BUILD_SPEC, *SWITCHES])
-    config = parse_configuration({key: value for key, value in params.items() if key in known})
-    given: dict[str, Any] = {key: params[key] for key in BOOKKEEPING if params.get(key) is not None}
-    return Order(config, run_id=run_id, build_spec=parse_build(params.get(BUILD_SPEC), BUILD_SPEC), **given)
 
 
 def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
@@ -189,12 +138,18 @@ def run_at_work(run_id: str) -> bool:
 
 def tell(record: Record) -> None:
     """Puts the headline of a record into the note of its run, and where to look at it into the log."""
-    from faultline.orchestration.notes import write_note
     from faultline.reports.headline import experiment_page, headline
 
-    settings, context = load_settings(), get_current_context()
-    print(f"results: {settings.endpoints.airflow}{experiment_page(record)}")
-    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], headline(record)):
+    print(f"results: {load_settings().endpoints.airflow}{experiment_page(record)}")
+    say_in_note(headline(record))
+
+
+def say_in_note(note: str) -> None:
+    """Puts a line into the note of this run."""
+    from faultline.orchestration.notes import write_note
+
+    context = get_current_context()
+    if problem := write_note(load_settings(), context["dag"].dag_id, context["run_id"], note):
         print(problem)
 
 
@@ -246,10 +201,11 @@ def _measures(attempt: Attempt, order: Order) -> bool:
 @task
 def prepare() -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
-    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+    from airflow.sdk.exceptions import AirflowSkipException
 
     from faultline.experiment.matrix import sweep_id_of
     from faultline.orchestration.kafka import delete_topics
+    from faultline.reports.headline import refused_headline
     from faultline.runner.orphans import sweep_orphans
     from faultline.runner.prepare import prepare as make
 
@@ -260,7 +216,8 @@ def prepare() -> str:
     try:
         order = order_of(params, context["run_id"])
     except ConfigError as error:
-        raise AirflowFailException(str(error)) from None
+        say_in_note(refused_headline(error))
+        raise refusal(error) from None
     if params.get("only_missing"):
         await_twin(order)
         if is_measured(order):
@@ -277,7 +234,26 @@ def prepare() -> str:
         from faultline.orchestration.refusal import record_refusal
 
         tell(record_refusal(order, settings, java_version(), error))
-        raise AirflowFailException(str(error)) from None
+        raise refusal(error) from None
+
+
+def refusal(error: FaultlineError) -> Exception:
+    """What `prepare` raises where nothing can be measured: the steps after it are skipped, not failed, and
+    `require_accepted` makes the run red for the one reason that there is."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    get_current_context()["ti"].xcom_push(key=REFUSED, value=str(error))
+    skipped: Exception = AirflowSkipException(f"refused: {error}")
+    return skipped
+
+
+@task(trigger_rule=TriggerRule.ALL_SKIPPED)
+def require_accepted() -> None:
+    """Fails the run that `prepare` refused, with its reason; is skipped itself where something was measured."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    if reason := get_current_context()["ti"].xcom_pull(task_ids="prepare", key=REFUSED):
+        raise AirflowFailException(reason)
 
 
 @task
@@ -391,6 +367,18 @@ def judge(attempt_id: str) -> str:
 def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
     from faultline.orchestration.kafka import delete_topics
+    from faultline.orchestration.notes import note_stopped
+    from faultline.records.store import Store
     from faultline.runner.teardown import close
 
-    return close(attempt_of(attempt_id), load_settings(), delete_topics)
+    settings, attempt = load_settings(), attempt_of(attempt_id)
+    outcome = close(attempt, settings, delete_topics)
+    if (attempt.folder / "audit.json").exists():
+        return outcome  # judged, and told
+    records = Store(settings.results).read(attempt.read()["config_id"]).records
+    for record in (one for one in records if one.attempt == attempt.id):
+        tell(record)
+        params = get_current_context()["params"]
+        if record.status == "cancelled" and params.get("parent_run_id") and params.get("matrix"):
+            note_stopped(settings, params["matrix"], params["parent_run_id"])
+    return outcome

@@ -103,7 +103,7 @@ def configuration_params(**defaults: Any) -> dict[str, Param]:
 
 
 def empty_param(name: str, presets: Mapping[str, Any]) -> Param:
-    """One configuration field that is empty at first; its help says what each of the `presets` that set it puts there."""
+    """One configuration field that is empty at first; its help says what the `presets` that set it put there."""
     schema = field_schema(name)
     schema.pop("description", None)
     default = schema.pop("default", None)

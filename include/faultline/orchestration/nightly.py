@@ -1,44 +1,45 @@
 """The DAG `nightly_regression`: the same configurations each night, held against the nights before.
 
-plan_night -> run_experiment (mapped) -> aggregate -> compare_with_baseline -> no_regression
+plan_night -> run_experiment (mapped) -> aggregate -> compare_with_baseline -> no_regression -> tell_people
 
-The last task fails when a figure became worse, so that whatever Airflow does about failed tasks (mails, callbacks,
-notifiers) is done about regressions.
+`no_regression` fails when a figure became worse, so that whatever Airflow does about failed tasks is done about
+regressions; `tell_people` alerts those whom the night's file names.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
-from faultline.base.text import suggest
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.nightly_schedule import NIGHTLY, schedule
+from faultline.experiment.night_file import NightFile, night_files
+from faultline.experiment.nightly_schedule import schedule
 from faultline.orchestration.forms import label_param
+from faultline.orchestration.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
 from faultline.records.metrics import USUAL
 
 if TYPE_CHECKING:
     from faultline.comparison.gate.verdict import GateVerdict
-    from faultline.experiment.config import Configuration
-    from faultline.experiment.matrix import PlannedCell
-    from faultline.records.manifest import Baseline, Manifest
+    from faultline.records.manifest import Manifest
     from faultline.records.summary import Entry
 
-NOTIFIERS = "FAULTLINE_NOTIFIERS"
-# What a scheduled night is, since nobody fills in its form.
-NIGHT = "FAULTLINE_NIGHT"
+# How the DAG is called that notices a night which does not begin, and when it looks.
+WATCH = "_watch"
+GRACE_MIN = 30
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
@@ -63,82 +64,74 @@ worse. Verdicts need five repetitions a side; what they rest on, and what they c
 A night that was missed is made up for by Airflow's own backfill (menu of the DAG, or `airflow backfill create`): its
 records carry the night as `logical_date`, and `measured_at` says when they were really measured.
 
-Paused at first: it would take the machine for some hours each night. Schedule (cron, UTC): environment variable
-`FAULTLINE_NIGHTLY_SCHEDULE`; what this form begins with, and a scheduled night is: `FAULTLINE_NIGHT`, a JSON object of
-its fields; notifiers of a regression: `FAULTLINE_NOTIFIERS`. All are read when services start.
+Paused at first: it would take the machine for some hours each night. What it measures, when, beside what, and who is
+told stands in `nightly.yaml` (docs/matrices.md), which is read again by itself; `./faultline nightly check` explains
+it.
 """
 
 
-def nightly_dag() -> DAG:
-    """Builds the DAG. Raises ConfigError for a schedule or a notifier that Airflow does not understand."""
+def nightly_dags(root: Path | None = None) -> dict[str, DAG]:
+    """A DAG for each night that has a file, and for the one that needs none, with another that notices when it does
+    not begin. What is wrong with a file its night says itself, when it is planned."""
+    files = night_files(root or load_settings().root)
+    return {dag.dag_id: dag for one in files for dag in (nightly_dag(one), *([watch_dag(one)] if one.alerts else []))}
+
+
+def nightly_dag(night: NightFile) -> DAG:
+    """The DAG of one night."""
+    params = nightly_params()
+    problem = night.problem or form_problem(params, night)
     with DAG(
-        NIGHTLY,
+        night.dag_id,
         # A night's logical date is the instant it is due.
-        schedule=CronTriggerTimetable(schedule(), timezone="UTC"),
+        schedule=CronTriggerTimetable(night.schedule, timezone="UTC"),
         # Without a start date the first night is the next one: switching it on does not make up for the last.
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,
-        params=with_defaults(nightly_params(), os.environ.get(NIGHT)),
-        doc_md=DOC,
-        description="The same configurations each night, held against the nights before",
+        params=params,
+        doc_md=f"**{problem}**\n\n{DOC}" if problem else DOC,
+        description=problem or "The same configurations each night, held against the nights before",
         tags=["faultline", "nightly"],
         render_template_as_native_obj=True,
     ) as dag:
         planned, end = plan_night(), aggregate()
         runs = measure(planned)
         compared = compare_with_baseline()
-        alarm = no_regression.override(on_failure_callback=notifiers(os.environ.get(NOTIFIERS)))(compared)
+        alarm = no_regression(compared)
         chain(runs, end, compared, alarm)
+        chain([compared, alarm], tell_people())
         [planned, runs, end] >> require_success()
     return dag
 
 
-def notifiers(text: str | None) -> list[Any]:
-    """Airflow notifiers from JSON: `[{"class": "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
-    "arguments": {"to": "team@example.org"}}]`. Their texts may hold Airflow's templates.
-
-    Raises ConfigError for what is not of that form, or cannot be made.
-    """
-    from airflow.sdk import BaseNotifier
-    from airflow.sdk.module_loading import import_string
-
-    try:
-        wanted = json.loads(text) if text else []
-        if not isinstance(wanted, list):
-            raise TypeError("not a list")
-        made = [import_string(one["class"])(**one.get("arguments", {})) for one in wanted]
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise ConfigError(
-            f'{NOTIFIERS}: cannot be used ({error}); write [{{"class": "…", "arguments": {{…}}}}, …]'
-        ) from None
-    for one in made:
-        if not isinstance(one, BaseNotifier):
-            raise ConfigError(f"{NOTIFIERS}: {type(one).__name__} is no notifier of Airflow's; name one that is")
-    return made
-
-
-def with_defaults(params: dict[str, Param], text: str | None) -> dict[str, Param]:
-    """The form with other values to begin with, from a JSON object: `{"baseline": {"revision": "v1.3"}}`.
-
-    Raises ConfigError for what is no object, a field that there is not, and a value that the form would refuse.
-    """
+def form_problem(params: dict[str, Param], night: NightFile) -> str | None:
+    """Fills the form with what a night's file says; what is wrong with the first field that refuses it, in a line."""
     from airflow.sdk.exceptions import ParamValidationError
 
-    try:
-        given = json.loads(text) if text else {}
-    except ValueError as error:
-        raise ConfigError(f"{NIGHT}: is no JSON ({error}); write an object of the form's fields") from None
-    if not isinstance(given, dict):
-        raise ConfigError(f'{NIGHT}: is no object; write one of the form\'s fields, such as {{"repetitions": 15}}')
-    for name, value in given.items():
-        if name not in params:
-            raise ConfigError(f"{NIGHT}.{name}: is no field of the form{suggest(name, params)}")
+    for name, value in night.form.items():
         try:
             params[name].resolve(value)
         except (ParamValidationError, ValueError) as error:
-            raise ConfigError(f"{NIGHT}.{name}: {str(error).splitlines()[0]}") from None
-    return params
+            return f"{night.path.name if night.path else night.dag_id}: {name}: {str(error).splitlines()[0]}"
+    return None
+
+
+def watch_dag(night: NightFile) -> DAG:
+    """The DAG that notices a night that was due and did not begin; on its schedule, and paused at first, as it is."""
+    with DAG(
+        f"{night.dag_id}{WATCH}",
+        schedule=CronTriggerTimetable(night.schedule, timezone="UTC"),
+        catchup=False,
+        is_paused_upon_creation=True,
+        doc_md=f"Looks {GRACE_MIN} minutes after a night of `{night.dag_id}` was due whether it has begun, and alerts "
+        "where it has not. It cannot notice that the scheduler itself is down.",
+        description=f"Whether {night.dag_id} has begun",
+        tags=["faultline", "nightly"],
+    ) as dag:
+        wait = TimeDeltaSensor(task_id="wait", delta=timedelta(minutes=GRACE_MIN), deferrable=True)
+        wait >> require_begun(night.dag_id)
+    return dag
 
 
 def nightly_params() -> dict[str, Param]:
@@ -189,98 +182,27 @@ def plan_night() -> list[dict[str, Any]]:
     from faultline.orchestration.forms import refuse_unknown
     from faultline.runner.environment import installed_build
 
-    params = get_current_context()["params"]
+    context = get_current_context()
+    params, file = context["params"], file_of(context["dag"].dag_id)
     try:
+        if file.problem:
+            raise ConfigError(file.problem)
         refuse_unknown(params, PARAMS)
         metrics_named(params["metrics"])
         night = past(night_of_run())
         build = params["build"] or installed_build(load_settings())
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, baseline = night_cells(params, night), baseline_of_night(params, night)
-        labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": schedule()}
+        labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": file.schedule}
         return begin_sweep(cells, params=order, baseline=baseline, **labels)
     except ConfigError as error:
         raise refused(error) from None
 
 
-def night_cells(params: Mapping[str, Any], night: str) -> list[Any]:
-    """Every configuration of the set, and its control where there is no baseline, as often as asked for; each once.
-
-    Raises ConfigError naming the place in the set and the key that is wrong.
-    """
-    from faultline.experiment.matrix import PlannedCell, control_of
-
-    paired = params.get("baseline") is not None
-    repetitions = params["repetitions"] or (PAIRS if paired else LEAST)
-    planned: list[PlannedCell] = []
-    for config in configurations(params["set"]):
-        planned += [PlannedCell(config, repetition, night) for repetition in range(repetitions)]
-        # Pairs need no noise floor: what they scatter is their own.
-        if config.planned_faults() and not paired:
-            control = control_of(config)
-            planned += [PlannedCell(control, repetition, night) for repetition in range(params["controls"])]
-    return list(dict.fromkeys(planned))
-
-
-def configurations(given: Sequence[Any]) -> list[Configuration]:
-    """Those of a set. Raises ConfigError naming the place and the key."""
-    from faultline.experiment.config import parse_configuration
-
-    found = []
-    for number, one in enumerate(given):
-        try:
-            found.append(parse_configuration(one))
-        except ConfigError as error:
-            raise ConfigError(f"set[{number}]: {error}") from None
-    return found
-
-
-def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
-    """What the night is measured beside; brings its programs here. None where the form names nothing.
-
-    Raises ConfigError for a build that cannot be, a figure that is none, and pairs too few to tell anything.
-    """
-    if params["baseline"] is None:
-        if params["primary"]:
-            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
-        return None
-    from faultline.comparison.gate.verdict import least_pairs
-    from faultline.comparison.nights import BASELINE
-    from faultline.experiment.build import parse_build
-    from faultline.records.manifest import Baseline
-    from faultline.runner.builds import build_of, check_builds
-    from faultline.runner.environment import installed_build
-
-    settings, configs = load_settings(), configurations(params["set"])
-    spec = parse_build(params["baseline"], "baseline")
-    check_builds(spec, configs, key="baseline")
-    primary = primary_of(configs, params["primary"])
-    need, pairs = least_pairs(len(primary)), params["repetitions"] or PAIRS
-    if pairs < need:
-        many = f"{len(primary)} configuration{'s' if len(primary) > 1 else ''}"
-        raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
-    brought = build_of(spec, settings, key="baseline")
-    # By its commit: a branch may move on while the night lasts.
-    pinned = {**spec.as_mapping(), "revision": brought.commit}
-    build = installed_build(settings, brought)
-    return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
-
-
-def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
-    """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
-    from faultline.comparison.gate.nights import usual_primary
-    from faultline.comparison.question import FIGURES
-
-    names = list(given or [])
-    if len(names) not in (0, 1, len(configs)):
-        raise ConfigError(
-            f"primary: {len(names)} figures for {len(configs)} configurations; give one for all, or one for each"
-        )
-    for name in names:
-        if name not in FIGURES:
-            raise ConfigError(f"primary: {name!r} is no figure of which less or more is better{suggest(name, FIGURES)}")
-    chosen = names * len(configs) if len(names) == 1 else names or [usual_primary(one) for one in configs]
-    return {config.config_id: name for config, name in zip(configs, chosen, strict=True)}
+def file_of(dag_id: str) -> NightFile:
+    """What stands in the file of a night now; nothing where it has none, or where it is gone."""
+    found = {one.dag_id: one for one in night_files(load_settings().root)}
+    return found.get(dag_id, NightFile(dag_id, None, schedule()))
 
 
 def night_of_run() -> str:
@@ -370,3 +292,62 @@ def no_regression(verdict: dict[str, Any]) -> None:
         raise AirflowFailException(f"worse than {than}: " + "; ".join(verdict["reasons"]))
     if verdict.get("shut"):
         raise AirflowFailException("; ".join(verdict["shut"]))
+
+
+@task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
+def tell_people() -> list[str]:
+    """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
+    from faultline.comparison.coverage import gap_of, recorded
+    from faultline.experiment.matrix import sweep_id_of
+    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.records.index import Index
+    from faultline.records.manifest import Manifests
+    from faultline.reports.night_alert import alert_of
+
+    context, settings = get_current_context(), load_settings()
+    dag_id, night, sweep_id = context["dag"].dag_id, night_of_run(), sweep_id_of(context["run_id"])
+    plans = file_of(dag_id).alerts
+    if not plans:
+        return []
+    plan, index = Manifests(settings.results).read(sweep_id), Index(settings.results)
+    index.refresh()
+    entries = index.of_matrix(dag_id)
+    own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]
+    gap = gap_of(plan, recorded(entries)) if plan else None
+    told = alert_of(
+        night, kept_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
+        missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
+    )  # fmt: skip
+    if told is None:
+        return []
+    link = results_link(settings.endpoints.airflow, sweep_id if plan else None)
+    said = send(Alert(told.kind, dag_id, night, told.title, told.lines, link, told.figures), plans)
+    print(*said, sep="\n")
+    return said
+
+
+@task
+def require_begun(dag_id: str) -> None:
+    """Alerts, and fails, when the night that was due with this run has no plan."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.records.manifest import Manifests
+    from faultline.reports.night_alert import not_begun
+
+    settings, night = load_settings(), night_of_run()
+    if any(plan.logical_date == night for plan in Manifests(settings.results).of_matrix(dag_id)):
+        return
+    told = not_begun(night, dag_id, GRACE_MIN)
+    link = results_link(settings.endpoints.airflow, None)
+    send(Alert(told.kind, dag_id, night, told.title, told.lines, link), file_of(dag_id).alerts)
+    raise AirflowFailException(told.lines[0])
+
+
+def kept_verdict(results: Path, sweep_id: str) -> dict[str, Any] | None:
+    """The verdict of a night, as `compare_with_baseline` left it."""
+    try:
+        found = json.loads((results / "nights" / f"{sweep_id}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

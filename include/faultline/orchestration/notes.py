@@ -5,7 +5,17 @@ from __future__ import annotations
 from faultline.base.errors import FaultlineError
 from faultline.base.settings import Settings
 from faultline.client.airflow_api import AirflowApi
-from faultline.reports.headline import MAX_NOTE
+from faultline.reports.headline import MAX_NOTE, STOPPED
+
+
+def note_stopped(settings: Settings, dag_id: str, run_id: str) -> None:
+    """Says in the note of a sweep that somebody stopped it, unless that stands there already."""
+    try:
+        api = AirflowApi(settings)
+        if not str(api.run(dag_id, run_id).get("note") or "").startswith(STOPPED):
+            api.set_note(dag_id, run_id, f"{STOPPED} by hand; the same form goes on from there.")
+    except (FaultlineError, OSError, ValueError, KeyError) as error:
+        print(f"no note for the run {run_id} of {dag_id}: {error}")
 
 
 def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:

@@ -12,10 +12,10 @@ from airflow.sdk import DAG, Param, TriggerRule, chain, get_current_context, tas
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
 from faultline.base.text import suggest
+from faultline.experiment.axes import axis_text
 from faultline.experiment.config import Configuration
 from faultline.experiment.decide import EXAMPLE
 from faultline.experiment.matrices import DEFAULT, MATRICES, MOST_MEASUREMENTS, MatrixSpec
-from faultline.experiment.axes import axis_text
 from faultline.orchestration.forms import SECTIONS, axis_param, empty_param, further_axes_param, label_param
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, RETRIES, RunExperiment, retry_policy
@@ -91,7 +91,8 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         **{name: axis_param(name, spec.said_of(name)) for name in spec.axes},
         "axes": further_axes_param(),
         "repetitions": integer_param(
-            "repetitions", None, 1, 100, f"Measurements of each configuration. Empty: {_of_presets(spec, 'repetitions')}"
+            "repetitions", None, 1, 100,
+            f"Measurements of each configuration. Empty: {_of_presets(spec, 'repetitions')}",
         ),
         "controls": integer_param(
             "controls", None, 0, 100,
@@ -183,8 +184,8 @@ def resume_sweep(params: Mapping[str, Any], build: str) -> list[dict[str, Any]]:
     build = params["build"] or build
     if build != plan.build:
         raise ConfigError(
-            f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; trigger "
-            "a sweep of its own"
+            f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; "
+            "trigger a sweep of its own"
         )
     cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
     how = {**params, "only_missing": True, "axes": plan.axes}
@@ -367,5 +368,11 @@ def require_success() -> None:
 def integer_param(name: str, default: int | None, low: int, high: int, text: str) -> Param:
     """A whole number of the form's part about the sweep; without a default it may be empty."""
     return Param(
-        default, type="integer" if default is not None else ["null", "integer"], minimum=low, maximum=high, title=name, section="Sweep", description=text
-    )  # fmt: skip
+        default,
+        type="integer" if default is not None else ["null", "integer"],
+        minimum=low,
+        maximum=high,
+        title=name,
+        section="Sweep",
+        description=text,
+    )

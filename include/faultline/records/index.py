@@ -128,6 +128,14 @@ class Index:
         found = self._entries("attempt = ?", attempt)
         return found[0] if found else None
 
+    def newest_without_figures(self, limit: int) -> list[Entry]:
+        """The newest entries that are neither valid nor unmet, the newest first."""
+        return self._entries(
+            "attempt IN (SELECT attempt FROM entries WHERE problem IS NULL AND status NOT IN ('valid', 'unmet') "
+            "ORDER BY attempt DESC LIMIT ?)",
+            limit,
+        )[::-1]
+
     def has_sweep(self, sweep_id: str) -> bool:
         """Whether a record belongs to this sweep."""
         return bool(self._rows("SELECT 1 FROM entries WHERE problem IS NULL AND sweep_id = ? LIMIT 1", sweep_id))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from faultline.base.errors import ConfigError
+from faultline.base.text import counted
 from faultline.experiment.axes import axis_text
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # Airflow refuses longer notes.
 MAX_NOTE = 1000
 MAX_REASON = 240
+# How the note of a sweep begins that was stopped.
+STOPPED = "**Stopped**"
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 
 
@@ -42,6 +45,11 @@ def experiment_page(record: Record) -> str:
     return f"{UI_PAGE}/experiments/{quote(record.attempt, safe='')}"
 
 
+def refused_headline(error: ConfigError) -> str:
+    """Why an experiment was not begun."""
+    return f"**Refused.** {plain(str(error))}"
+
+
 def refusal_headline(error: ConfigError) -> str:
     """Why a sweep was not even planned."""
     return f"**Nothing was planned.** {plain(str(error))}"
@@ -58,7 +66,10 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
         for name, value in params.items()
         if value is not None and name not in (*matrix.axes, "axes", "preset", "only_missing", "max_measurements")
     ]
-    parts = [f"**{missing} of {cells} experiments to measure**", plain(axes) if axes else "one configuration"]
+    parts = [
+        f"**{missing} of {counted(cells, 'experiment')} to measure**",
+        plain(axes) if axes else "one configuration",
+    ]
     parts += [plain(f"{params.get('preset') or 'default'}: {', '.join(filled)}")]
     return fitting(parts, f"[Results]({UI_PAGE})")
 
@@ -66,7 +77,9 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
 def resumed_headline(sweep_id: str, cells: int, missing: int) -> str:
     """What a sweep sets out to measure that goes on with another one."""
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
-    return fitting([f"**{missing} of {cells} experiments to measure**", f"goes on with {plain(sweep_id)}"], link)
+    return fitting(
+        [f"**{missing} of {counted(cells, 'experiment')} to measure**", f"goes on with {plain(sweep_id)}"], link
+    )
 
 
 def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decided: str = "") -> str:
@@ -79,10 +92,14 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     link = f"[Results]({UI_PAGE}/sweeps/{quote(sweep_id, safe='')})"
     if not records:
         if missing:
-            return f"No experiment got as far as a record, and {missing} cells are missing: the red tasks say why."
+            lacking = f"{counted(missing, 'cell')} {'is' if missing == 1 else 'are'} missing"
+            return f"No experiment got as far as a record, and {lacking}: the red tasks say why."
         return f"Nothing had to be measured: {decided or 'every cell has a valid record already'}."
     statuses = Counter(record.status for record in records)
-    parts = [f"**{len(records)} experiments**: " + ", ".join(f"{n} {status}" for status, n in statuses.most_common())]
+    parts = [
+        f"**{counted(len(records), 'experiment')}**: "
+        + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
+    ]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
     parts += [plain(line) for line in _answer(valid)]

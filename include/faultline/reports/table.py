@@ -129,6 +129,12 @@ def ordered(records: Sequence[Record]) -> list[Record]:
     return sorted(records, key=key)
 
 
+def _handles_other(record: Record) -> bool:
+    """Whether what was handled is a figure: where records keep a schedule and the engine keeps up, it is the offer."""
+    kind = workload_of(record.config)
+    return kind.counts != "records" or not has_schedule(record.config) or record.metrics.sustained is False
+
+
 def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     """One row of texts for each record, sorted by the matrix's axes.
 
@@ -138,12 +144,12 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     others = sorted(_varying(records) - _SHOWN)
     repeated = len({record.repetition for record in records}) > 1
     builds = len({record.build for record in records}) > 1
+    # Beside figures of others a dash would look like something that nobody knows.
+    usual = "offered" if any(map(_handles_other, records)) else NONE
     rows = []
     for number, record in enumerate(ordered(records), start=1):
         metrics, config = record.metrics, record.config
         kind = workload_of(config)
-        # Where records keep a schedule and the engine keeps up, what it handled is what was offered.
-        tells = kind.counts != "records" or not has_schedule(config) or metrics.sustained is False
         varies = [f"{name} {plain(config.get(name))}" for name in others]
         varies += [f"build {record.build}"] if builds else []
         rows.append(
@@ -155,7 +161,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "interval_s": plain(config.get("checkpoint_interval_s", NONE)) if has_schedule(config) else NONE,
                 "fault": fault_of(config),
                 "repetition": str(record.repetition) if repeated else NONE,
-                "throughput": count(metrics.throughput_rps) if tells else NONE,
+                "throughput": count(metrics.throughput_rps) if _handles_other(record) else usual,
                 "p50_ms": milliseconds(metrics.latency_ms.p50),
                 "p99_ms": tail(metrics.latency_ms),
                 "cpu_driver": cores(metrics.cpu_cores.driver),

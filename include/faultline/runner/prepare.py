@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from typing import Any
 from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, check_folders, free_port, instance
+from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
 from faultline.engines.base import Engine
@@ -23,6 +25,8 @@ from faultline.runner.builds import Build, build_of, check_build
 from faultline.runner.environment import default_build, describe
 from faultline.runner.orphans import owner_here
 
+# The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
+RECORD_BYTES = 50
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,79}")
 
 
@@ -151,6 +155,7 @@ def describe_order(order: Order, settings: Settings, java: str, built: Build | N
 def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
     check_engine(config)
+    check_load(config)
     check_source(config)
     config.kind.check_here(config.own, config)
 
@@ -170,6 +175,28 @@ def check_engine(config: Configuration) -> None:
             known = ", ".join(sorted(engine.roles))
             raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
     engine.check(config)
+
+
+def check_load(config: Configuration) -> None:
+    """Refuses an input without a record, and one without room on the disk, by the least that its records can take."""
+    if not config.paced:
+        return
+    seconds = config.warmup_s + config.duration_s
+    records = config.rate * seconds
+    if records < 1 and config.rate_curve is None:
+        least = math.ceil(100 / seconds) / 100
+        raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
+    folder = load_settings().home
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if records * RECORD_BYTES > free:
+        most_s = max(0.0, free / RECORD_BYTES / config.rate - config.warmup_s)
+        raise ConfigError(
+            f"rate: {config.rate:,.10g} records/s for {config.warmup_s + config.duration_s:,.0f} s take "
+            f"{records * RECORD_BYTES / 1e9:,.0f} GB at least, and {free / 1e9:,.0f} GB are free; lower it, or "
+            f"duration_s to {most_s:,.0f}"
+        )
 
 
 def check_source(config: Configuration) -> None:

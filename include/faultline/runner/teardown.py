@@ -93,7 +93,11 @@ def missing_record(attempt: Attempt) -> Record:
     from faultline.analysis.raw_files import read_attempt
 
     failures = read_journal(attempt.folder / "failures.jsonl")
-    reasons = [f"{line['kind']}: {line['step']}: {line['message']}" for line in failures]
+    # The status says already that it was cancelled.
+    reasons = [
+        line["message"] if line["kind"] == Cancelled.__name__ else f"{line['kind']}: {line['step']}: {line['message']}"
+        for line in failures
+    ]
     kinds = [line["kind"] for line in failures]
     status: Literal["failed", "cancelled", "unsound"] = "failed"
     if Cancelled.__name__ in kinds:
@@ -110,7 +114,7 @@ def refused_record(description: dict[str, Any], error: FaultlineError) -> Record
     from faultline.analysis.judge import failed_record
     from faultline.analysis.raw_files import AttemptFile
 
-    reason = f"{type(error).__name__}: prepare: {error}"
+    reason = str(error) if isinstance(error, Cancelled) else f"{type(error).__name__}: prepare: {error}"
     status: Literal["failed", "cancelled"] = "cancelled" if isinstance(error, Cancelled) else "failed"
     return failed_record(AttemptFile.model_validate(description), status, [reason])
 

@@ -99,10 +99,14 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
         ]  # fmt: skip
 
     recorder = (*samples(1, 900.0, 0.05), *samples(7, 1_001.2, 1.2))
-    machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS)
+    machine = pd.DataFrame(
+        [[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS
+    )
     start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
     own = processes_of(recorder, (start,))
-    assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {"services"}
+    assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {
+        "services"
+    }
     found = taken(machine, own, 1_000 * NS, 1_020 * NS)
     assert found is not None and found.worst < 0.2
     # What else came to be is others' all the same: another pid, another time, no start at all.

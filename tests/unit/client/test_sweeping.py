@@ -40,6 +40,9 @@ class Airflow:
         self.triggered.append((dag_id, conf | when))
         return run_id or "scheduled__2026-11-20T02:00:00+00:00"
 
+    def has_dag(self, dag_id: str) -> bool:
+        return True
+
     def runs(self, dag_id: str, *states: str) -> list[dict[str, Any]]:
         return [{"dag_run_id": run_id} for run_id in self.going]
 
@@ -132,7 +135,9 @@ def test_it_says_what_it_measures_before_and_what_it_came_to_after(
 def test_a_second_call_measures_what_is_missing_and_again_all_of_it(desk: Desk) -> None:
     desk.measures = 2
     assert desk.sweep() == 1
-    assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith("the same call measures it again")
+    assert desk.said[-1].startswith("no valid record for ") and desk.said[-1].endswith(
+        "the same call measures it again"
+    )
     desk.measures = 99
     assert desk.sweep() == 0
     assert "1 to measure, 2 have a valid record: about 1 min on an idle machine" in desk.said
@@ -187,9 +192,7 @@ def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experi
     write_json(attempt.folder / "attempt.json", {"sweep_id": "recovery_mine"})
     assert sweeping.stop_sweep(None, desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
-    assert desk.airflow.notes == [
-        "**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."
-    ]
+    assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]
 
 
 def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:

@@ -75,9 +75,7 @@ def test_controls_on_an_axis_are_measured_as_often_as_the_form_says() -> None:
 
 def test_where_nothing_is_broken_all_cells_are_compared() -> None:
     there = MATRICES["input_rate"]
-    cells, question = pose(
-        there.preset_matrix(), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s"
-    )
+    cells, question = pose(there.preset_matrix(), Decide(CPU_TOTAL, "rate", 0.1, experiments=30), "s")
     assert (question.comparisons, question.horizon, len(cells)) == (2, 10, 3 * question.blocks)
 
 

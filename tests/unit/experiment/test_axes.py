@@ -15,7 +15,9 @@ from faultline.experiment.axes import axis_text, parse_axes, parse_axis
 NUMBERS = st.one_of(
     st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6))
 )
-NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True).filter(lambda name: name not in ("null", "true", "false"))
+NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True).filter(
+    lambda name: name not in ("null", "true", "false")
+)
 
 
 def distinct(values: list[Any]) -> list[Any]:

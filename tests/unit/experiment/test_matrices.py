@@ -32,9 +32,7 @@ def test_each_preset_is_a_sweep_that_could_start(spec: MatrixSpec, preset: str) 
 
 def test_the_demo_is_a_part_of_the_default_sweep() -> None:
     spec = MATRICES["state_size_x_checkpoint_interval"]
-    demo, default = (
-        {one.cell for one in spec.preset_matrix(preset).cells("s")} for preset in ("demo", DEFAULT)
-    )
+    demo, default = ({one.cell for one in spec.preset_matrix(preset).cells("s")} for preset in ("demo", DEFAULT))
     assert demo < default, "what the demo measured is not measured again"
 
 

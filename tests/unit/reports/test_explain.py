@@ -361,7 +361,7 @@ def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
     assert explain_json("last", settings, plot=mine)["plot"] == str(mine)
     assert mine.exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="--plot .*file.*cannot be written"):
+    with pytest.raises(ConfigError, match="--plot .*file is no folder; name a file that can be written"):
         explain("last", settings, plot=tmp_path / "file" / "x.html")
 
 

@@ -26,6 +26,8 @@ PAGES = (
     "/experiments.parquet?sweep=s1",
     "/static/plotly.min.js",
     "/static/style.css",
+    "/now",
+    "/metrics",
 )
 
 

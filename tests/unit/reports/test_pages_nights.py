@@ -109,12 +109,14 @@ def test_nights_that_never_ran_are_listed_too(tmp_path: Path) -> None:
         Manifests(tmp_path).write(plan)
     table = {row[0]: row for row in rows(nights_page(site(tmp_path)))[1:]}
     assert table["2026-11-02"][1] == "nothing measured yet" and table["2026-11-02"][4] == "3"
-    assert table["2026-11-03"][1].startswith("not measured; make up for it with a backfill")
+    assert table["2026-11-03"][1].startswith("not measured; `./faultline missing nightly_regression --measure`")
 
 
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(Unknown, match="No night of nightly_regression has a record yet"):
-        nights_page(site(tmp_path))
+    with pytest.raises(Unknown, match="No night of night_weekly has a record yet"):
+        nights_page(site(tmp_path), Chosen(of="night_weekly"))
+    first = nights_page(site(tmp_path))
+    assert "No night yet" in first and "nightly.yaml" in first and "./faultline nightly check" in first
     put(tmp_path, *night_records(1, 100))
     with pytest.raises(Unknown, match="No night has measured the configuration 0000"):
         nights_page(site(tmp_path), Chosen(cell="0000"))

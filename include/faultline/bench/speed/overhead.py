@@ -19,8 +19,8 @@ from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.leftovers import attempts_of, sweep_of
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.sweeping import await_dags
 from faultline.client.operations import bring_up
+from faultline.client.sweeping import await_dags
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import sweep_id_of
 

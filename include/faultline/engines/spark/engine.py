@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.endpoints import HOST, Endpoints
+from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS, Settings, free_port
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
@@ -61,6 +62,12 @@ class Spark:
 
     def check(self, config: Configuration) -> None:
         standalone.check_capacity(config)
+        standalone.check_tasks(config)
+        if config.state_store == "memory" and config.commit_mode == "aligned-changelog":
+            raise ConfigError(
+                "commit_mode: aligned-changelog is a log of RocksDB's, and state_store=memory has none; use aligned, "
+                "or state_store=rocksdb"
+            )
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         room = standalone.slots_free(standalone.master_state(endpoints), config)

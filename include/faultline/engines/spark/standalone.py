@@ -19,6 +19,8 @@ WORKER_MEMORY_SHARE = 0.35
 # Spark adds this share, and at least 384 MiB, to the heap of every executor (memoryOverhead); standalone
 # workers do not reserve it, so it is left free for them here.
 MEMORY_OVERHEAD = 1.1
+# Seconds of a core that a task takes however few records it has, on two cores of 2026.
+TASK_S = 0.005
 # Of an executor of the generator: the least that Spark takes, since Python makes the records and sends them.
 GENERATOR_MEMORY_MB = 512
 
@@ -52,6 +54,19 @@ def check_capacity(config: Configuration) -> None:
         raise ConfigError(
             f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "
             f"of {worker_memory_mb()} MiB; lower executor_memory_mb or executors"
+        )
+
+
+def check_tasks(config: Configuration) -> None:
+    """Refuses more tasks in a batch than this machine can start in an interval: it would measure the scheduler."""
+    tasks = config.partitions + config.shuffle_partitions
+    at_once = min(config.executors * config.executor_cores, os.cpu_count() or 1)
+    needed_s = tasks * TASK_S / at_once
+    if config.paced and needed_s > config.checkpoint_interval_s:
+        most = int(config.checkpoint_interval_s * at_once / TASK_S)
+        raise ConfigError(
+            f"partitions: with shuffle_partitions {tasks:,} tasks a batch, which take {needed_s:.1f} s on {at_once} "
+            f"cores, and batches come each {config.checkpoint_interval_s:g} s; use at most {most} of both together"
         )
 
 

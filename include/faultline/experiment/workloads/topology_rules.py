@@ -127,6 +127,8 @@ def take_mechanisms(text: str, stages: Mapping[str, int]) -> str:
         return text
     named = text.split("+")
     for name in named:
+        if name in (NONE, ALL):
+            raise ValueError(f"mechanisms: {name} stands alone, and {text!r} joins it to others; use {name}, or names")
         if name not in (*MECHANISMS, *BASELINES):
             near = nearest(name, (*MECHANISMS, *BASELINES, NONE, ALL))
             known = f"{NONE}, {ALL}, or of {', '.join((*MECHANISMS, *BASELINES))} some, joined by +"

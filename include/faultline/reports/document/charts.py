@@ -41,6 +41,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "recovery": (_RECOVERY, _LATENCY),
     "nexmark": (_EVENTS, _LATENCY),
     "topology_optimisation": (_SPEED, _LATENCY, _RESOURCES),
+    "sweep": (_LATENCY, _RECOVERY, _RESOURCES),
 }
 
 

@@ -22,7 +22,8 @@ def grid(records: Sequence[Record], named: Sequence[str]) -> tuple[list[Point], 
     wanted = [*named, *(key for key in found if key not in named)]
     if breaking and controls and FAULT not in wanted:
         wanted.append(FAULT)
-    axes = [_axis(key, points) for key in wanted]
+    # A sweep of one configuration varies nothing; it needs a name for its one row all the same.
+    axes = [_axis(key, points) for key in wanted or ["checkpoint_interval_s"]]
     axes = [axis for axis in axes if len(axis.values) > 1] or axes[:1]
     return in_order(points, axes), axes
 

@@ -15,7 +15,7 @@ from faultline.reports.pages.assets import asset
 from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.download import as_csv, as_parquet
 from faultline.reports.pages.experiment import experiment_page
-from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.overview import now_page, overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
 from faultline.reports.pages.site import Site, Unknown, not_found_page
 from faultline.reports.pages.sweep import ASKS, Choice, matrix_page, sweep_page
@@ -23,7 +23,7 @@ from faultline.reports.pages.sweep import ASKS, Choice, matrix_page, sweep_page
 # Nothing but this app's own files may run or be loaded; styles stand in attributes where plotly draws.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "img-src data: blob:; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
+    "img-src data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache, private",
@@ -76,6 +76,10 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     def overview(request: Request, page: str = "") -> Response:
         return _page(overview_page(site_of(request), _number(page)))
 
+    @app.get("/now")
+    def now(request: Request) -> Response:
+        return _page(now_page(site_of(request)))
+
     @app.get("/sweeps/{name:path}")
     def sweep(request: Request, name: str) -> Response:
         return _page(sweep_page(site_of(request), name, _choice(request)))
@@ -83,6 +87,13 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     @app.get("/matrices/{name:path}")
     def matrix(request: Request, name: str) -> Response:
         return _page(matrix_page(site_of(request), name, _choice(request)))
+
+    @app.get("/live/{name}")
+    def live(request: Request, name: str) -> Response:
+        # pandas takes half a second to import, and Airflow's API server seldom needs it.
+        from faultline.reports.pages.live import live_page
+
+        return _page(live_page(site_of(request), name))
 
     @app.get("/unswept")
     def unswept(request: Request) -> Response:
@@ -95,11 +106,17 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
 
 def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     @app.get("/nights")
-    def nights(request: Request, metric: str = "", cell: str = "", page: str = "") -> Response:
+    def nights(request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "") -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.
         from faultline.reports.pages.nights import Chosen, nights_page
 
-        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page))))
+        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page), of)))
+
+    @app.get("/metrics")
+    def metrics(request: Request) -> Response:
+        from faultline.reports.pages.prometheus import MEDIA_TYPE, prometheus_text
+
+        return Response(prometheus_text(site_of(request)), media_type=MEDIA_TYPE, headers=HEADERS)
 
     @app.get("/compare")
     def compare(

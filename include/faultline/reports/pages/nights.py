@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.coverage import gap_of, missed_nights, recorded
 from faultline.comparison.nights import Course, Night, changes_of_surroundings, course_of, nights_of
+from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
@@ -27,28 +28,37 @@ from faultline.reports.time_series import FAINT_COLOUR
 NIGHTS_A_PAGE = 60
 NIGHTS_WITH_A_TICK = 10
 _DAY_MS = 86_400_000
-_NOT_MEASURED = f"not measured; make up for it with a backfill of {NIGHTLY}"
+_NOT_MEASURED = "not measured; `./faultline missing {} --measure` makes up for it, or a backfill"
 _CLEAR = "rgba(0,0,0,0)"
 _CHANGE_COLOUR = "#b3261e"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a reader chose; empty: the default. `cell` is a configuration's id."""
+    """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown."""
 
     metric: str = ""
     cell: str = ""
     page: int = 1
+    of: str = ""
 
 
 def nights_page(site: Site, choice: Chosen | None = None) -> str:
-    """The page. Raises Unknown while there is no night, and for a cell or a metric that no night has."""
+    """The page; before the first night one that says how to set it up. Raises Unknown for nights, a cell or a metric
+    that there are not."""
     choice = choice or Chosen()
     site.index.refresh()
-    entries = site.index.of_matrix(NIGHTLY)
+    kinds = sorted(
+        (name for tally in site.index.matrices() if (name := tally.name) and is_night(name)),
+        key=lambda one: one != NIGHTLY,
+    )
+    if choice.of and choice.of not in kinds:
+        raise Unknown(f"No night of {choice.of} has a record yet.")
+    of = choice.of or (kinds[0] if kinds else NIGHTLY)
+    entries = site.index.of_matrix(of)
     nights = nights_of(entries)
     if not nights:
-        raise Unknown(f"No night of {NIGHTLY} has a record yet.")
+        return render(site, "no_nights", title="Nights")
     points = points_of(entries)
     axes = axes_of(points)
     cells = [
@@ -62,7 +72,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     metric = chosen_metric(metrics, choice.metric)
     surroundings = changes_of_surroundings(nights)
     course = course_of(nights, cell, metric) if metric else None
-    planned = [plan for plan in Manifests(site.results).of_matrix(NIGHTLY) if plan.logical_date]
+    planned = [plan for plan in Manifests(site.results).of_matrix(of) if plan.logical_date]
     plans = {plan.logical_date: plan for plan in planned}
     measured = {night.date: night for night in nights}
     of_night: dict[str, list[Entry]] = {}
@@ -74,7 +84,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     }
     missed = {gap.series: gap.planned for gap in missed_nights(planned, datetime.now(UTC))}
     absent = {date: ("nothing measured yet", cells) for date, cells in waiting.items()}
-    absent |= {date: (f"{_NOT_MEASURED} from and to {date}", cells) for date, cells in missed.items()}
+    absent |= {date: (_NOT_MEASURED.format(of), cells) for date, cells in missed.items()}
     dates = sorted({*measured, *absent}, reverse=True)
     page, pages, offset = paged(choice.page, len(dates), NIGHTS_A_PAGE)
     shown = dates[offset : offset + NIGHTS_A_PAGE]
@@ -88,6 +98,8 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         cells=cells,
         cell=cell,
         cell_name=dict(cells)[cell],
+        kinds=kinds,
+        of=of,
         rows=[
             _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course)
             if date in measured
@@ -96,7 +108,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         ],
         page=page,
         pages=pages,
-        page_link=lambda number: site.link("nights", metric=choice.metric, cell=choice.cell, page=number),
+        page_link=lambda number: site.link("nights", of=choice.of, metric=choice.metric, cell=choice.cell, page=number),
     )
 
 

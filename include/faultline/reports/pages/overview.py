@@ -7,10 +7,15 @@ from faultline.records.format import NONE
 from faultline.records.index import Tally
 from faultline.records.manifest import Manifests
 from faultline.reports.experiment_view import minute
+from faultline.reports.pages.now import running
 from faultline.reports.pages.site import STATUSES, Site, paged, render
 from faultline.reports.table import load_of
 
 SWEEPS_A_PAGE = 100
+# Of the newest sweeps so many are asked for an answer, if they have as many valid records, and few enough points.
+SWEEPS_ASKED, LEAST_ANSWERED, MOST_ANSWERED = 5, 4, 40
+MOST_LINES = 6
+MOST_FAILED = 5
 MAX_PROBLEMS = 100
 
 
@@ -31,9 +36,58 @@ def overview_page(site: Site, page: int = 1) -> str:
         page=page,
         pages=pages,
         page_link=lambda number: site.link(page=number),
+        running=running(site),
+        newest=newest_answer(site) if page == 1 else None,
+        failed=failed_lately(site) if page == 1 else [],
         problems=problems[:MAX_PROBLEMS],
         more_problems=max(0, len(problems) - MAX_PROBLEMS),
     )
+
+
+def now_page(site: Site) -> str:
+    """Only what is measured now, for whoever looks again and again: it answers in a moment."""
+    site.index.refresh()
+    return render(site, "now", title="Now", running=running(site))
+
+
+def newest_answer(site: Site) -> dict[str, object] | None:
+    """What the newest sweep tells that tells anything, in a few lines; None where none does."""
+    # Statistics take a second to import, which the start of Airflow's API server need not wait for.
+    from faultline.comparison.answer import answer_of
+    from faultline.reports.answer.words import short_answer
+
+    for tally in site.index.sweeps(SWEEPS_ASKED):
+        if tally.name is None or tally.matrix is None or tally.valid < LEAST_ANSWERED:
+            continue
+        entries = site.index.of_sweep(tally.name)
+        if len({one.config_id for one in entries}) > MOST_ANSWERED:
+            continue
+        answer = answer_of(entries)
+        if answer is not None and answer.tells:
+            lines = short_answer(answer)
+            return {
+                "name": tally.name,
+                "matrix": tally.matrix,
+                "href": site.link("sweeps", tally.name),
+                "lines": lines[:MOST_LINES],
+                "more": max(0, len(lines) - MOST_LINES),
+            }
+    return None
+
+
+def failed_lately(site: Site) -> list[dict[str, str]]:
+    """The newest experiments that left no figure, each with its reason."""
+    found = [one for one in site.index.newest_without_figures(MOST_FAILED)]
+    return [
+        {
+            "href": site.link("experiments", one.attempt),
+            "name": ", ".join([*load_of(one.config), label(one.fault)]),
+            "status": one.status,
+            "when": minute(one.measured_at),
+            "reason": one.reasons[0] if one.reasons else NONE,
+        }
+        for one in found
+    ]
 
 
 def _row(site: Site, tally: Tally, kind: str) -> dict[str, object]:

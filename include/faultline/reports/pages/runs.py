@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import NotYet, Run, Site
@@ -49,9 +50,12 @@ def address_of_run(site: Site, dag_id: str, run_id: str) -> str:
 def address_of_dag(site: Site, dag_id: str) -> str:
     """The page of a matrix; of another DAG the list of all sweeps."""
     site.index.refresh()
-    if not any(one.name == dag_id for one in site.index.matrices()):
+    known = any(one.name == dag_id for one in site.index.matrices())
+    if is_night(dag_id):
+        return site.link("nights", of=dag_id if known and dag_id != NIGHTLY else "")
+    if not known:
         return site.link()
-    return site.link("nights") if dag_id == NIGHTLY else site.link("matrices", dag_id)
+    return site.link("matrices", dag_id)
 
 
 def runs_of_sweep(site: Site, matrix: str | None, sweep_id: str) -> list[Run]:

@@ -27,8 +27,27 @@
     }
   }
 
+  // The entry of Airflow's navigation leads to where this frame already is, and then does nothing: it shall lead to the
+  // overview. The page around outlives this one, so what listens there goes with it.
+  function followEntry() {
+    const overview = document.querySelector(".trail a");
+    const gone = new AbortController();
+    window.addEventListener("pagehide", () => gone.abort());
+    outer.addEventListener(
+      "click",
+      function (event) {
+        const link = event.target.closest && event.target.closest("a[href]");
+        if (link && overview && new URL(link.href).pathname.replace(/\/$/, "").endsWith("/plugin/faultline-results")) {
+          location.assign(overview.href);
+        }
+      },
+      { signal: gone.signal, capture: true }
+    );
+  }
+
   if (outer) {
     followTheme();
+    document.addEventListener("DOMContentLoaded", followEntry);
     new MutationObserver(followTheme).observe(outer.documentElement, { attributeFilter: ["class"] });
   }
 
@@ -53,4 +72,39 @@
       form.requestSubmit();
     }
   });
+
+  // What changes by itself is asked for anew while somebody looks at it: the element of the same id takes its place, and
+  // figures that are drawn get the new data. It ends where the new page has no such element, or asks for no more.
+  function refresh(element) {
+    const again = () => setTimeout(() => refresh(element), 1000 * (Number(element.dataset.every) || 4));
+    if (document.hidden) {
+      again();
+      return;
+    }
+    fetch(element.dataset.refresh, { credentials: "same-origin" })
+      .then((answer) => (answer.ok ? answer.text() : Promise.reject(new Error(answer.statusText))))
+      .then(function (text) {
+        const page = new DOMParser().parseFromString(text, "text/html");
+        const fresh = page.getElementById(element.id);
+        const data = page.getElementById("figures");
+        if (!fresh) {
+          element.remove();
+          return;
+        }
+        element.innerHTML = fresh.innerHTML;
+        if (data) {
+          document.dispatchEvent(new CustomEvent("newfigures", { detail: JSON.parse(data.textContent) }));
+        }
+        if (data && !document.getElementById("figures")) {
+          location.reload(); // the first sample has come
+          return;
+        }
+        if (fresh.dataset.refresh) {
+          again();
+        }
+      })
+      .catch(again);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => document.querySelectorAll("[data-refresh]").forEach(refresh));
 })();

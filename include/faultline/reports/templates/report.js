@@ -93,6 +93,16 @@
   places.forEach((place) => watcher.observe(place));
   dark.addEventListener("change", () => repaint());
   document.addEventListener("themechange", () => repaint());
+  document.addEventListener("newfigures", function (event) {
+    Object.assign(figures, event.detail);
+    for (const place of drawn) {
+      const figure = figures[place.dataset.figure];
+      for (const [path, value] of Object.entries(theme(figure.layout))) {
+        assign(figure.layout, path, value);
+      }
+      Plotly.react(place, figure.data, figure.layout, config);
+    }
+  });
   window.addEventListener("beforeprint", function () {
     printing = true;
     places.forEach(draw);

@@ -1,0 +1,106 @@
+"""Who is told of a night, and of what, as its file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+
+# What a night may be worth telling. `broken`: nothing valid, cells missing, a gate that cannot tell, or not begun.
+KINDS = ("worse", "better", "broken")
+USUAL = ("worse", "broken")
+# How, and the keys that each of them takes beside `when`.
+WAYS = {
+    "webhook": "an address",
+    "slack": "the address of an incoming webhook",
+    "mail": "an object with to, from and server",
+    "notifier": "an object with class and arguments",
+}
+MAIL_KEYS = ("to", "from", "server", "user", "password_env", "tls")
+
+
+@dataclass(frozen=True)
+class AlertPlan:
+    """One that is told. `way`: one of WAYS; `target`: what it takes."""
+
+    when: tuple[str, ...]
+    way: str
+    target: Any
+
+    @property
+    def text(self) -> str:
+        """Whom it reaches, without what is secret in an address."""
+        if self.way in ("webhook", "slack"):
+            return f"{self.way} at {urlsplit(self.target).hostname}"
+        if self.way == "mail":
+            to = self.target["to"]
+            return f"mail to {to if isinstance(to, str) else ', '.join(to)}"
+        return f"notifier {str(self.target['class']).rpartition('.')[2]}"
+
+
+def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
+    """The list under `alerts`. Raises ConfigError naming the place and the remedy."""
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise ConfigError(
+            "alerts: is no list; write - when: [worse, broken], and below it webhook, slack, mail or notifier"
+        )
+    return tuple(_alert(f"alerts[{number}]", one) for number, one in enumerate(given))
+
+
+def _alert(where: str, given: Any) -> AlertPlan:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: is no object; write when, and one of {', '.join(WAYS)}")
+    for key in given:
+        if key not in ("when", *WAYS):
+            raise ConfigError(f"{where}.{key}: unknown key{suggest(str(key), ('when', *WAYS))}")
+    when = given.get("when", list(USUAL))
+    when = [when] if isinstance(when, str) else when
+    if not isinstance(when, list) or not when:
+        raise ConfigError(f"{where}.when: {when!r} is refused; give a list of {', '.join(KINDS)}")
+    for kind in when:
+        if kind not in KINDS:
+            raise ConfigError(f"{where}.when: {kind!r} is not known{suggest(str(kind), KINDS)}")
+    ways = [key for key in WAYS if key in given]
+    if len(ways) != 1:
+        raise ConfigError(f"{where}: names {' and '.join(ways) or 'no way to tell'}; give one of {', '.join(WAYS)}")
+    way = ways[0]
+    return AlertPlan(tuple(when), way, _target(f"{where}.{way}", way, given[way]))
+
+
+def _target(where: str, way: str, given: Any) -> Any:
+    if way in ("webhook", "slack"):
+        there = urlsplit(given) if isinstance(given, str) else urlsplit("")
+        if there.scheme not in ("http", "https") or not there.hostname:
+            raise ConfigError(f"{where}: {given!r} is no address; give one that begins with https://")
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: is no object; give {WAYS[way]}")
+    return _notifier(where, given) if way == "notifier" else _mail(where, given)
+
+
+def _notifier(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(given.get("class"), str) or not isinstance(given.get("arguments", {}), Mapping):
+        raise ConfigError(f"{where}: give the class of an Airflow notifier by its path, and arguments as an object")
+    return {"class": given["class"], "arguments": dict(given.get("arguments", {}))}
+
+
+def _mail(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    for key in given:
+        if key not in MAIL_KEYS:
+            raise ConfigError(f"{where}.{key}: unknown key{suggest(str(key), MAIL_KEYS)}")
+    for key in ("to", "from", "server"):
+        if not given.get(key):
+            raise ConfigError(f"{where}.{key}: is missing; give it, such as {_EXAMPLE[key]}")
+    host, _, port = str(given["server"]).partition(":")
+    if not host or (port and not port.isdigit()):
+        raise ConfigError(f"{where}.server: {given['server']!r} is no HOST:PORT, such as {_EXAMPLE['server']}")
+    return dict(given)
+
+
+_EXAMPLE = {"to": "team@example.org", "from": "faultline@example.org", "server": "mail.example.org:587"}

@@ -1,0 +1,100 @@
+"""A night as a file: what is measured, when, beside what, and who is told.
+
+`nightly.yaml` in the folder of the checkout, or in FAULTLINE_NIGHTS, is the DAG `nightly_regression`; each
+`nights/NAME.yaml` there is a DAG of its own, `night_NAME`. Airflow reads them again every half minute, so a change
+needs no restart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from croniter import croniter
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+from faultline.experiment.alert_plan import AlertPlan, parse_alerts
+from faultline.experiment.nightly_schedule import NIGHTLY, schedule
+
+FOLDER = "FAULTLINE_NIGHTS"
+FIRST = "nightly.yaml"
+OTHERS = "nights"
+PREFIX = "night_"
+# Fields of the form of a night that a file may set.
+FIELDS = (
+    "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "only_missing",
+    "max_measurements", "build",
+)  # fmt: skip
+KEYS = ("schedule", "alerts", *FIELDS)
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True)
+class NightFile:
+    """A night that is measured again and again. `form`: values of its form's fields; `problem`: what is wrong with the
+    file, in a line, so that the night can say so itself."""
+
+    dag_id: str
+    path: Path | None
+    schedule: str
+    form: Mapping[str, Any] = field(default_factory=dict)
+    alerts: tuple[AlertPlan, ...] = ()
+    problem: str | None = None
+
+
+def night_files(root: Path) -> list[NightFile]:
+    """Every night that has a file, `nightly_regression` first, which is there also without one."""
+    folder = Path(os.environ.get(FOLDER) or root)
+    first = folder / FIRST
+    found = [_read(NIGHTLY, first) if first.is_file() else NightFile(NIGHTLY, None, schedule())]
+    for path in sorted((folder / OTHERS).glob("*.yaml")):
+        found.append(_read(f"{PREFIX}{path.stem}", path))
+    return found
+
+
+def is_night(dag_id: str) -> bool:
+    """Whether a DAG's runs are nights."""
+    return dag_id == NIGHTLY or dag_id.startswith(PREFIX)
+
+
+def parse_night(dag_id: str, path: Path) -> NightFile:
+    """The night of a file. Raises ConfigError naming the file, the key and the remedy."""
+    if dag_id != NIGHTLY and not NAME.fullmatch(path.stem):
+        raise ConfigError(f"{path.name}: use small letters, digits, - and _ for the name of a night's file")
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" in line {where.line + 1}" if where else ""
+        raise ConfigError(f"{path.name}: is no YAML{line} ({getattr(error, 'problem', error)})") from None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path.name}: holds no keys; write one a line, such as repetitions: 15")
+    for key in given:
+        if key not in KEYS:
+            raise ConfigError(f"{path.name}: {key}: unknown key{suggest(str(key), KEYS)}")
+    cron = given.get("schedule", schedule())
+    if not isinstance(cron, str) or not croniter.is_valid(cron):
+        raise ConfigError(
+            f"{path.name}: schedule: {cron!r} is no cron expression; write five fields, such as '0 2 * * *'"
+        )
+    try:
+        alerts = parse_alerts(given.get("alerts"))
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+    form = {key: given[key] for key in FIELDS if given.get(key) is not None}
+    return NightFile(dag_id, path, cron, form, alerts)
+
+
+def _read(dag_id: str, path: Path) -> NightFile:
+    try:
+        return parse_night(dag_id, path)
+    except ConfigError as error:
+        return NightFile(dag_id, path, schedule(), problem=str(error))

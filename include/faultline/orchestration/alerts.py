@@ -1,0 +1,147 @@
+"""Alerts of a night, by notifiers of Airflow's: webhook, Slack, mail, or any that a night's file names."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseNotifier
+from tenacity import Retrying, stop_after_attempt, wait_fixed
+
+from faultline.base.errors import ConfigError, InfrastructureError
+
+if TYPE_CHECKING:
+    from faultline.experiment.alert_plan import AlertPlan
+
+TIMEOUT_S = 10.0
+TRIES = 3
+# What a try-out is called, in place of one of the kinds.
+TEST = "test"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What is told: `kind` (worse, better, broken or test), of which night of which DAG, in a line and in more, where
+    to look, and the figures behind it, as the verdict keeps them."""
+
+    kind: str
+    dag_id: str
+    night: str
+    title: str
+    lines: tuple[str, ...]
+    link: str
+    figures: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text."""
+        return "\n".join([f"{self.title}", *self.lines, self.link])
+
+
+class WebhookNotifier(BaseNotifier):
+    """Posts an alert as JSON: kind, dag_id, night, title, lines, link, figures, and all in words as `text`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+
+    def body(self, alert: Alert) -> dict[str, Any]:
+        """What is posted."""
+        return {"text": alert.text, **asdict(alert)}
+
+    def notify(self, context: Any) -> None:
+        """Posts it. Raises InfrastructureError when nobody takes it."""
+        content = json.dumps(self.body(context["alert"]), default=str).encode()
+        request = urllib.request.Request(
+            self.address, data=content, headers={"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            for attempt in Retrying(stop=stop_after_attempt(TRIES), wait=wait_fixed(1), reraise=True):
+                with attempt, urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                    answer.read()
+        except OSError as error:
+            raise InfrastructureError(f"webhook: {type(error).__name__}: {error}") from None
+
+
+class SlackNotifier(WebhookNotifier):
+    """Posts an alert to an incoming webhook of Slack's."""
+
+    def body(self, alert: Alert) -> dict[str, Any]:
+        """The one field that Slack takes."""
+        lines = "\n".join(f"• {line}" for line in alert.lines)
+        return {"text": f"*{alert.title}*\n{lines}\n<{alert.link}|Results>"}
+
+
+def send(alert: Alert, plans: Sequence[AlertPlan]) -> list[str]:
+    """Tells everybody who asked for this kind, or for anything where it is a try-out; a line for each who was told.
+
+    Raises InfrastructureError naming those who could not be reached, after all were tried.
+    """
+    told, lost = [], []
+    for plan in plans:
+        if alert.kind != TEST and alert.kind not in plan.when:
+            continue
+        try:
+            notifier_of(plan, alert).notify({"alert": alert})
+            told.append(f"{alert.kind}: {plan.text}")
+        except Exception as error:  # whatever a notifier raises, the next one is told all the same
+            lost.append(f"{plan.text}: {error}")
+    if lost:
+        raise InfrastructureError(f"alerts: not delivered to {'; '.join(lost)}")
+    return told
+
+
+def notifier_of(plan: AlertPlan, alert: Alert) -> BaseNotifier:
+    """The notifier for one alert. Raises ConfigError for a class that cannot be used."""
+    if plan.way == "webhook":
+        return WebhookNotifier(plan.target)
+    if plan.way == "slack":
+        return SlackNotifier(plan.target)
+    if plan.way == "mail":
+        return _mail(plan.target, alert)
+    from airflow.sdk.module_loading import import_string
+
+    try:
+        made = import_string(plan.target["class"])(**plan.target["arguments"])
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"notifier: {plan.target['class']} cannot be used ({error})") from None
+    if not isinstance(made, BaseNotifier):
+        raise ConfigError(f"notifier: {plan.target['class']} is no notifier of Airflow's; name one that is")
+    made.render_template_fields({"alert": alert})
+    return made
+
+
+def results_link(address: str, sweep_id: str | None) -> str:
+    """Where the night's page is."""
+    from faultline.reports.pages import UI_PAGE
+
+    return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
+
+
+def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
+    """Airflow's own, over a connection that only this process knows."""
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    host, _, port = str(target["server"]).partition(":")
+    tls = bool(target.get("tls", True))
+    password = os.environ.get(str(target.get("password_env", "")), "")
+    connection = {
+        "conn_type": "smtp", "host": host, "port": int(port or 587), "login": target.get("user"),
+        "password": password or None, "extra": {"disable_ssl": True, "disable_tls": not tls, "timeout": int(TIMEOUT_S)},
+    }  # fmt: skip
+    os.environ["AIRFLOW_CONN_FAULTLINE_MAIL"] = json.dumps(connection)
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in alert.lines)
+    link = html.escape(alert.link)
+    return SmtpNotifier(
+        to=target["to"],
+        from_email=target["from"],
+        subject=alert.title,
+        html_content=f"<p>{html.escape(alert.title)}</p><ul>{lines}</ul><p><a href='{link}'>{link}</a></p>",
+        smtp_conn_id="faultline_mail",
+    )

@@ -1,0 +1,109 @@
+"""What a night measures of what its form says: cells, the baseline beside them, and the figure each is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import load_settings
+from faultline.base.text import suggest
+from faultline.comparison.gate.size import PAIRS
+from faultline.comparison.statistics import LEAST
+from faultline.experiment.night_set import night_configurations
+
+if TYPE_CHECKING:
+    from faultline.experiment.config import Configuration
+    from faultline.experiment.matrix import PlannedCell
+    from faultline.records.manifest import Baseline
+
+
+def night_cells(params: Mapping[str, Any], night: str) -> list[Any]:
+    """Every configuration of the set, and its control where there is no baseline, as often as asked for; each once.
+
+    Raises ConfigError naming the place in the set and the key that is wrong.
+    """
+    from faultline.experiment.matrix import PlannedCell, control_of
+
+    paired = params.get("baseline") is not None
+    repetitions = params["repetitions"] or (PAIRS if paired else LEAST)
+    planned: list[PlannedCell] = []
+    for config in night_configurations(params["set"]):
+        planned += [PlannedCell(config, repetition, night) for repetition in range(repetitions)]
+        # Pairs need no noise floor: what they scatter is their own.
+        if config.planned_faults() and not paired:
+            control = control_of(config)
+            planned += [PlannedCell(control, repetition, night) for repetition in range(params["controls"])]
+    return list(dict.fromkeys(planned))
+
+
+def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[PlannedCell], list[str]]:
+    """What a night of this form would measure: its configurations, its cells (of pairs both sides), and in words how
+    they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
+    from faultline.comparison.compare import metrics_named
+    from faultline.experiment.build import parse_build
+
+    configs, cells = night_configurations(params["set"]), night_cells(params, "a night")
+    metrics_named(params["metrics"])
+    if params["baseline"] is None:
+        if params["primary"]:
+            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
+        repetitions = params["repetitions"] or LEAST
+        words = [
+            f"each {repetitions} times, with {params['controls']} controls where something is broken",
+            f"judged beside up to {params['baseline_nights']} nights before it, by {', '.join(params['metrics'])}",
+        ]
+        return configs, cells, words
+    spec = parse_build(params["baseline"], "baseline")
+    judged = dict.fromkeys(primary_of(configs, params["primary"]).values())
+    pairs = params["repetitions"] or PAIRS
+    words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}"]
+    return configs, [cell for cell in cells for _ in range(2)], words
+
+
+def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
+    """What the night is measured beside; brings its programs here. None where the form names nothing.
+
+    Raises ConfigError for a build that cannot be, a figure that is none, and pairs too few to tell anything.
+    """
+    if params["baseline"] is None:
+        if params["primary"]:
+            raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
+        return None
+    from faultline.comparison.gate.verdict import least_pairs
+    from faultline.comparison.nights import BASELINE
+    from faultline.experiment.build import parse_build
+    from faultline.records.manifest import Baseline
+    from faultline.runner.builds import build_of, check_builds
+    from faultline.runner.environment import installed_build
+
+    settings, configs = load_settings(), night_configurations(params["set"])
+    spec = parse_build(params["baseline"], "baseline")
+    check_builds(spec, configs, key="baseline")
+    primary = primary_of(configs, params["primary"])
+    need, pairs = least_pairs(len(primary)), params["repetitions"] or PAIRS
+    if pairs < need:
+        many = f"{len(primary)} configuration{'s' if len(primary) > 1 else ''}"
+        raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
+    brought = build_of(spec, settings, key="baseline")
+    # By its commit: a branch may move on while the night lasts.
+    pinned = {**spec.as_mapping(), "revision": brought.commit}
+    build = installed_build(settings, brought)
+    return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
+
+
+def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:
+    """The figure that each configuration is judged by, by its id. Raises ConfigError for one that is not known."""
+    from faultline.comparison.gate.nights import usual_primary
+    from faultline.comparison.question import FIGURES
+
+    names = list(given or [])
+    if len(names) not in (0, 1, len(configs)):
+        raise ConfigError(
+            f"primary: {len(names)} figures for {len(configs)} configurations; give one for all, or one for each"
+        )
+    for name in names:
+        if name not in FIGURES:
+            raise ConfigError(f"primary: {name!r} is no figure of which less or more is better{suggest(name, FIGURES)}")
+    chosen = names * len(configs) if len(names) == 1 else names or [usual_primary(one) for one in configs]
+    return {config.config_id: name for config, name in zip(configs, chosen, strict=True)}

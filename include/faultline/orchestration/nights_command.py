@@ -1,0 +1,124 @@
+"""`./faultline nightly check` and `test-alert`: what a night's file says, in words and minutes, and whether it reaches
+anybody.
+
+Heavy modules are imported inside, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import counted, say, suggest
+
+if TYPE_CHECKING:
+    from faultline.experiment.night_file import NightFile
+
+app = typer.Typer(help="Nights as files: nightly.yaml, and nights/NAME.yaml for more.", no_args_is_help=True)
+
+
+@app.command()
+def check(name: Annotated[str | None, typer.Argument(help="One night, such as weekly. Empty: all.")] = None) -> None:
+    """Say what each night measures, when, how long it takes, what it is judged by and who is told; starts nothing.
+
+    Exit code 2 when a file cannot be used.
+    """
+    files = _chosen(name)
+    problems = []
+    for number, night in enumerate(files):
+        try:
+            lines = explained(night)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        print("\n".join(["", *lines] if number else lines))
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+@app.command("test-alert")
+def test_alert(
+    name: Annotated[str | None, typer.Argument(help="One night, such as weekly. Empty: nightly.yaml's.")] = None,
+    kind: Annotated[
+        str, typer.Option(help="test, or one of worse, better and broken: then only who asked for it.")
+    ] = "test",
+) -> None:
+    """Send an alert that is marked as a try-out to everybody whom a night's file names."""
+    from faultline.base.settings import load_settings
+    from faultline.experiment.alert_plan import KINDS
+    from faultline.orchestration.alerts import TEST, Alert, results_link, send
+
+    if kind not in (TEST, *KINDS):
+        raise ConfigError(f"--kind {kind}: is not known{suggest(kind, (TEST, *KINDS))}")
+    (night,) = _chosen(name or "nightly")
+    if night.problem:
+        raise ConfigError(night.problem)
+    if not night.alerts:
+        raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
+    settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
+    alert = Alert(
+        kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}",
+        ("this is no night's outcome; it shows that alerts arrive",), results_link(settings.endpoints.airflow, None),
+    )  # fmt: skip
+    told = send(alert, night.alerts)
+    if not told:
+        raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
+    for line in told:
+        say(line)
+
+
+def explained(night: NightFile) -> list[str]:
+    """A night in words. Raises ConfigError naming the file and the key."""
+    from croniter import croniter
+
+    from faultline.client.following import minutes_text
+    from faultline.orchestration.night_plan import planned_night
+    from faultline.orchestration.nightly import form_problem, nightly_params
+    from faultline.runner.prepare import check_here
+    from faultline.runner.progress import budget_s, describe
+
+    where = night.path.name if night.path else night.dag_id
+    params = nightly_params()
+    if problem := night.problem or form_problem(params, night):
+        raise ConfigError(problem)
+    values = {name: param.value for name, param in params.items()}
+    try:
+        configs, cells, words = planned_night(values)
+        for config in configs:
+            check_here(config)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    due = croniter(night.schedule, datetime.now(UTC)).get_next(datetime)
+    seconds = sum(budget_s(cell.config) for cell in cells)
+    lines = [
+        f"{night.path or f'{night.dag_id}, without a file'}",
+        f"  runs as the DAG {night.dag_id}, due by `{night.schedule}` (UTC), next on {due:%Y-%m-%d at %H:%M}, once "
+        "it is switched on",
+        f"  measures {counted(len(configs), 'configuration')}: {'; '.join(map(describe, configs))}",
+        *(f"  {line}" for line in words),
+        f"  {counted(len(cells), 'experiment')}, about {minutes_text(seconds)} on an idle machine",
+    ]
+    return [*lines, f"  tells {'; '.join(_who(night)) or 'nobody'}"]
+
+
+def _who(night: NightFile) -> list[str]:
+    return [f"{plan.text} ({', '.join(plan.when)})" for plan in night.alerts]
+
+
+def _chosen(name: str | None) -> list[NightFile]:
+    """The nights that are asked for. Raises ConfigError for one that there is not."""
+    from faultline.base.settings import ROOT
+    from faultline.experiment.night_file import PREFIX, night_files
+    from faultline.experiment.nightly_schedule import NIGHTLY
+
+    files = night_files(ROOT)
+    if name is None:
+        return files
+    short = {("nightly" if one.dag_id == NIGHTLY else one.dag_id.removeprefix(PREFIX)): one for one in files}
+    known = short | {one.dag_id: one for one in files}
+    if name not in known:
+        raise ConfigError(f"{name}: no night of this name{suggest(name, short)}")
+    return [known[name]]

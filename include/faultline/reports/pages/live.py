@@ -1,0 +1,218 @@
+"""One experiment while it runs: throughput, lag and CPU over the last minutes, and the fault as it strikes.
+
+Read from the journals that the experiment writes, so it shows what is known so far, not what a judge will say of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from faultline.analysis.cpu import cores_by_second
+from faultline.analysis.raw_files import processes_of
+from faultline.base.attempt import Attempt
+from faultline.base.errors import FaultlineError
+from faultline.base.roles import ENGINE
+from faultline.base.window import NS
+from faultline.records.format import title_of
+from faultline.records.manifest import Manifests
+from faultline.reports.pages.now import progress
+from faultline.reports.pages.site import Site, Unknown, render
+from faultline.reports.time_series import FAINT_COLOUR, FAULT_COLOUR, ROLE_COLOURS
+from faultline.runner.progress import phase_of
+
+# What is shown of a run, and what is read of a journal for it: a recorder writes some 5 kB a second.
+SHOWN_S = 300
+READ_BYTES = 1_600_000
+_ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
+_TITLES = ("Records/s", "Lag (records)", "CPU (cores)")
+_IN_COLOUR, _OUT_COLOUR = FAINT_COLOUR, "#3B7DBD"
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is known of a run: instants in s after T0 (or after its first sample), and the values at them."""
+
+    began_ns: int
+    gate: bool
+    produced: tuple[tuple[float, float], ...]
+    committed: tuple[tuple[float, float], ...]
+    cores: tuple[Mapping[str, float], ...]
+    faults: tuple[tuple[float, str], ...]
+
+
+def live_page(site: Site, attempt_id: str) -> str:
+    """The page of an attempt that is in work; of one that is over a way to its record. Raises Unknown for another."""
+    folder = site.results / "attempts" / attempt_id
+    if "/" in attempt_id or attempt_id.startswith(".") or not (folder / "attempt.json").is_file():
+        raise Unknown(f"No attempt {attempt_id}.")
+    attempt = Attempt(folder)
+    try:
+        told, phase = attempt.read(), phase_of(attempt)
+        course = course_of(attempt)
+    except (FaultlineError, OSError, KeyError, ValueError) as error:
+        raise Unknown(f"The files of {attempt_id} cannot be read now ({error}); load the page again.") from None
+    sweep = told.get("sweep_id")
+    plan = Manifests(site.results).read(str(sweep)) if sweep else None
+    site.index.refresh()
+    over = attempt.closed.exists()
+    figure = course_figure(course) if course else None
+    return render(
+        site,
+        "live",
+        title=title_of(told["config"]),
+        attempt=attempt_id,
+        over=over,
+        record=site.link("experiments", attempt_id) if site.index.of_attempt(attempt_id) else None,
+        phase=phase.name,
+        detail=phase.detail,
+        sweep=sweep if plan else None,
+        sweep_href=site.link("sweeps", str(sweep)) if plan and site.index.has_sweep(str(sweep)) else None,
+        progress=progress(site, plan) if plan else "",
+        facts=facts_of(course) if course else [],
+        figures={"live": figure} if figure else {},
+    )
+
+
+def course_of(attempt: Attempt) -> Course | None:
+    """What the journals tell; None before the first sample."""
+    recorder = _tail(attempt.recorder_journal)
+    samples = [line for line in recorder if line.get("kind") == "offsets" and line.get("topic") == "input"]
+    if not recorder:
+        return None
+    conductor = _tail(attempt.conductor_journal)
+    gate = next((line for line in conductor if line.get("event") == "gate"), None)
+    newest_ns = int(recorder[-1]["wall_ns"])
+    began_ns = int(gate["t0_wall_ns"]) if gate else int(recorder[0]["wall_ns"])
+    from_ns = max(began_ns, newest_ns - SHOWN_S * NS)
+    produced = [((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end"].values()))) for line in samples]
+    progressed = [line for line in _tail(attempt.listener_journal) if line.get("event") == "progress"]
+    committed = [
+        ((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end_offsets"].values())))
+        for line in progressed
+        if line.get("end_offsets") and line.get("wall_ns")
+    ]
+    first_s = (from_ns - began_ns) / NS
+    cores = cores_by_second(processes_of(tuple(recorder)), from_ns, newest_ns) if newest_ns > from_ns else []
+    return Course(
+        began_ns,
+        gate is not None,
+        tuple(one for one in produced if one[0] >= first_s - 1),
+        tuple(one for one in committed if one[0] >= first_s - 60),
+        tuple({**one, "t_s": one["t_s"] + first_s} for one in cores),
+        tuple(
+            ((int(line["wall_ns"]) - began_ns) / NS, str(line.get("action") or line["event"]))
+            for line in conductor
+            if line.get("event") in ("delivered", "undone")
+        ),
+    )
+
+
+def lag_of(course: Course) -> list[tuple[float, float]]:
+    """Records that were produced and not committed, at each sample of the input, once anything was committed."""
+    if not course.committed or not course.produced:
+        return []
+    times, ends = (np.array(column) for column in zip(*course.committed, strict=True))
+    found = []
+    for at_s, end in course.produced:
+        newest = int(np.searchsorted(times, at_s, side="right"))
+        if newest:
+            found.append((at_s, max(0.0, end - float(ends[newest - 1]))))
+    return found
+
+
+def rates(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Records a second between two samples of a count, at the later one."""
+    return [
+        (after[0], max(0.0, (after[1] - before[1]) / (after[0] - before[0])))
+        for before, after in zip(points, points[1:], strict=False)
+        if after[0] > before[0]
+    ]
+
+
+def facts_of(course: Course) -> list[tuple[str, str]]:
+    """The newest figures, by name."""
+    produced, lag = rates(course.produced), lag_of(course)
+    since = course.produced[-1][0] if course.produced else 0.0
+    found = [("since the gate" if course.gate else "since it began", f"{since:,.0f} s")]
+    found += [("arriving", f"{produced[-1][1]:,.0f} records/s")] if produced else []
+    found += [("lag", f"{lag[-1][1]:,.0f} records")] if lag else []
+    if course.cores:
+        used = sum(course.cores[-1].get(role, 0.0) for role in ENGINE)
+        found.append(("engine", f"{used:.2f} cores"))
+    return found
+
+
+def course_figure(course: Course) -> go.Figure:
+    """Throughput, lag and CPU over one time axis."""
+    figure = go.Figure()
+    for name, colour, points, axis, shape in (
+        ("arriving", _IN_COLOUR, rates(course.produced), "y", "linear"),
+        ("committed", _OUT_COLOUR, rates(course.committed), "y", "vh"),
+        ("lag", _OUT_COLOUR, lag_of(course), "y2", "linear"),
+    ):
+        figure.add_scatter(
+            x=[round(at, 2) for at, _ in points], y=[round(value, 1) for _, value in points], name=name, yaxis=axis,
+            mode="lines", line={"color": colour, "width": 1.6, "shape": shape}, showlegend=axis == "y",
+        )  # fmt: skip
+    for role, colour in ROLE_COLOURS.items():
+        values = [one.get(role, 0.0) for one in course.cores]
+        if any(values):
+            figure.add_scatter(
+                x=[round(one["t_s"], 2) for one in course.cores], y=values, name=role, yaxis="y3", mode="lines",
+                line={"color": colour, "width": 1.6},
+            )  # fmt: skip
+    axes: dict[str, Any] = {}
+    for number, (span, title) in enumerate(zip(_ROWS, _TITLES, strict=True), start=1):
+        name = "yaxis" if number == 1 else f"yaxis{number}"
+        axes[name] = {"domain": list(span), "title": {"text": title}, "rangemode": "tozero", "zeroline": False}
+    figure.update_layout(
+        height=460,
+        margin={"l": 64, "r": 16, "t": 28, "b": 40},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="x unified",
+        legend={"orientation": "h", "x": 0, "y": 1.03, "yanchor": "bottom"},
+        xaxis={"title": {"text": "s after T0" if course.gate else "s"}, "anchor": "y3", "zeroline": False},
+        shapes=[
+            {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
+             "line": {"color": FAULT_COLOUR, "width": 1.5, "dash": "dot"}}
+            for at, _ in course.faults
+        ],
+        annotations=[
+            {"x": at, "y": 1.0, "yref": "paper", "text": name, "showarrow": False, "xanchor": "left", "yanchor": "top",
+             "font": {"color": FAULT_COLOUR}}
+            for at, name in course.faults
+        ],
+        **axes,
+    )  # fmt: skip
+    return figure
+
+
+def _tail(path: Path) -> list[Line]:
+    """The newest whole lines of a journal that is being written; none where there is none yet."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - READ_BYTES))
+            content = file.read()
+    except OSError:
+        return []
+    lines = content.split(b"\n")
+    # Cut at the front by where reading began, at the back by whoever writes.
+    whole = lines[1:-1] if size > READ_BYTES else lines[:-1]
+    found = []
+    for line in whole:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [line for line in found if isinstance(line, dict) and "wall_ns" in line]

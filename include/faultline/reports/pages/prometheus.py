@@ -1,0 +1,75 @@
+"""Counts and newest figures as Prometheus reads them (text format 0.0.4), for whoever watches from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from faultline.comparison.cells import axes_of, points_of
+from faultline.experiment.night_file import is_night
+from faultline.records.metrics import MACRO
+from faultline.reports.pages.now import running
+from faultline.reports.pages.site import STATUSES, Site
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Of each matrix the newest sweep, and of it so many configurations.
+MOST_CONFIGURATIONS = 100
+FIGURES = ("latency_ms.p50", "latency_ms.p99", "throughput_rps", "cpu_cores.total", MACRO, "audit.lost")
+
+Sample = tuple[dict[str, str], float]
+
+
+def prometheus_text(site: Site) -> str:
+    """All of it. Medians are of valid repetitions; what is not known has no line."""
+    site.index.refresh()
+    tallies = [one for one in site.index.matrices() if one.name]
+    families: list[tuple[str, str, list[Sample]]] = [
+        ("faultline_records", "Records by matrix and status.", [
+            ({"matrix": str(one.name), "status": status}, float(getattr(one, status)))
+            for one in tallies for status in STATUSES
+        ]),
+        ("faultline_experiments_running", "Experiments in work, those that wait for their turn included.",
+         [({}, float(len(running(site))))]),
+        ("faultline_newest_record_timestamp_seconds", "When the newest record of a matrix was measured.", [
+            ({"matrix": str(one.name)}, datetime.fromisoformat(one.last).timestamp()) for one in tallies
+        ]),
+        ("faultline_figure", "Medians of the newest sweep of each matrix, by configuration and figure.",
+         list(_figures(site, [str(one.name) for one in tallies]))),
+        ("faultline_night_valid_records", "Valid records of the newest night of each set.",
+         [({"night": name}, count) for name, count in _nights(site, [str(one.name) for one in tallies])]),
+    ]  # fmt: skip
+    return "".join(_family(*one) for one in families)
+
+
+def _figures(site: Site, matrices: Iterable[str]) -> Iterator[Sample]:
+    for matrix in matrices:
+        for sweep in site.index.sweeps_of(matrix, 1):
+            points = [point for point in points_of(site.index.of_sweep(sweep)) if point.valid]
+            axes = axes_of(points)
+            for point in points[:MOST_CONFIGURATIONS]:
+                cell = ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.config_id
+                for key in FIGURES:
+                    figure = point.figure(key)
+                    # A bound is no number.
+                    if figure.median is not None and not figure.bound:
+                        yield {"matrix": matrix, "sweep": sweep, "cell": cell, "figure": key}, figure.median
+
+
+def _nights(site: Site, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
+    for matrix in matrices:
+        if is_night(matrix):
+            entries = [one for one in site.index.of_matrix(matrix) if one.logical_date]
+            newest = max((str(one.logical_date) for one in entries), default="")
+            yield matrix, float(sum(one.sound for one in entries if one.logical_date == newest))
+
+
+def _family(name: str, text: str, samples: Iterable[Sample]) -> str:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    for labels, value in samples:
+        told = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        lines.append(f"{name}{{{told}}} {value:.10g}" if told else f"{name} {value:.10g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

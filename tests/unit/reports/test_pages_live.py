@@ -1,0 +1,161 @@
+"""What the pages say of experiments that are in work, by the files that they write."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
+from faultline.records.manifest import Manifest, Manifests, cells_of
+from faultline.records.store import Store
+from faultline.reports.pages import live
+from faultline.reports.pages.live import Course, lag_of, live_page, rates
+from faultline.reports.pages.now import running
+from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.prometheus import prometheus_text
+from faultline.reports.pages.site import Unknown
+from tests.unit.pages_store import put, record, site
+from tests.unit.sample_records import sample
+
+GATE = 1_795_241_000 * 10**9
+FIRST, SECOND = "20261121T061500Z-000001", "20261121T061501Z-000002"
+CONFIG = parse_configuration({"workload": "word_count"})
+
+
+def begin(results: Path, attempt: str, *, sweep: str | None = "s1") -> Path:
+    """The folder of an attempt that has its description and waits for its turn."""
+    folder = results / "attempts" / attempt
+    folder.mkdir(parents=True)
+    told = {
+        "config": CONFIG.model_dump(mode="json"), "config_id": CONFIG.config_id, "repetition": 0, "series": "b1",
+        "sweep_id": sweep, "prepared_wall_ns": GATE - 30 * 10**9,
+    }  # fmt: skip
+    (folder / "attempt.json").write_text(json.dumps(told))
+    (folder / "ledger.jsonl").write_text(json.dumps({"role": "recorder"}) + "\n")
+    return folder
+
+
+def measure(folder: Path, seconds: int, *, killed_at: int | None = None) -> None:
+    """So many seconds of 100 records/s, committed each two seconds until the kill."""
+    recorder, listener = [], []
+    for second in range(seconds + 1):
+        at = GATE + second * 10**9
+        recorder.append({"kind": "offsets", "topic": "input", "end": {"0": 1000 + 100 * second}, "wall_ns": at})
+        process = {"role": "executors", "pid": 7, "create_time": GATE / 1e9 - 50, "rss_bytes": 1, "final": False}
+        recorder.append({"kind": "proc", **process, "wall_ns": at + 1, "cpu_s": 10 + 0.5 * second})
+        if second % 2 == 0 and (killed_at is None or second < killed_at):
+            listener.append({"event": "progress", "end_offsets": {"0": 1000 + 100 * second}, "wall_ns": at + 2})
+    conductor = [{"event": "gate", "t0_wall_ns": GATE, "wall_ns": GATE}]
+    if killed_at is not None:
+        conductor.append({"event": "delivered", "action": "kill", "victim": 12, "wall_ns": GATE + killed_at * 10**9})
+    for name, lines in (("recorder", recorder), ("listener", listener), ("conductor", conductor)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture(autouse=True)
+def _half_a_minute_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faultline.runner.progress.time.time_ns", lambda: GATE + 40 * 10**9)
+
+
+def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(tmp_path: Path) -> None:
+    assert "./faultline sweep recovery preset=smoke" in overview_page(site(tmp_path)), "how to begin"
+    cells = [PlannedCell(CONFIG, number, "b1") for number in range(4)]
+    plan = Manifest(
+        sweep_id="s1", matrix="recovery", run_id="s1", series="b1", build="b1", logical_date=None,
+        planned_at="2026-11-21T06:00:00+00:00", cells=cells_of(cells),
+    )  # fmt: skip
+    Manifests(tmp_path).write(plan)
+    made = sample(attempt="20261121T060000Z-000009", **CONFIG.model_dump(mode="json"))
+    Store(tmp_path).write(made.model_copy(update={"series": "b1", "sweep_id": "s1", "matrix": "recovery"}))
+    begin(tmp_path, SECOND)
+    measure(begin(tmp_path, FIRST), 30)
+    pages = site(tmp_path)
+    pages.index.refresh()
+    now, next_one = running(pages)
+    assert (now.attempt, now.phase, now.progress) == (FIRST, "measuring", "1 of 4")
+    assert (next_one.attempt, next_one.phase) == (SECOND, "waiting")
+    text = overview_page(pages)
+    assert f'href="{pages.link("live", FIRST)}"' in text and "1 of 4 cells" in text and 'data-refresh="' in text
+    (tmp_path / "attempts" / FIRST / "closed.json").write_text("{}")
+    assert [one.attempt for one in running(pages)] == [SECOND]
+
+
+def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:
+    for number, status in enumerate(("valid", "failed", "unsound")):
+        made = sample(attempt=f"20261121T06000{number}Z-000009", status=status, reasons=["why" * (status != "valid")])
+        Store(tmp_path).write(made if status != "valid" else made.model_copy(update={"reasons": []}))
+    text = overview_page(site(tmp_path))
+    assert text.index("unsound</span> <a") < text.index("failed</span> <a"), "the newest first"
+    assert "Not measured" in text and ": why" in text
+
+
+def test_a_running_experiment_shows_its_lag_and_the_fault_as_it_strikes(tmp_path: Path) -> None:
+    folder = begin(tmp_path, FIRST)
+    pages = site(tmp_path)
+    assert "No sample yet" in live_page(pages, FIRST)
+    measure(folder, 40, killed_at=21)
+    course = live.course_of(live.Attempt(folder))
+    assert course is not None and course.faults == ((21.0, "kill"),)
+    assert {round(rate) for _, rate in rates(course.produced)} == {100}
+    lag = dict(lag_of(course))
+    assert lag[20.0] <= 200 and lag[40.0] == 2000, "nothing is committed after the kill"
+    assert {round(one["executors"], 1) for one in course.cores} == {0.5}
+    text = live_page(pages, FIRST)
+    assert "killed pid 12" in text and "arriving 100 records/s" in text and "lag 2,000 records" in text
+    assert "engine 0.50 cores" in text and 'data-every="5"' in text and '"kill"' in text
+    (folder / "closed.json").write_text("{}")
+    assert "data-refresh" not in live_page(pages, FIRST), "what is over is not asked for again"
+
+
+def test_a_line_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+    folder = begin(tmp_path, FIRST)
+    measure(folder, 10)
+    with (folder / "recorder.jsonl").open("a") as file:
+        file.write('{"kind": "offsets", "topic": "inp')
+    course = live.course_of(live.Attempt(folder))
+    assert course is not None and course.produced[-1][0] == 10.0
+
+
+def test_only_the_last_minutes_of_a_long_run_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begin(tmp_path, FIRST)
+    measure(folder, 400)
+    monkeypatch.setattr(live, "READ_BYTES", 20_000)
+    course = live.course_of(live.Attempt(folder))
+    assert course is not None and course.produced[-1][0] == 400.0 and course.produced[0][0] > 250
+    assert {round(rate) for _, rate in rates(course.produced)} == {100}
+
+
+@pytest.mark.parametrize("name", ["nothing", "..", ".", "../records"])
+def test_what_is_no_attempt_is_not_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "attempts").mkdir(parents=True)
+    with pytest.raises(Unknown):
+        live_page(site(tmp_path), name)
+
+
+def test_without_commits_there_is_no_lag() -> None:
+    assert lag_of(Course(0, False, ((0.0, 1.0), (1.0, 2.0)), (), (), ())) == []
+    assert rates([(1.0, 5.0), (1.0, 6.0)]) == []
+
+
+def test_prometheus_reads_counts_and_the_newest_figures(tmp_path: Path) -> None:
+    assert prometheus_text(site(tmp_path)).count("# TYPE") == 5, "also before there is anything"
+    evil = 'm"\n\\'
+    put(
+        tmp_path, record("a1", matrix=evil), record("a2", matrix=evil, status="failed"),
+        record("b1", sweep="night", matrix="nightly_regression").model_copy(update={"logical_date": "2026-11-21"}),
+    )  # fmt: skip
+    lines = prometheus_text(site(tmp_path)).splitlines()
+    assert 'faultline_records{matrix="m\\"\\n\\\\",status="valid"} 1' in lines
+    assert 'faultline_records{matrix="m\\"\\n\\\\",status="failed"} 1' in lines
+    assert (
+        "faultline_experiments_running 0" in lines
+        and 'faultline_night_valid_records{night="nightly_regression"} 1' in lines
+    )
+    figures = [line for line in lines if line.startswith("faultline_figure{") and 'sweep="night"' in line]
+    assert any('figure="latency_ms.p50"} 1607' in line for line in figures)
+    shape = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
+    assert all(line.startswith("# ") or shape.fullmatch(line) for line in lines)
