@@ -9,11 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from faultline.base.roles import WORKERS
-from faultline.base.settings import load_settings
 from faultline.base.text import Say, natural
 from faultline.client.sweep_words import Wanted
 from faultline.client.sweep_words import wanted_of as sweep_of
-from faultline.client.sweeping import cells_of, lacking, outline, run_wanted
+from faultline.client.sweeping import described, run_wanted
 from faultline.comparison.cells import Point, points_of
 from faultline.comparison.findings.nexmark import with_driver
 from faultline.experiment.workloads.registry import has_schedule
@@ -32,9 +31,7 @@ def wanted_of(given: Sequence[str]) -> Wanted:
 
 def describe(given: Sequence[str]) -> list[str]:
     """The dry run: what would be measured."""
-    wanted, settings = wanted_of(given), load_settings()
-    cells = cells_of(wanted, settings)
-    return outline(wanted, cells, lacking(settings, cells))
+    return described(wanted_of(given))
 
 
 def print_queries(records: Sequence[Record]) -> None:

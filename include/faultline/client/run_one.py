@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError, InfrastructureError
@@ -19,12 +18,12 @@ from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up, require
 from faultline.client.sweeping import await_dags
-from faultline.client.words import split_words
+from faultline.client.words import from_here, split_words
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import MARK, Supervisor, down
 from faultline.experiment.build import parse_build
-from faultline.experiment.config import BUILT_IN_PATHS, Configuration, may_be_empty, parse_configuration
+from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.prepare import Order, check_here
@@ -37,11 +36,7 @@ POLL_S = 1.0
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
     """`key=value` words as the conf of a run. Raises ConfigError naming the key, before anything is started."""
-    values: dict[str, Any] = {"workload": workload, **_words(given)}
-    for key, built_in in BUILT_IN_PATHS.items():
-        # A relative path is meant from here, wherever the experiment will run.
-        if values.get(key, built_in) != built_in:
-            values[key] = str(Path(values[key]).absolute())
+    values = {"workload": workload, **{key: from_here(key, text) for key, text in _words(given).items()}}
     bookkeeping: dict[str, Any] = {key: values.pop(key) for key in BOOKKEEPING if key in values}
     config = parse_configuration({key: None if text == "" else text for key, text in values.items()})
     if "repetition" in bookkeeping:

@@ -6,19 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
-from faultline.client.words import split_words
+from faultline.client.words import from_here, split_words
 from faultline.experiment.axes import axis_text, parse_axis
-from faultline.experiment.config import BUILT_IN_PATHS, Configuration
+from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.night_file import is_night
 from faultline.runner.prepare import Order, check_here
-from faultline.runner.progress import budget_s
 
 LABELS = ("series", "build")
 NUMBERS = {"repetitions": (1, 100), "controls": (0, 100), "max_measurements": (1, 10)}
@@ -42,7 +40,7 @@ class Wanted:
     def text(self) -> list[str]:
         """The axes, a line each, and how often each configuration is measured."""
         matrix = self.matrix
-        lines = [f"{name}: {axis_text(list(values))}" for name, values in matrix.axes.items()]
+        lines = [f"{name}: {axis_text(values)}" for name, values in matrix.axes.items()]
         often = "as often as its question needs" if self.params["decide"] else _times(matrix.repetitions)
         return [*lines, f"each configuration {often}"]
 
@@ -85,18 +83,13 @@ def form_of(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
     further: dict[str, list[Any]] = {}
     for key, text in values.items():
         if key in spec.axes:
-            form[key] = [_path(key, value) for value in parse_axis(key, text)]
+            form[key] = [from_here(key, value) for value in parse_axis(key, text)]
         elif text.strip().startswith("["):
-            further[key] = [_path(key, value) for value in parse_axis(key, text)]
+            further[key] = [from_here(key, value) for value in parse_axis(key, text)]
         else:
-            fixed[key] = _path(key, text)
+            fixed[key] = from_here(key, text)
     form |= {"axes": further} if further else {}
     return form | _typed(spec, form, fixed)
-
-
-def seconds_of(matrix: Matrix) -> dict[str, float]:
-    """About how long an experiment of each configuration takes, by its id."""
-    return {config.config_id: budget_s(config) for config in matrix.configurations()}
 
 
 def _typed(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,12 +97,6 @@ def _typed(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, Any]) 
     points = [one.model_dump(mode="json") for one in spec.matrix(spec.resolve({**form, **fixed})).configurations()]
     # A control has no fault time, whatever was said.
     return {key: next((point[key] for point in points if point[key] is not None), None) for key in fixed}
-
-
-def _path(key: str, value: Any) -> Any:
-    """A relative path is meant from here, wherever the experiment will run."""
-    own = key in BUILT_IN_PATHS and isinstance(value, str) and value != BUILT_IN_PATHS[key]
-    return str(Path(value).absolute()) if own else value
 
 
 def _whole(key: str, text: str, low: int, high: int) -> int:

@@ -54,12 +54,17 @@ def run_sweep(words: Sequence[str], say: Say, *, dry_run: bool, again: bool) -> 
     """The command; returns the exit code: 0 when every cell has a valid record, or when nothing was to be started."""
     wanted = wanted_of(words)
     if dry_run:
-        settings = load_settings()
-        # Of a broker that was never started nothing is known yet, and then the build is another one.
-        cells = cells_of(wanted, settings)
-        print("\n".join(outline(wanted, cells, lacking(settings, cells, again=again))))
+        print("\n".join(described(wanted, again=again)))
         return 0
     return run_wanted(wanted, say, again=again)
+
+
+def described(wanted: Wanted, *, again: bool = False) -> list[str]:
+    """The dry run: what would be measured, and about how long it takes."""
+    settings = load_settings()
+    # Of a broker that was never started nothing is known yet, and then the build is another one.
+    cells = cells_of(wanted, settings)
+    return outline(wanted, cells, lacking(settings, cells, again=again))
 
 
 def run_wanted(

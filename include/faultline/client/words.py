@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.experiment.config import BUILT_IN_PATHS
+
+
+def from_here(key: str, value: Any) -> Any:
+    """The value of a parameter; a relative path is meant from here, wherever the experiment will run."""
+    own = key in BUILT_IN_PATHS and isinstance(value, str) and value != BUILT_IN_PATHS[key]
+    return str(Path(value).absolute()) if own else value
 
 
 def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> dict[str, str]:

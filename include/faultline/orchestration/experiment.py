@@ -146,11 +146,9 @@ def tell(record: Record) -> None:
 
 def say_in_note(note: str) -> None:
     """Puts a line into the note of this run."""
-    from faultline.orchestration.notes import write_note
+    from faultline.orchestration.notes import note_run
 
-    context = get_current_context()
-    if problem := write_note(load_settings(), context["dag"].dag_id, context["run_id"], note):
-        print(problem)
+    note_run(load_settings(), get_current_context(), note)
 
 
 def java_version() -> str:

@@ -24,7 +24,7 @@ from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.night_file import NightFile, night_files
+from faultline.experiment.night_file import FIELDS, NightFile, night_files
 from faultline.experiment.nightly_schedule import schedule
 from faultline.orchestration.forms import label_param
 from faultline.orchestration.night_plan import baseline_of_night, night_cells
@@ -45,10 +45,6 @@ DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "driver"},
 ]
-PARAMS = (
-    "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "only_missing",
-    "max_measurements", "build",
-)  # fmt: skip
 DOC = """\
 ### Nightly regression
 
@@ -187,7 +183,7 @@ def plan_night() -> list[dict[str, Any]]:
     try:
         if file.problem:
             raise ConfigError(file.problem)
-        refuse_unknown(params, PARAMS)
+        refuse_unknown(params, FIELDS)
         metrics_named(params["metrics"])
         night = past(night_of_run())
         build = params["build"] or installed_build(load_settings())
@@ -267,7 +263,7 @@ def gate_of(plan: Manifest, entries: Sequence[Entry]) -> tuple[GateVerdict, dict
 def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
     """Keeps a verdict in `results/nights/`, prints it, and puts it into the note of the run."""
     from faultline.base.attempt import write_json
-    from faultline.orchestration.notes import write_note
+    from faultline.orchestration.notes import note_run
 
     context, settings = get_current_context(), load_settings()
     folder = settings.results / "nights"
@@ -275,8 +271,7 @@ def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
     write_json(folder / f"{sweep_id}.json", dict(kept))
     lines = [kept["summary"], *kept["reasons"], *kept.get("suspicions", ()), kept["problem"] or ""]
     print(*filter(None, lines), sep="\n")
-    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], note):
-        print(problem)
+    note_run(settings, context, note)
 
 
 @task

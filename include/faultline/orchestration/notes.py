@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from faultline.base.errors import FaultlineError
 from faultline.base.settings import Settings
 from faultline.client.airflow_api import AirflowApi
@@ -16,6 +18,12 @@ def note_stopped(settings: Settings, dag_id: str, run_id: str) -> None:
             api.set_note(dag_id, run_id, f"{STOPPED} by hand; the same form goes on from there.")
     except (FaultlineError, OSError, ValueError, KeyError) as error:
         print(f"no note for the run {run_id} of {dag_id}: {error}")
+
+
+def note_run(settings: Settings, context: Any, note: str) -> None:
+    """Sets the note of the run that a task belongs to; why it could not be set goes into the task's log."""
+    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], note):
+        print(problem)
 
 
 def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str | None:

@@ -208,22 +208,18 @@ def _planned(matrix: Matrix, params: Mapping[str, Any], series: str) -> tuple[li
 
 def say_planned(note: str) -> None:
     """Puts what a sweep sets out to do into the note of its run, where its outcome will stand."""
-    from faultline.orchestration.notes import write_note
+    from faultline.orchestration.notes import note_run
 
-    context = get_current_context()
-    if problem := write_note(load_settings(), context["dag"].dag_id, context["run_id"], note):
-        print(problem)
+    note_run(load_settings(), get_current_context(), note)
 
 
 def refused(error: ConfigError) -> Any:
     """What a task that plans raises; the run's note says the same, since nobody looks for it in a log."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.notes import write_note
     from faultline.reports.headline import refusal_headline
 
-    context = get_current_context()
-    write_note(load_settings(), context["dag"].dag_id, context["run_id"], refusal_headline(error))
+    say_planned(refusal_headline(error))
     return AirflowFailException(str(error))
 
 
@@ -325,7 +321,7 @@ class Aggregate(LocalSparkJob):
         from faultline.comparison.coverage import gap_of, recorded
         from faultline.comparison.decisions import decisions_of, settled_in, tally
         from faultline.experiment.matrix import sweep_id_of
-        from faultline.orchestration.notes import write_note
+        from faultline.orchestration.notes import note_run
         from faultline.records.harvested import is_large
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
@@ -348,8 +344,7 @@ class Aggregate(LocalSparkJob):
             print(one.text)
         missing = len(gap_of(plan, recorded(entries), settled_in(plan, entries)).missing)
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
-        if problem := write_note(settings, context["dag"].dag_id, run_id, note):
-            print(problem)
+        note_run(settings, context, note)
 
 
 def aggregate() -> Aggregate:

@@ -60,7 +60,7 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
 
     `cells`: of the whole sweep, of which `missing` are measured.
     """
-    axes = " × ".join(f"{name} {axis_text(list(values))}" for name, values in matrix.axes.items())
+    axes = " × ".join(f"{name} {axis_text(values)}" for name, values in matrix.axes.items())
     filled = [
         f"{name} {axis_text([value])}"
         for name, value in params.items()
