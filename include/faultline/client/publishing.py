@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -49,10 +50,12 @@ def publish(settings: Settings, target: Path, say: Say) -> Path:
     Raises ConfigError for a folder that holds anything else, or cannot be written.
     """
     _require_ours(target)
-    building = target.with_name(f".{target.name}.new")
-    shutil.rmtree(building, ignore_errors=True)
+    building: Path | None = None
     try:
-        building.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Of a name that nobody has, since it is removed in the end.
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        building.chmod(0o755)
         pages = 0
         for address, answer in crawl(settings):
             path = building / file_of(address)
@@ -65,7 +68,8 @@ def publish(settings: Settings, target: Path, say: Say) -> Path:
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written ({error.strerror}); name a folder that can") from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        if building is not None:
+            shutil.rmtree(building, ignore_errors=True)
     say(f"{counted(pages, 'page')} in {target}; open {target / 'index.html'}")
     return target / "index.html"
 
