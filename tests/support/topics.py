@@ -23,14 +23,15 @@ def read_topic(bootstrap: str, topic: str) -> list[Found]:
     partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    found = []
+    found: dict[int, list[Found]] = {p: [] for p in partitions}
     left = sum(ends.values())
     while left:
         for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
             assert message.error() is None
             primer = any(key == "phase" for key, _ in message.headers() or [])
             key, value = (part.decode() if part else "" for part in (message.key(), message.value()))
-            found.append(Found(key, value, message.timestamp()[1], primer))
+            found[message.partition()].append(Found(key, value, message.timestamp()[1], primer))
             left -= 1
     consumer.close()
-    return found
+    # A consumer is given the partitions by turns, which differ from one reading to the next.
+    return [one for p in partitions for one in found[p]]
