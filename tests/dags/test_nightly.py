@@ -90,6 +90,18 @@ def test_a_night_is_planned_and_held_against_those_before_it(
     assert "worse" in notes[-1][-1] and notes[-1][1:3] == (NIGHTLY, f"scheduled__{night_of(3)}")
     kept = json.loads((settings.results / "nights" / "20261103T020000.json").read_text())
     assert kept["baseline"] == [night_of(1), night_of(2)] and kept["reasons"] == verdicts[3]["reasons"]
+    params["limits"] = {"latency_ms.p99": 120}
+    as_night(2)
+    nightly.no_regression.function(nightly.compare_with_baseline.function())
+    as_night(3)
+    with pytest.raises(AirflowFailException, match=r"^beyond its limit: Latency p99: 147 ms .* worse than the nights"):
+        nightly.no_regression.function(nightly.compare_with_baseline.function())
+    kept = json.loads((settings.results / "nights" / "20261103T020000.json").read_text())
+    assert kept["limits"] == params["limits"] and kept["summary"].startswith("1 beyond a limit; 1 worse")
+    params["limits"] = {"latency_ms.p9": 120}
+    with pytest.raises(AirflowFailException, match=r"limits\.latency_ms\.p9: no figure .* did you mean latency_ms\.p9"):
+        nightly.plan_night.function()
+    params["limits"] = None
     as_night(4)
     params["set"] = [{"workload": "known_truht"}]
     with pytest.raises(AirflowFailException, match=r"set\[0\]: workload: 'known_truht'"):

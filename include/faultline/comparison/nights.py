@@ -14,6 +14,7 @@ from typing import Any
 
 from faultline.comparison.compare import Compared, Row, compare_sides, sample_of, texts
 from faultline.comparison.compare import as_json as rows_of
+from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.selection import Side
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.changes import change_points
@@ -89,14 +90,16 @@ class NightVerdict:
 
 @dataclass(frozen=True)
 class Course:
-    """One figure of one configuration over nights: a median with its interval for each, and where the level changed.
+    """One figure of one configuration over nights, or over the commits that they measured: a median with its interval
+    for each, and where the level changed.
 
-    `values`: None for a night without a valid record; `changes`: indices of the nights with which a level begins.
+    `places`: dates of nights (ISO 8601), or commits; `values`: None for one without a valid record; `changes`: indices
+    of those with which a level begins.
     """
 
     config_id: str
     metric: Metric
-    dates: tuple[str, ...]
+    places: tuple[str, ...]
     values: tuple[Interval | None, ...]
     changes: tuple[int, ...]
 
@@ -150,10 +153,28 @@ def judge_night(night: Night, nights: Sequence[Night], metrics: Sequence[Metric]
 
 def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course:
     """One figure over the nights. Nights without it, or with half of it censored, are left out of the levels."""
-    values: list[Interval | None] = []
+    own = {night.date: [one for one in night.valid if one.build == night.build] for night in nights}
+    return _course(own, config_id, metric)
+
+
+def course_of_commits(nights: Sequence[Night], config_id: str, metric: Metric) -> Course:
+    """One figure over the commits of the checkout, in the order in which nights first measured them; of a commit that
+    was measured with several builds each is a place of its own."""
+    own: dict[tuple[str, str], list[Entry]] = {}
     for night in nights:
-        own = [one for one in night.valid if (one.config_id, one.build) == (config_id, night.build)]
-        sample = sample_of(own, metric.key)
+        for one in night.valid:
+            own.setdefault((one.commit or "unknown", one.build), []).append(one)
+    builds = Counter(commit for commit, _ in own)
+    named = {
+        f"{commit} · {build}" if builds[commit] > 1 else commit: entries for (commit, build), entries in own.items()
+    }
+    return _course(named, config_id, metric)
+
+
+def _course(places: Mapping[str, Sequence[Entry]], config_id: str, metric: Metric) -> Course:
+    values: list[Interval | None] = []
+    for entries in places.values():
+        sample = sample_of([one for one in entries if one.config_id == config_id], metric.key)
         interval = median_interval(sample)
         if len(sample) == 1 and not any(sample.censored):
             (only,) = sample.values
@@ -161,8 +182,7 @@ def course_of(nights: Sequence[Night], config_id: str, metric: Metric) -> Course
         values.append(interval)
     known = [number for number, one in enumerate(values) if one is not None and math.isfinite(one.value)]
     found = change_points([one.value for number in known if (one := values[number]) is not None])
-    dates = tuple(night.date for night in nights)
-    return Course(config_id, metric, dates, tuple(values), tuple(known[number] for number in found))
+    return Course(config_id, metric, tuple(places), tuple(values), tuple(known[number] for number in found))
 
 
 def changes_of_surroundings(nights: Sequence[Night]) -> dict[str, str]:
@@ -181,12 +201,14 @@ def changes_of_surroundings(nights: Sequence[Night]) -> dict[str, str]:
     return found
 
 
-def summary(verdict: NightVerdict) -> str:
-    """How many figures became better, worse, stayed the same or cannot be told, and against which nights."""
+def summary(verdict: NightVerdict, beyond: int = 0) -> str:
+    """How many figures are `beyond` a limit, became better, worse, stayed the same or cannot be told, and against which
+    nights."""
+    before = f"{beyond} beyond a limit; " if beyond else ""
     if verdict.compared is None or not verdict.compared.rows:
-        return "nothing to compare"
+        return f"{before}nothing to compare"
     counts = {one: len(verdict.compared.of(one)) for one in Verdict}
-    return counts_in_words(counts, [night.day for night in verdict.baseline])
+    return before + counts_in_words(counts, [night.day for night in verdict.baseline])
 
 
 def power(verdict: NightVerdict) -> str:
@@ -208,17 +230,18 @@ def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:
     return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"
 
 
-def as_json(verdict: NightVerdict) -> dict[str, Any]:
+def as_json(verdict: NightVerdict, promised: Promises = NOTHING_PROMISED) -> dict[str, Any]:
     """The verdict as it is kept beside the records."""
     return {
         "schema": 1,
         "date": verdict.night.date,
         "build": verdict.night.build,
         "baseline": [night.date for night in verdict.baseline],
-        "summary": summary(verdict),
+        "summary": summary(verdict, len(promised.beyond)),
         "problem": verdict.problem or None,
         "power": power(verdict) or None,
         "reasons": verdict.reasons(),
         "improvements": verdict.improvements(),
+        **promised.as_json(),
         "comparisons": rows_of(verdict.compared) if verdict.compared else [],
     }

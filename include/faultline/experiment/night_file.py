@@ -28,8 +28,8 @@ OTHERS = "nights"
 PREFIX = "night_"
 # Fields of the form of a night that a file may set.
 FIELDS = (
-    "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "only_missing",
-    "max_measurements", "build",
+    "set", "repetitions", "controls", "baseline", "primary", "baseline_nights", "metrics", "limits",
+    "only_missing", "max_measurements", "build",
 )  # fmt: skip
 KEYS = ("schedule", "alerts", *FIELDS)
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")

@@ -41,10 +41,12 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
     """What a night of this form would measure: its configurations, its cells (of pairs both sides), and in words how
     they are measured and judged. Brings no programs here. Raises ConfigError naming the key."""
     from faultline.comparison.compare import metrics_named
+    from faultline.comparison.limits import parse_limits
     from faultline.experiment.build import parse_build
 
     configs, cells = night_configurations(params["set"]), night_cells(params, "a night")
     metrics_named(params["metrics"])
+    limits = [f"red beyond its limit: {one.metric.name} {one.text}" for one in parse_limits(params.get("limits"))]
     if params["baseline"] is None:
         if params["primary"]:
             raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
@@ -52,12 +54,13 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
         words = [
             f"each {repetitions} times, with {params['controls']} controls where something is broken",
             f"judged beside up to {params['baseline_nights']} nights before it, by {', '.join(params['metrics'])}",
+            *limits,
         ]
         return configs, cells, words
     spec = parse_build(params["baseline"], "baseline")
     judged = dict.fromkeys(primary_of(configs, params["primary"]).values())
     pairs = params["repetitions"] or PAIRS
-    words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}"]
+    words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}", *limits]
     return configs, [cell for cell in cells for _ in range(2)], words
 
 

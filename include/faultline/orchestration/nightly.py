@@ -34,6 +34,7 @@ from faultline.records.metrics import USUAL
 
 if TYPE_CHECKING:
     from faultline.comparison.gate.verdict import GateVerdict
+    from faultline.comparison.limits import Promises
     from faultline.records.manifest import Manifest
     from faultline.records.summary import Entry
 
@@ -56,6 +57,8 @@ when it cannot tell. The note of the run says what changed, since when, and how 
 **Without one** it measures each `repetitions` times, with `controls` runs of the same without a fault among them, and
 holds the night against up to `baseline_nights` nights before it that ran one build. The task fails when a figure became
 worse. Verdicts need five repetitions a side; what they rest on, and what they can see, stands in docs/metrics.md.
+
+It **also fails when a median is beyond one of its `limits`**, whatever the nights before were like.
 
 A night that was missed is made up for by Airflow's own backfill (menu of the DAG, or `airflow backfill create`): its
 records carry the night as `logical_date`, and `measured_at` says when they were really measured.
@@ -160,6 +163,11 @@ def nightly_params() -> dict[str, Param]:
             list(USUAL), type="array", items={"type": "string"}, minItems=1, title="metrics", section="Sweep",
             description="What is compared, by its path in the record.",
         ),
+        "limits": Param(
+            None, type=["null", "object"], title="limits", section="Sweep",
+            description="What figures have to keep, by their path in the record, such as "
+            '{"recovery.macro_s": 30, "latency_ms.p99": 500}: beyond it the night is red.',
+        ),
         "only_missing": Param(
             True, type="boolean", title="only_missing", section="Sweep",
             description="Leave out cells of this night that already have a valid record.",
@@ -175,6 +183,7 @@ def nightly_params() -> dict[str, Param]:
 def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
+    from faultline.comparison.limits import parse_limits
     from faultline.orchestration.forms import refuse_unknown
     from faultline.runner.environment import installed_build
 
@@ -185,6 +194,7 @@ def plan_night() -> list[dict[str, Any]]:
             raise ConfigError(file.problem)
         refuse_unknown(params, FIELDS)
         metrics_named(params["metrics"])
+        parse_limits(params.get("limits"))
         night = past(night_of_run())
         build = params["build"] or installed_build(load_settings())
         order = {**params, "seed": zlib.crc32(night.encode())}
@@ -221,6 +231,7 @@ def past(night: str) -> str:
 def compare_with_baseline() -> dict[str, Any]:
     """Holds the night against its baseline; keeps the verdict in `results/nights/` and puts it into the run's note."""
     from faultline.comparison.compare import metrics_named
+    from faultline.comparison.limits import parse_limits, promises
     from faultline.comparison.nights import Night, as_json, judge_night, nights_of
     from faultline.experiment.matrix import sweep_id_of
     from faultline.records.index import Index
@@ -236,19 +247,23 @@ def compare_with_baseline() -> dict[str, Any]:
     plan = Manifests(settings.results).read(sweep_id)
     if plan is None:
         return {"summary": "nothing was planned", "reasons": [], "problem": "nothing was planned"}
+    # Not the baseline's: whether that one keeps a limit is nobody's question tonight.
+    promised = promises([one for one in own.entries if one.build == plan.build], parse_limits(params.get("limits")))
     if plan.baseline is not None:
-        gate = gate_of(plan, index.of_matrix(context["dag"].dag_id))
-        tell(sweep_id, gate[1], gate_headline(gate[0], gate[1], sweep_id))
-        return {"summary": gate[1]["summary"], "reasons": gate[1]["reasons"], "problem": None,
-                "shut": list(gate[0].problems)}  # fmt: skip
+        gate, kept = gate_of(plan, index.of_matrix(context["dag"].dag_id), promised)
+        tell(sweep_id, kept, gate_headline(gate, kept, sweep_id))
+        return {"summary": kept["summary"], "reasons": kept["reasons"], "problem": None, "beyond": promised.beyond,
+                "shut": list(gate.problems)}  # fmt: skip
     verdict = judge_night(own, nights, metrics_named(params["metrics"]), params["baseline_nights"])
-    kept = as_json(verdict)
-    tell(sweep_id, kept, night_headline(verdict, sweep_id))
+    kept = as_json(verdict, promised)
+    tell(sweep_id, kept, night_headline(verdict, kept, sweep_id))
     problem = None if own.valid else kept["problem"]
-    return {"summary": kept["summary"], "reasons": kept["reasons"], "problem": problem}
+    return {
+        "summary": kept["summary"], "reasons": kept["reasons"], "problem": problem, "beyond": promised.beyond,
+    }  # fmt: skip
 
 
-def gate_of(plan: Manifest, entries: Sequence[Entry]) -> tuple[GateVerdict, dict[str, Any]]:
+def gate_of(plan: Manifest, entries: Sequence[Entry], promised: Promises) -> tuple[GateVerdict, dict[str, Any]]:
     """The verdict on a night that was measured beside a baseline, and as it is kept."""
     from faultline.comparison.gate.nights import as_json, paired_nights
     from faultline.comparison.gate.verdict import judge_gate
@@ -257,7 +272,7 @@ def gate_of(plan: Manifest, entries: Sequence[Entry]) -> tuple[GateVerdict, dict
     plans = Manifests(load_settings().results).of_matrix(plan.matrix)
     nights = paired_nights([*(one for one in plans if one.sweep_id != plan.sweep_id), plan], entries)
     verdict = judge_gate([one for one in nights if one.date <= str(plan.logical_date)])
-    return verdict, as_json(verdict, plan)
+    return verdict, as_json(verdict, plan, promised)
 
 
 def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
@@ -269,24 +284,26 @@ def tell(sweep_id: str, kept: Mapping[str, Any], note: str) -> None:
     folder = settings.results / "nights"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{sweep_id}.json", dict(kept))
-    lines = [kept["summary"], *kept["reasons"], *kept.get("suspicions", ()), kept["problem"] or ""]
+    said = (line for key in ("beyond", "doubtful", "reasons", "suspicions") for line in kept.get(key, ()))
+    lines = [kept["summary"], *said, kept["problem"] or ""]
     print(*filter(None, lines), sep="\n")
     note_run(settings, context, note)
 
 
 @task
 def no_regression(verdict: dict[str, Any]) -> None:
-    """Fails when a figure became worse, with a line for each, and where pairs that were planned cannot tell; is skipped
-    when there was nothing to hold the night against."""
+    """Fails when a figure is beyond its limit or became worse, with a line for each, and where pairs that were planned
+    cannot tell; is skipped when there was nothing to hold the night against."""
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+    than = "the baseline" if "shut" in verdict else "the nights before"
+    wrong = [f"beyond its limit: {line}" for line in verdict.get("beyond", ())]
+    wrong += [f"worse than {than}: {'; '.join(verdict['reasons'])}"] * bool(verdict["reasons"])
+    wrong += verdict.get("shut", ())
+    if wrong:
+        raise AirflowFailException("; ".join(wrong))
     if verdict["problem"]:
         raise AirflowSkipException(verdict["problem"])
-    if verdict["reasons"]:
-        than = "the baseline" if "shut" in verdict else "the nights before"
-        raise AirflowFailException(f"worse than {than}: " + "; ".join(verdict["reasons"]))
-    if verdict.get("shut"):
-        raise AirflowFailException("; ".join(verdict["shut"]))
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)

@@ -34,10 +34,12 @@ def alert_of(night: str, verdict: Mapping[str, Any] | None, *, planned: int, mis
         return Told("broken", f"Night {day}: not planned", ("nothing was measured; the note of its run says why",))
     if not valid:
         return Told("broken", f"Night {day}: nothing valid", _lines([gap, *_problems(verdict)]))
-    worse, better = ((verdict or {}).get(key) or () for key in ("reasons", "improvements"))
+    beyond, worse, better = ((verdict or {}).get(key) or () for key in ("beyond", "reasons", "improvements"))
     figures = _figures(verdict)
-    if worse:
-        return Told("worse", f"Night {day}: {counted(len(worse), 'figure')} worse", _lines([*worse, gap]), figures)
+    if beyond or worse:
+        counts = [(len(beyond), "beyond a limit"), (len(worse), "worse")]
+        what = ", ".join(f"{counted(number, 'figure')} {word}" for number, word in counts if number)
+        return Told("worse", f"Night {day}: {what}", _lines([*beyond, *worse, gap]), figures)
     if gap or verdict is None or verdict.get("red"):
         why = "cannot tell" if not gap and verdict else "incomplete"
         return Told("broken", f"Night {day}: {why}", _lines([gap, *_problems(verdict)]), figures)

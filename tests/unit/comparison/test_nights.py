@@ -76,7 +76,7 @@ def test_a_slower_night_is_worse_and_says_so() -> None:
     (reason,) = verdict.reasons()
     assert reason.startswith("Latency p99 (ms): 10")
     assert summary(verdict) == "1 worse; against 2026-11-01 to 2026-11-02"
-    note = night_headline(verdict, "20261103T020000")
+    note = night_headline(verdict, as_json(verdict), "20261103T020000")
     assert "worse" in note and len(note) <= MAX_NOTE
     kept = as_json(verdict)
     assert (kept["build"], kept["baseline"], kept["problem"]) == ("b2", [one.date for one in every[:2]], None)
@@ -106,7 +106,8 @@ def test_what_keeps_a_night_from_a_verdict_is_told(entries: list[list[Entry]], p
     verdict = judge_night(every[-1], every, P99, 7)
     assert verdict.problem.startswith(problem)
     assert verdict.reasons() == []
-    assert problem.split(":")[0].replace("-", "") in night_headline(verdict, "s").replace("\\-", "").replace("-", "")
+    note = night_headline(verdict, as_json(verdict), "s").replace("\\-", "").replace("-", "")
+    assert problem.split(":")[0].replace("-", "") in note
 
 
 def test_a_night_within_what_nights_differ_by_raises_no_alarm() -> None:
@@ -234,7 +235,7 @@ def test_one_record_is_its_nights_level_and_one_that_did_not_end_is_none() -> No
         night(4, 100, recovery={"macro_s": 12.5}, n=2),
     )
     course = course_of(every, every[0].valid[0].config_id, metric)
-    assert course.dates == tuple(f"2026-11-0{day}T02:00:00+00:00" for day in (1, 2, 3, 4))
+    assert course.places == tuple(f"2026-11-0{day}T02:00:00+00:00" for day in (1, 2, 3, 4))
     assert course.values[0] == course.values[3] == Interval(12.5, 12.5, 12.5)
     assert course.values[1] is None
     assert course.values[2] is not None and course.values[2].value == math.inf

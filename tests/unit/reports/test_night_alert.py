@@ -18,13 +18,16 @@ WORSE, BETTER, ROWS = ["cpu +11 %"], ["p50 -7 %"], [{"name": "a", "p": 0.01}]
         ({"reasons": [], "improvements": []}, 0, 10, None, ""),
         ({"reasons": WORSE, "improvements": BETTER}, 0, 10, "worse", "Night 2026-11-21: 1 figure worse"),
         ({"reasons": WORSE * 2}, 3, 7, "worse", "Night 2026-11-21: 2 figures worse"),
+        ({"reasons": [], "beyond": WORSE}, 0, 10, "worse", "Night 2026-11-21: 1 figure beyond a limit"),
+        ({"reasons": WORSE, "beyond": WORSE * 2}, 0, 10, "worse",
+         "Night 2026-11-21: 2 figures beyond a limit, 1 figure worse"),
         ({"reasons": [], "improvements": BETTER}, 0, 10, "better", "Night 2026-11-21: 1 figure better"),
         ({"reasons": [], "improvements": BETTER}, 1, 9, "broken", "Night 2026-11-21: incomplete"),
         ({"reasons": [], "red": True, "problem": "too few pairs"}, 0, 10, "broken", "Night 2026-11-21: cannot tell"),
         ({"reasons": []}, 10, 0, "broken", "Night 2026-11-21: nothing valid"),
         (None, 0, 10, "broken", "Night 2026-11-21: incomplete"),
     ],
-)
+)  # fmt: skip
 def test_worse_is_told_first_and_what_is_as_it_was_not_at_all(
     verdict: dict[str, Any] | None, missing: int, valid: int, kind: str | None, title: str
 ) -> None:

@@ -45,6 +45,35 @@ def test_thirty_nights_show_where_a_new_level_begins_and_what_was_different(tmp_
     assert "/sweeps/20261119T020000" in html
 
 
+def test_a_figure_is_drawn_over_the_commits_that_the_nights_measured(tmp_path: Path) -> None:
+    for number, commit in ((1, "aaaa1111"), (2, "aaaa1111"), (3, "bbbb2222"), (4, "bbbb2222-dirty")):
+        for one in night_records(number, 100 if number < 3 else 150, build="b2" if number == 2 else "b1"):
+            put(tmp_path, one.model_copy(update={
+                "environment": one.environment.model_copy(update={"git_commit": commit})}))  # fmt: skip
+    html = nights_page(site(tmp_path), Chosen(by="commit"))
+    drawn = go.Figure(figures(html)["course"])
+    assert list(drawn.data[0].x) == ["aaaa1111 · b1", "aaaa1111 · b2", "bbbb2222", "bbbb2222-dirty"]
+    assert drawn.data[0].y[0] < 110 < drawn.data[0].y[2]
+    assert "over the commits" in html and "Along" in html
+    with pytest.raises(Unknown, match="Nights are drawn by night or commit, not by week"):
+        nights_page(site(tmp_path), Chosen(by="week"))
+
+
+def test_the_limit_of_the_newest_night_is_drawn_and_what_is_beyond_it_said(tmp_path: Path) -> None:
+    put(tmp_path, *night_records(1, 100), *night_records(2, 130))
+    (tmp_path / "nights").mkdir()
+    for number, bound in ((1, 90), (2, 400)):
+        kept = {"summary": "s", "limits": {"latency_ms.p99": bound}, "beyond": ["Latency p99: <b>"]}
+        (tmp_path / "nights" / f"2026110{number}T020000.json").write_text(json.dumps(kept))
+    html = nights_page(site(tmp_path))
+    drawn = go.Figure(figures(html)["course"])
+    assert drawn.layout.shapes[-1].y0 == 400 and drawn.layout.yaxis.range[1] > 400
+    assert "limit: at most 400 ms" in drawn.layout.annotations[-1].text
+    assert "beyond its limit</span> Latency p99: &lt;b&gt;" in html
+    other = go.Figure(figures(nights_page(site(tmp_path), Chosen(metric="latency_ms.p50")))["course"])
+    assert not other.layout.shapes, "of another figure it is no limit"
+
+
 def test_the_verdicts_are_those_that_the_nights_own_task_kept(tmp_path: Path) -> None:
     put(tmp_path, *night_records(1, 100), *night_records(2, 130))
     kept = {"summary": "1 worse; against 2026-11-01", "reasons": ["Latency p99 (ms): <b>"], "problem": None}

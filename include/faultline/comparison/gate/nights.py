@@ -12,6 +12,7 @@ from faultline.comparison.compare import metrics_named
 from faultline.comparison.decisions import percent
 from faultline.comparison.effects import interval_of
 from faultline.comparison.gate.verdict import CellVerdict, Finding, GateVerdict, Paired, Pairs
+from faultline.comparison.limits import NOTHING_PROMISED, Promises
 from faultline.comparison.statistics.intervals import Interval
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration
@@ -92,15 +93,16 @@ def visible_text(cell: CellVerdict) -> str:
     return f"{name}: {percent(cell.visible).lstrip('+')} %"
 
 
-def summary(verdict: GateVerdict) -> str:
-    """Whether the gate is shut, how many figures got which verdict, and beside what."""
-    state = "red" if verdict.red else "green"
-    counts = [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
+def summary(verdict: GateVerdict, beyond: int = 0) -> str:
+    """Whether the gate is shut, how many figures are `beyond` a limit or got which verdict, and beside what."""
+    state = "red" if verdict.red or beyond else "green"
+    counts = [f"{beyond} beyond a limit"] * bool(beyond)
+    counts += [f"{n} {one}" for one in _ORDER if (n := len(verdict.of(one)))]
     beside = f"beside the baseline {verdict.night.baseline}, in the same night"
     return f"{state}: {', '.join(counts) or 'nothing was judged'}; {beside}"
 
 
-def as_json(verdict: GateVerdict, plan: Manifest) -> dict[str, Any]:
+def as_json(verdict: GateVerdict, plan: Manifest, promised: Promises = NOTHING_PROMISED) -> dict[str, Any]:
     """The verdict as it is kept beside the records."""
     told = plan.baseline
     spec = parse_build(told.spec, "baseline").text if told else None
@@ -109,8 +111,8 @@ def as_json(verdict: GateVerdict, plan: Manifest) -> dict[str, Any]:
         "date": verdict.night.date,
         "build": verdict.night.build,
         "baseline": {"build": verdict.night.baseline, "spec": spec},
-        "red": verdict.red,
-        "summary": summary(verdict),
+        "red": verdict.red or bool(promised.beyond),
+        "summary": summary(verdict, len(promised.beyond)),
         "problem": "; ".join(verdict.problems) or None,
         "reasons": [reason(one) for one in verdict.of(Finding.WORSE)],
         "suspicions": [reason(one) for one in verdict.of(Finding.SUSPECTED)],
@@ -118,6 +120,7 @@ def as_json(verdict: GateVerdict, plan: Manifest) -> dict[str, Any]:
         # Of all together each configuration counts by its own scatter: no one share would be seen in all.
         "visible": [visible_text(one) for one in verdict.cells if one.config_id],
         "cells": [_cell(one) for one in verdict.cells],
+        **promised.as_json(),
     }
 
 

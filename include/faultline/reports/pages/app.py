@@ -106,11 +106,13 @@ def _add_pages(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
 
 def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
     @app.get("/nights")
-    def nights(request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "") -> Response:
+    def nights(
+        request: Request, metric: str = "", cell: str = "", page: str = "", of: str = "", by: str = ""
+    ) -> Response:
         # Statistics take a second to import, and Airflow's API server seldom needs them.
         from faultline.reports.pages.nights import Chosen, nights_page
 
-        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page), of)))
+        return _page(nights_page(site_of(request), Chosen(metric, cell, _number(page), of, by)))
 
     @app.get("/metrics")
     def metrics(request: Request) -> Response:

@@ -17,6 +17,7 @@ MAX_LINES = 24
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 _CLEAR = "rgba(0,0,0,0)"
+_LIMIT_COLOUR = "#b3261e"
 # As the tables write numbers: thousands apart, never as a power.
 _TICKS = ",~r"
 # From light to dark on white, and readable on black: one hue, so that a print keeps the order.
@@ -94,6 +95,18 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         },
     )
     return figure, max(0, len(lines) - MAX_LINES)
+
+
+def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[float]) -> None:
+    """A dotted line at a limit, said in `words`; the vertical axis is made to hold it beside the values `drawn`."""
+    top = max([bound, *drawn])
+    figure.add_hline(
+        y=bound,
+        line={"color": _LIMIT_COLOUR, "width": 1.4, "dash": "dot"},
+        annotation={"text": f"limit: {escaped(words)}", "font": {"color": _LIMIT_COLOUR, "size": 11}},
+        annotation_position="top left",
+    )
+    figure.update_yaxes(range=[min(0.0, bound), 1.08 * top if top > 0 else 1.0])
 
 
 def _line(

@@ -8,39 +8,42 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import plotly.graph_objects as go
-
 from faultline.comparison.cells import axes_of, in_order, points_of
 from faultline.comparison.coverage import gap_of, missed_nights, recorded
-from faultline.comparison.nights import Course, Night, changes_of_surroundings, course_of, nights_of
+from faultline.comparison.limits import Limit
+from faultline.comparison.nights import (
+    Course,
+    Night,
+    changes_of_surroundings,
+    course_of,
+    course_of_commits,
+    nights_of,
+)
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.format import NONE
 from faultline.records.manifest import Manifest, Manifests
-from faultline.records.metrics import by_group, metrics_of
+from faultline.records.metrics import Metric, by_group, metrics_of
 from faultline.records.summary import Entry
-from faultline.reports.pages.charts import escaped
+from faultline.reports.pages.course import course_figure
 from faultline.reports.pages.site import Site, Unknown, paged, render
 from faultline.reports.pages.sweep import chosen_metric
-from faultline.reports.sweep_figures import SERIES_COLOURS
-from faultline.reports.time_series import FAINT_COLOUR
 
 NIGHTS_A_PAGE = 60
-NIGHTS_WITH_A_TICK = 10
-_DAY_MS = 86_400_000
+BY = ("night", "commit")
 _NOT_MEASURED = "not measured; `./faultline missing {} --measure` makes up for it, or a backfill"
-_CLEAR = "rgba(0,0,0,0)"
-_CHANGE_COLOUR = "#b3261e"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown."""
+    """What a reader chose; empty: the default. `cell` is a configuration's id, `of` the DAG whose nights are shown,
+    `by` what its figure is drawn along."""
 
     metric: str = ""
     cell: str = ""
     page: int = 1
     of: str = ""
+    by: str = ""
 
 
 def nights_page(site: Site, choice: Chosen | None = None) -> str:
@@ -54,6 +57,8 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     )
     if choice.of and choice.of not in kinds:
         raise Unknown(f"No night of {choice.of} has a record yet.")
+    if choice.by not in ("", *BY):
+        raise Unknown(f"Nights are drawn by {' or '.join(BY)}, not by {choice.by}.")
     of = choice.of or (kinds[0] if kinds else NIGHTLY)
     entries = site.index.of_matrix(of)
     nights = nights_of(entries)
@@ -72,8 +77,11 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     metric = chosen_metric(metrics, choice.metric)
     surroundings = changes_of_surroundings(nights)
     course = course_of(nights, cell, metric) if metric else None
+    drawn = course_of_commits(nights, cell, metric) if metric and choice.by == "commit" else course
+    kept = {night.date: _kept(site, night.entries[-1].sweep_id) for night in nights}
     planned = [plan for plan in Manifests(site.results).of_matrix(of) if plan.logical_date]
     plans = {plan.logical_date: plan for plan in planned}
+    limit = limit_of(list(kept.values()), metric)
     measured = {night.date: night for night in nights}
     of_night: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -92,7 +100,12 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         site,
         "nights",
         title="Nights",
-        figures={"course": course_figure(course, surroundings)} if course and any(course.values) else {},
+        figures={"course": course_figure(drawn, surroundings, by_commit=drawn is not course, limit=limit)}
+        if drawn and any(drawn.values)
+        else {},
+        limit=limit,
+        by=choice.by or BY[0],
+        ways=BY,
         metric=metric,
         metric_groups=by_group(metrics),
         cells=cells,
@@ -101,97 +114,17 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         kinds=kinds,
         of=of,
         rows=[
-            _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course)
+            _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course, kept[date])
             if date in measured
             else _absent_row(date, *absent[date])
             for date in shown
         ],
         page=page,
         pages=pages,
-        page_link=lambda number: site.link("nights", of=choice.of, metric=choice.metric, cell=choice.cell, page=number),
+        page_link=lambda number: site.link(
+            "nights", of=choice.of, metric=choice.metric, cell=choice.cell, by=choice.by, page=number
+        ),
     )
-
-
-def course_figure(course: Course, surroundings: Mapping[str, str]) -> go.Figure:
-    """Medians over nights with intervals; a line where a level begins, a diamond where the surroundings changed."""
-    seen = [(date[:10], one) for date, one in zip(course.dates, course.values, strict=True) if one is not None]
-    ended = [(day, one) for day, one in seen if one.value < float("inf")]
-    # Of a single run the interval is the run itself; no line joins it.
-    known = [(day, one) for day, one in ended if one.low < one.high]
-    single = [(day, one) for day, one in ended if one.low == one.high]
-    colour = SERIES_COLOURS[0]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[day for day, _ in known],
-        y=[one.value for _, one in known],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [_finite(one.high, one.value) - one.value for _, one in known],
-            "arrayminus": [one.value - _finite(one.low, one.value) for _, one in known],
-            "thickness": 1.2,
-            "width": 4,
-            "color": colour,
-        },
-        name="median",
-        mode="lines+markers",
-        line={"color": colour, "width": 1.6},
-        marker={"color": colour, "size": 7},
-        text=[f"{day}: {course.metric.text(one.value)} {escaped(course.metric.unit)}" for day, one in known],
-        hovertemplate="%{text}<extra></extra>",
-    )
-    if single:
-        figure.add_scatter(
-            x=[day for day, _ in single],
-            y=[one.value for _, one in single],
-            name="single value",
-            mode="markers",
-            marker={"color": colour, "size": 7},
-            text=[f"{day}: {escaped(course.metric.name)} {course.metric.text(one.value)}" for day, one in single],
-            hovertemplate="%{text}<extra></extra>",
-        )
-    by_day = {day: one.value for day, one in ended}
-    changed = [(date[:10], words) for date, words in surroundings.items() if date[:10] in by_day]
-    if changed:
-        figure.add_scatter(
-            x=[day for day, _ in changed],
-            y=[by_day[day] for day, _ in changed],
-            name="other surroundings",
-            mode="markers",
-            marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 13, "line": {"width": 2}},
-            text=[f"{day}: {escaped(words)}" for day, words in changed],
-            hovertemplate="%{text}<extra></extra>",
-        )
-    for number in course.changes:
-        figure.add_vline(x=course.dates[number][:10], line={"color": _CHANGE_COLOUR, "width": 1.6, "dash": "dash"})
-    figure.update_layout(
-        height=420,
-        margin={"l": 72, "r": 16, "t": 44, "b": 56},
-        paper_bgcolor=_CLEAR,
-        plot_bgcolor=_CLEAR,
-        showlegend=len(figure.data) > 1,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={
-            "title": {"text": "night"},
-            "type": "date",
-            "zeroline": False,
-            "tickformat": "%Y-%m-%d",
-            **_ticks(course),
-        },
-        yaxis={
-            "title": {"text": escaped(course.metric.title)},
-            "zeroline": False,
-            "rangemode": "tozero",
-            "tickformat": ",~r",
-        },
-    )
-    return figure
-
-
-def _ticks(course: Course) -> dict[str, Any]:
-    """One a day where there are few, which would else get several with the same text."""
-    first, last = (datetime.fromisoformat(course.dates[place]) for place in (0, -1))
-    return {"dtick": _DAY_MS} if (last - first).days < NIGHTS_WITH_A_TICK else {}
 
 
 def _row(
@@ -201,11 +134,11 @@ def _row(
     plan: Manifest | None,
     surroundings: Mapping[str, str],
     course: Course | None,
+    verdict: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One night of the table. `every`: what was measured of it, its baseline's too."""
+    """One night of the table. `every`: what was measured of it, its baseline's too; `verdict`: as its task kept it."""
     sweep = night.entries[-1].sweep_id
-    verdict = _kept(site, sweep)
-    place = course.dates.index(night.date) if course else -1
+    place = course.places.index(night.date) if course else -1
     value = course.values[place] if course else None
     return {
         "day": night.day,
@@ -217,6 +150,7 @@ def _row(
         "value": course.metric.text(value.value) if course and value is not None else NONE,
         "begins": course is not None and place in course.changes,
         "summary": verdict.get("summary") or "not compared",
+        "beyond": _lines(verdict.get("beyond")),
         "suspected": _lines(verdict.get("suspicions")),
         "better": _lines(verdict.get("improvements")),
         "visible": "; ".join(_lines(verdict.get("visible"))),
@@ -234,6 +168,7 @@ def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
         "value": NONE,
         "begins": False,
         "worse": [],
+        "beyond": [],
         "suspected": [],
         "better": [],
         "visible": "",
@@ -243,6 +178,13 @@ def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
         "build": NONE,
     }
     return {**blank, "day": date[:10], "summary": summary, "valid": 0, "total": 0, "missing": planned}
+
+
+def limit_of(kept: Sequence[Mapping[str, Any]], metric: Metric | None) -> Limit | None:
+    """The limit of a figure by the newest night that had limits. `kept`: verdicts of nights, the oldest first."""
+    bounds = next((found for one in reversed(kept) if isinstance(found := one.get("limits"), dict)), {})
+    bound = bounds.get(metric.key) if metric else None
+    return Limit(metric, float(bound)) if metric and isinstance(bound, int | float) else None
 
 
 def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:
@@ -256,7 +198,3 @@ def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:
 
 def _lines(found: object) -> Sequence[str]:
     return [str(one) for one in found] if isinstance(found, list) else []
-
-
-def _finite(value: float, other: float) -> float:
-    return value if abs(value) < float("inf") else other

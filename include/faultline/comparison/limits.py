@@ -1,0 +1,151 @@
+"""Limits that figures have to keep, such as what a team has promised of its recovery: beyond them a night is red,
+whatever the nights before it were like."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+from faultline.comparison.cells import axes_of, in_order, points_of
+from faultline.comparison.compare import sample_of
+from faultline.comparison.statistics.intervals import Interval, median_interval
+from faultline.comparison.statistics.sample import Sample
+from faultline.records.format import CONTROL
+from faultline.records.metrics import KNOWN, MORE, Metric
+from faultline.records.summary import Entry
+
+_FIGURES = {metric.key: metric for metric in KNOWN if metric.better}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest that a figure may be, or of one of which more is better the least; in the figure's unit."""
+
+    metric: Metric
+    bound: float
+
+    def beyond(self, value: float) -> bool:
+        """Whether a value does not keep it."""
+        return value < self.bound if self.metric.better == MORE else value > self.bound
+
+    @property
+    def text(self) -> str:
+        """`at most 30.00 s`."""
+        side = "at least" if self.metric.better == MORE else "at most"
+        return f"{side} {self.metric.text(self.bound)} {self.metric.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Held:
+    """A limit against the median of one configuration's `n` sound values.
+
+    `low`, `high`: the ends of the median's 95 % interval, equal to it for a single value. `at_least`: most were not
+    seen to end, so the median is known only to be `value` or more.
+    """
+
+    limit: Limit
+    cell: str
+    n: int
+    value: float
+    low: float
+    high: float
+    at_least: bool = False
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the median does not keep the limit, as far as it is known."""
+        return self.limit.beyond(self.value)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the whole interval lies on the same side of the limit as the median."""
+        if self.at_least:
+            return self.beyond
+        return self.limit.beyond(self.low) == self.limit.beyond(self.high) == self.beyond
+
+    @property
+    def text(self) -> str:
+        """What was measured, how sure that is, and what was promised."""
+        metric = self.limit.metric
+        value = f"{'> ' * self.at_least}{metric.text(self.value)} {metric.unit}".rstrip()
+        ends = "" if self.n == 1 or self.at_least else f", {_text(metric, self.low)} … {_text(metric, self.high)}"
+        doubt = "" if self.sure else ", which may be chance" if self.beyond else ", which may be beyond"
+        where = f" ({self.cell})" if self.cell else ""
+        return f"{metric.name}: {value} (n = {self.n}{ends}), limit {self.limit.text}{doubt}{where}"
+
+
+def parse_limits(given: Mapping[str, Any] | None) -> tuple[Limit, ...]:
+    """Limits by the path of their figure in the record. Raises ConfigError naming the key and the remedy."""
+    found = []
+    for key, bound in (given or {}).items():
+        if key not in _FIGURES:
+            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(str(key), _FIGURES)}")
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+            unit = _FIGURES[key].unit
+            raise ConfigError(f"limits.{key}: {bound!r} is no number{f'; give one, in {unit}' if unit else ''}")
+        found.append(Limit(_FIGURES[key], float(bound)))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What a night says of its limits."""
+
+    limits: tuple[Limit, ...] = ()
+    held: tuple[Held, ...] = ()
+
+    @property
+    def beyond(self) -> list[str]:
+        """A line for each that is not kept."""
+        return [one.text for one in self.held if one.beyond]
+
+    @property
+    def doubtful(self) -> list[str]:
+        """A line for each of which nobody knows whether it is kept."""
+        known = {one.limit.metric.key for one in self.held}
+        absent = [one.metric.name for one in self.limits if one.metric.key not in known]
+        return [f"{name}: no valid record has it, so nobody knows whether its limit is kept" for name in absent] + [
+            one.text for one in self.held if not one.beyond and not one.sure
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is kept beside the verdict of the night; nothing where nothing was promised."""
+        if not self.limits:
+            return {}
+        bounds = {one.metric.key: one.bound for one in self.limits}
+        return {"limits": bounds, "beyond": self.beyond, "doubtful": self.doubtful}
+
+
+NOTHING_PROMISED = Promises()
+
+
+def promises(entries: Iterable[Entry], limits: Sequence[Limit]) -> Promises:
+    """Each limit against each configuration of which a sound record among `entries` knows the figure."""
+    points = points_of([one for one in entries if one.sound])
+    axes = axes_of(points)
+    held = []
+    for limit in limits:
+        for point in in_order(points, axes):
+            sample = sample_of(point.valid, limit.metric.key)
+            if len(sample):
+                cell = [*(f"{axis.name} {axis.label(point)}" for axis in axes), *([CONTROL] * point.control)]
+                held.append(_held(limit, ", ".join(cell), sample))
+    return Promises(tuple(limits), tuple(held))
+
+
+def _held(limit: Limit, cell: str, sample: Sample) -> Held:
+    if math.isinf(sample.median):
+        # As though all had ended with the watch: the true median is no less.
+        least = statistics.median(sample.values)
+        return Held(limit, cell, len(sample), least, least, math.inf, at_least=True)
+    interval = median_interval(sample) or Interval(sample.median, sample.median, sample.median)
+    return Held(limit, cell, len(sample), sample.median, interval.low, interval.high)
+
+
+def _text(metric: Metric, value: float) -> str:
+    return metric.text(value) if math.isfinite(value) else "unknown"

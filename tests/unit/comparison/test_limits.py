@@ -1,0 +1,81 @@
+"""What a night says of the limits that its figures have to keep."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.errors import ConfigError
+from faultline.comparison.limits import NOTHING_PROMISED, parse_limits, promises
+from faultline.records.summary import Entry
+from tests.unit.pages_store import record
+from tests.unit.sample_records import RECOVERED
+
+UNRECOVERED = {**RECOVERED, "recovered": False, "macro_s": None, "censored_at_s": 34.0}
+
+
+def entries(values: list[float], **named: Any) -> list[Entry]:
+    return [
+        Entry.of(record(f"20261121T0615{number:02d}Z-000000", repetition=number, latency={"p99": value}, **named))
+        for number, value in enumerate(values)
+    ]
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=9), st.floats(1, 1e6))
+def test_a_median_is_beyond_a_limit_when_it_is_larger(values: list[float], bound: float) -> None:
+    (held,) = promises(entries(values), parse_limits({"latency_ms.p99": bound})).held
+    assert held.n == len(values) and held.beyond is (statistics.median(values) > bound)
+    assert held.sure or len(values) > 1, "a single value leaves no doubt that could be told"
+
+
+@pytest.mark.parametrize(("rate", "beyond"), [(4_100.0, 0), (4_000.0, 0), (3_999.0, 1)])
+def test_of_what_more_is_better_a_limit_is_the_least(rate: float, beyond: int) -> None:
+    few = [Entry(**{**vars(one), "metrics": {"throughput_rps": rate}}) for one in entries([1.0])]
+    promised = promises(few, parse_limits({"throughput_rps": 4000}))
+    assert len(promised.beyond) == beyond
+    assert "at least 4,000 records/s" in promised.held[0].text
+
+
+@pytest.mark.parametrize(
+    ("bound", "beyond", "doubtful"),
+    [(30.0, ["Macro recovery: > 34.00 s"], []), (60.0, [], ["Macro recovery: > 34.00"])],
+)
+def test_recoveries_without_an_end_are_beyond_only_what_they_outlasted(
+    bound: float, beyond: list[str], doubtful: list[str]
+) -> None:
+    promised = promises(entries([1.0] * 3, recovery=UNRECOVERED), parse_limits({"recovery.macro_s": bound}))
+    for found, wanted in ((promised.beyond, beyond), (promised.doubtful, doubtful)):
+        assert [line[: len(start)] for line, start in zip(found, wanted, strict=True)] == wanted
+
+
+def test_what_may_be_chance_is_said_and_each_configuration_is_named() -> None:
+    near = entries([80.0, 90.0, 105.0, 130.0, 140.0], state_mb=1.0)
+    far = entries([300.0, 301.0, 302.0, 303.0, 304.0], state_mb=8.0)
+    promised = promises([*near, *far], parse_limits({"latency_ms.p99": 100}))
+    assert [line.rpartition("limit ")[2] for line in promised.beyond] == [
+        "at most 100 ms, which may be chance (state (MB) 1)", "at most 100 ms (state (MB) 8)",
+    ]  # fmt: skip
+    assert promised.as_json()["limits"] == {"latency_ms.p99": 100.0} and NOTHING_PROMISED.as_json() == {}
+
+
+def test_a_figure_that_nothing_has_and_records_that_do_not_count_keep_no_limit() -> None:
+    promised = promises(entries([900.0], status="unsound"), parse_limits({"latency_ms.p99": 100}))
+    assert promised.beyond == [] and "nobody knows whether its limit is kept" in promised.doubtful[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"recovery.macro": 30}, "limits.recovery.macro: no figure .* did you mean recovery.macro_s"),
+        ({"latency_ms.p99": "500ms"}, "limits.latency_ms.p99: '500ms' is no number; give one, in ms"),
+        ({"latency_ms.p99": True}, "is no number"),
+        ({"work.batches": 3}, "no figure of which less or more is better"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_limits(given)
