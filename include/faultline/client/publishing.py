@@ -29,10 +29,10 @@ MARK = ".faultline-site"
 PREFIX = "/site"
 MOST_PAGES = 20_000
 # Addresses that make no page of their own in a folder: they ask, change by themselves, or lead into Airflow.
-_LEFT_OUT = re.compile(rf"{PREFIX}/(live|now|metrics|compare|runs|dags)\b|{PREFIX}/experiments\.")
+_LEFT_OUT = re.compile(rf"{PREFIX}/(live|now|metrics|runs|dags)\b|{PREFIX}/(compare|overlay)$|{PREFIX}/experiments\.")
 _LINK = re.compile(r"""(?P<name>href|src|action)=(?P<quote>["'])(?P<address>.*?)(?P=quote)""")
 _REFRESH = re.compile(r' data-refresh="[^"]*"')
-_STATIC_STYLE = "<style>form.choice, form.ask { display: none }</style>"
+_STATIC_STYLE = "<style>form.choice, form.ask, section.ask { display: none }</style>"
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,9 @@ def _enough(known: Sequence[Candidate], keys: Sequence[str], wish: Wish, number:
 
 
 def _experiments(candidates: Sequence[Candidate], up_to: int) -> int:
-    return sum(max(0, up_to - len(point.valid)) for one in candidates for point in one.points)
+    # A repetition that two sweeps have measured is one.
+    measured = (len({entry.repetition for entry in point.valid}) for one in candidates for point in one.points)
+    return sum(max(0, up_to - number) for number in measured)
 
 
 def _nothing(choice: Choice) -> str:

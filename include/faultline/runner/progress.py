@@ -187,7 +187,7 @@ def _recorded(journal: Path, now: int, t0: int) -> str:
         return "recorder not started"
     age = (now - int(lines[-1]["wall_ns"])) / 1e9
     if age > SILENCE_S:
-        return f"recorder silent for {age:.0f} s"
+        return f"recorder silent for {f'{age:.0f} s' if age < 600 else f'{age / 60:,.0f} min'}"
     seen = [line for line in lines if line.get("kind") == "offsets" and line.get("topic") == "input"]
     if not seen:
         return "no offsets yet"

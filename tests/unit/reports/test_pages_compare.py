@@ -26,7 +26,9 @@ def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
     assert (one_only, ["r0 r1 r2", ""]) in [(row[:8], row[-2:]) for row in found]
     doubled = [row[7] for row in rows(compare_page(one, Pair("s1", "s3"))) if "executor kill" in row]
     assert doubled == ["2.00"] * 4
-    assert "datalist" in compare_page(one, Pair()) and "Give the ids" in compare_page(one, Pair(a="s1"))
+    asked = compare_page(one, Pair(a="s1"))
+    assert '<option value="s1" selected>' in asked and '<option value="s2">' in asked, "names come from lists"
+    assert "Choose two sweeps" in asked and '<optgroup label="m">' in asked
     with pytest.raises(Unknown, match="s9"):
         compare_page(one, Pair("s1", "s9"))
 

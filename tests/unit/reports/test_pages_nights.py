@@ -138,7 +138,7 @@ def test_nights_that_never_ran_are_listed_too(tmp_path: Path) -> None:
         Manifests(tmp_path).write(plan)
     table = {row[0]: row for row in rows(nights_page(site(tmp_path)))[1:]}
     assert table["2026-11-02"][1] == "nothing measured yet" and table["2026-11-02"][4] == "3"
-    assert table["2026-11-03"][1].startswith("not measured; `./faultline missing nightly_regression --measure`")
+    assert table["2026-11-03"][1].startswith("not measured; ./faultline missing nightly_regression --measure ")
 
 
 def test_what_no_night_has_is_not_found(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from faultline.reports.pages.assets import asset
 from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.download import as_csv, as_parquet
 from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.overlay import overlay_page
 from faultline.reports.pages.overview import now_page, overview_page
 from faultline.reports.pages.runs import address_of_dag, address_of_run
 from faultline.reports.pages.site import Site, Unknown, not_found_page
@@ -131,6 +132,10 @@ def _add_comparisons(app: FastAPI, site_of: Callable[[Request], Site]) -> None:
         page: str = "",
     ) -> Response:
         return _page(compare_page(site_of(request), Pair(a, b, build_a, build_b, metric, _number(page))))
+
+    @app.get("/overlay")
+    def overlay(request: Request, a: str = "", b: str = "") -> Response:
+        return _page(overlay_page(site_of(request), a, b))
 
     @app.get("/experiments.{form}")
     def download(request: Request, form: str, sweep: str = "", matrix: str = "") -> Response:

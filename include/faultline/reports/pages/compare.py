@@ -12,6 +12,7 @@ from faultline.comparison.selection import Side, shared_records
 from faultline.records.format import NONE
 from faultline.records.metrics import Metric, by_group, metrics_of
 from faultline.records.summary import Entry
+from faultline.reports.experiment_view import minute
 from faultline.reports.pages.site import PAGE_ROWS, Site, Unknown, attempts, paged, render
 from faultline.reports.pages.sweep import chosen_group, chosen_metric
 
@@ -35,7 +36,7 @@ class Pair:
 def compare_page(site: Site, pair: Pair) -> str:
     """The page; a form while a sweep is missing. Raises Unknown for a sweep, group or metric that is not there."""
     site.index.refresh()
-    suggested = [tally.name for tally in site.index.sweeps(SUGGESTED) if tally.name]
+    suggested = _suggested(site, pair)
     if not (pair.a and pair.b):
         return render(site, "compare", title="Compare two sweeps", pair=pair, suggested=suggested, sides=[], rows=[])
     sides = [_side(site, pair.a, pair.group_a), _side(site, pair.b, pair.group_b)]
@@ -78,6 +79,20 @@ def compare_page(site: Site, pair: Pair) -> str:
         pages=pages,
         page_link=lambda number: site.link("compare", **{**_query(pair), "page": number}),
     )
+
+
+def _suggested(site: Site, pair: Pair) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Sweeps to choose from under their matrices, the newest first: id and what a list shows of it."""
+    groups: dict[str, dict[str, str]] = {}
+    for tally in site.index.sweeps(SUGGESTED):
+        if tally.name:
+            known = f"{tally.name} · {tally.valid} valid · {minute(tally.last)}"
+            groups.setdefault(tally.matrix or "no matrix", {})[tally.name] = known
+    listed = {name for members in groups.values() for name in members}
+    others = {name: name for name in (pair.a, pair.b) if name and name not in listed}
+    if others:
+        groups["older"] = others
+    return [(matrix, list(members.items())) for matrix, members in groups.items()]
 
 
 def _side(site: Site, sweep_id: str, group: str) -> dict[str, Any]:

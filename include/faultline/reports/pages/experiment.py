@@ -17,6 +17,7 @@ from faultline.records.summary import Entry
 from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
 from faultline.reports.explain import again
 from faultline.reports.narrative import FaultStory, Happening, Story, tell
+from faultline.reports.pages.overlay import options_beside
 from faultline.reports.pages.runs import runs_of_entry
 from faultline.reports.pages.site import Site, Unknown, attempts, render
 from faultline.reports.table import load_of
@@ -53,6 +54,7 @@ def experiment_page(site: Site, attempt: str) -> str:
         facts=_facts(record, entry),
         runs=[(run, site.run_link(run)) for run in runs_of_entry(site, entry)],
         siblings=attempts(site, siblings) if siblings else None,
+        beside=options_beside(site, entry),
         **story,
         again=_again(record),
     )

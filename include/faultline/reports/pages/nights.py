@@ -31,7 +31,7 @@ from faultline.reports.pages.sweep import chosen_metric
 
 NIGHTS_A_PAGE = 60
 BY = ("night", "commit")
-_NOT_MEASURED = "not measured; `./faultline missing {} --measure` makes up for it, or a backfill"
+_NOT_MEASURED = "not measured; ./faultline missing {} --measure makes up for it, or a backfill"
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,14 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         cell_name=dict(cells)[cell],
         kinds=kinds,
         of=of,
-        rows=[
-            _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course, kept[date])
-            if date in measured
-            else _absent_row(date, *absent[date])
-            for date in shown
-        ],
+        rows=gathered(
+            [
+                _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course, kept[date])
+                if date in measured
+                else _absent_row(date, *absent[date])
+                for date in shown
+            ]
+        ),
         page=page,
         pages=pages,
         page_link=lambda number: site.link(
@@ -142,6 +144,7 @@ def _row(
     value = course.values[place] if course else None
     return {
         "day": night.day,
+        "until": "",
         "href": site.link("sweeps", sweep) if sweep else None,
         "valid": len(night.valid),
         "total": len(night.entries),
@@ -165,6 +168,7 @@ def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
     """A night of which nothing was measured."""
     blank: dict[str, Any] = {
         "href": None,
+        "until": "",
         "value": NONE,
         "begins": False,
         "worse": [],
@@ -178,6 +182,19 @@ def _absent_row(date: str, summary: str, planned: int) -> dict[str, Any]:
         "build": NONE,
     }
     return {**blank, "day": date[:10], "summary": summary, "valid": 0, "total": 0, "missing": planned}
+
+
+def gathered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, the newest first, with those of nights in a row of which nothing was measured as one."""
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        last = found[-1] if found else row
+        alike = all(last[key] == row[key] for key in ("href", "summary", "missing"))
+        if found and row["href"] is None and not row["total"] and alike:
+            found[-1] = {**row, "until": last["until"] or last["day"]}
+        else:
+            found.append(row)
+    return found
 
 
 def limit_of(kept: Sequence[Mapping[str, Any]], metric: Metric | None) -> Limit | None:

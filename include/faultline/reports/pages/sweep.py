@@ -109,6 +109,7 @@ def _page(
     cell_axes = [axis for axis in axes if axis.key != FAULT]
     columns = _columns(metrics, metric)
     whole_matrix = matrix or next((entry.matrix for entry in entries if entry.matrix), None)
+    others = site.index.sweeps_of(whole_matrix, NEIGHBOURS) if sweep else []
     return render(
         site,
         "sweep",
@@ -158,9 +159,9 @@ def _page(
             for name in ("csv", "parquet")
             if sweep or matrix
         ],
-        neighbours=[other for other in site.index.sweeps_of(whole_matrix, NEIGHBOURS) if other != sweep]
-        if sweep
-        else [],
+        neighbours=[other for other in others if other != sweep],
+        # The newest first, so what follows this one was measured before it.
+        before=next(iter(others[others.index(sweep) + 1 :]), None) if whole_matrix and sweep in others else None,
         sweep=sweep,
     )
 
@@ -243,8 +244,10 @@ def _facts(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 
 def _columns(metrics: Sequence[Metric], chosen: Metric | None) -> list[Metric]:
-    """The columns of the table: the chosen metric first, then the usual ones that the records have."""
-    usual = [metric for key in COLUMNS for metric in metrics if metric.key == key and metric != chosen]
+    """The columns of the table: the chosen metric first, then the usual ones that the records have. Beside the p99 what
+    stands for it where there are few batches would say it again."""
+    shown = {chosen.key, TAIL} if chosen and chosen.key == DEFAULT else {chosen.key if chosen else ""}
+    usual = [metric for key in COLUMNS for metric in metrics if metric.key == key and key not in shown]
     return [*([chosen] if chosen else []), *usual]
 
 

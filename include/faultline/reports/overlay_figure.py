@@ -1,0 +1,109 @@
+"""Two attempts over one time axis: latency, throughput, lag and CPU of both, from the fault on. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from faultline.reports.time_series import FAINT_COLOUR, ROLE_COLOURS, Series
+
+# Okabe-Ito's blue and vermilion: far apart for everybody, on white and on black.
+COLOURS = ("#3B7DBD", "#D55E00")
+_CLEAR = "rgba(0,0,0,0)"
+_ROWS = ((0.78, 1.0), (0.52, 0.74), (0.26, 0.48), (0.0, 0.22))
+_TITLES = ("Latency p99<br>(ms)", "Committed<br>(records/s)", "Lag (records)", "CPU (cores)")
+_SHAPES = ("linear", "vh", "linear", "linear")
+
+
+@dataclass(frozen=True)
+class Course:
+    """One of both: its name in the legend, the content of its series.json, and when it had recovered, in s after t0."""
+
+    name: str
+    series: Series
+    recovered_s: float | None = None
+
+    @property
+    def fault_s(self) -> float | None:
+        """Its first fault in s after T0; None where nothing was broken, or nobody knows when."""
+        at = [event["t_s"] for event in self.series["events"] if event["name"] == "t0"]
+        return float(at[0]) if at and at[0] is not None and math.isfinite(at[0]) else None
+
+
+def overlay_figure(courses: Sequence[Course]) -> go.Figure:
+    """Both over seconds after their fault; over seconds after T0 unless each has one.
+
+    Raises KeyError, TypeError, ValueError, AttributeError or OverflowError on a series that holds something else.
+    """
+    faults = [course.fault_s for course in courses]
+    by_fault = all(at is not None for at in faults)
+    figure = go.Figure()
+    for course, colour, fault_s in zip(courses, COLOURS, faults, strict=True):
+        zero_s = fault_s if by_fault and fault_s is not None else 0.0
+        _course(figure, course, colour, zero_s)
+        if by_fault and course.recovered_s is not None:
+            _upright(figure, course.recovered_s, {"color": colour, "width": 1.6, "dash": "dash"})
+    if by_fault:
+        _upright(figure, 0.0, {"color": FAINT_COLOUR, "width": 2})
+    figure.update_layout(
+        height=720,
+        margin={"l": 78, "r": 16, "t": 48, "b": 48},
+        hovermode="x unified",
+        hoversubplots="axis",
+        paper_bgcolor=_CLEAR,
+        plot_bgcolor=_CLEAR,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        xaxis={
+            "anchor": "y4",
+            "title": {"text": "Seconds after the fault" if by_fault else "Seconds after T0 (opening of the gate)"},
+            "zeroline": False,
+            "hoverformat": ".1f",
+        },
+        **{
+            f"yaxis{number + 1 if number else ''}": {
+                "domain": domain,
+                "anchor": "x",
+                "title": {"text": title, "standoff": 8},
+                "rangemode": "tozero",
+                "zeroline": False,
+                "tickformat": ",~g",
+            }
+            for number, (domain, title) in enumerate(zip(_ROWS, _TITLES, strict=True))
+        },
+    )
+    return figure
+
+
+def _course(figure: go.Figure, course: Course, colour: str, zero_s: float) -> None:
+    rows = (
+        [(point["t_s"], point["p99_ms"]) for point in course.series["latency"]],
+        [(point["t_s"], point["rps"]) for point in course.series["throughput"]],
+        [(point["t_s"], point["records"]) for point in course.series["lag"]],
+        [(point["t_s"], _cores(point)) for point in course.series["cpu"]],
+    )
+    for number, (points, shape) in enumerate(zip(rows, _SHAPES, strict=True)):
+        known = [(float(at), value) for at, value in points if at is not None and math.isfinite(at)]
+        figure.add_scatter(
+            x=[round(at - zero_s, 3) for at, _ in known],
+            y=[None if value is None or not math.isfinite(value) else round(float(value), 3) for _, value in known],
+            name=course.name,
+            mode="lines",
+            line={"color": colour, "width": 1.8, "shape": shape},
+            yaxis=f"y{number + 1}" if number else "y",
+            legendgroup=course.name,
+            showlegend=number == 0,
+        )
+
+
+def _cores(point: Mapping[str, Any]) -> float:
+    """The cores of all roles in one second."""
+    return sum(float(point.get(role) or 0.0) for role in ROLE_COLOURS)
+
+
+def _upright(figure: go.Figure, at_s: float, line: Mapping[str, Any]) -> None:
+    """A line through all rows."""
+    figure.add_shape(type="line", xref="x", yref="paper", x0=at_s, x1=at_s, y0=0, y1=1, line=dict(line), layer="below")

@@ -1,0 +1,115 @@
+"""The results pages in a real browser, at the widths and in the colours that people have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import artefact_folder
+from tests.support.morning import SLOWER_CELL, write_nights
+from tests.support.pages_server import served
+from tests.unit.pages_store import grid, put, record
+from tests.unit.reports.test_pages_live import begin, measure
+from tests.unit.reports.test_pages_overlay import two
+
+WIDTHS = (1440, 900, 390)
+LIVE = "20261121T061500Z-000001"
+LONG = "not-steady: batches took 1,033 ms at T0 and 690 ms 20 s later, so the window did not begin in a steady state"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Every kind of page by its name, over planted nights, sweeps, two judged attempts and one in work."""
+    results = tmp_path_factory.mktemp("results")
+    write_nights(results)
+    put(results, *grid(), *grid(sweep="s2", factor=1.1))
+    put(results, record("u1", status="unsound", reasons=[LONG], state_mb=64.0, sweep="s2"))
+    first, second = two(results)
+    measure(begin(results, LIVE, sweep=None), 40, killed_at=22)
+    with served(results) as address:
+        yield {
+            "overview": address,
+            "sweep": f"{address}/sweeps/s2",
+            "matrix": f"{address}/matrices/m",
+            "experiment": f"{address}/experiments/{first.attempt}",
+            "nights": f"{address}/nights",
+            "commits": f"{address}/nights?by=commit",
+            "compare": f"{address}/compare?a=s1&b=s2",
+            "overlay": f"{address}/overlay?a={first.attempt}&b={second.attempt}",
+            "live": f"{address}/live/{LIVE}",
+            "unknown": f"{address}/sweeps/nothing",
+        }
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Path:
+    return artefact_folder("pages")
+
+
+def opened(browser: Browser, address: str, width: int = WIDTHS[0], height: int = 900) -> tuple[Page, list[str]]:
+    """A window on a page whose first plot is drawn, and what it complains of."""
+    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    problems: list[str] = []
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(address)
+    if page.locator("[data-figure]").count():
+        page.locator("[data-figure] .main-svg").first.wait_for()
+    return page, problems
+
+
+def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
+    browser: Browser, pages: dict[str, str], pictures: Path
+) -> None:
+    found = []
+    for name, address in pages.items():
+        page, problems = opened(browser, address)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            if page.evaluate("document.documentElement.scrollWidth") > width:
+                found.append(f"{name}: wider than {width}")
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+            if width == WIDTHS[0]:
+                found += [f"{name}: {table} scrolls" for table in scrolling(page)]
+        assert [one for one in problems if "404" not in one] == [], name
+        page.context.close()
+    assert not found, "; ".join(found)
+
+
+def scrolling(page: Page) -> list[str | None]:
+    """The tables that do not fit."""
+    return [
+        table.get_attribute("aria-label")
+        for table in page.locator(".scroll:has(table)").all()
+        if table.evaluate("place => place.scrollWidth > place.clientWidth + 1")
+    ]
+
+
+def test_a_morning_says_what_is_worse_and_since_when(browser: Browser, pages: dict[str, str], pictures: Path) -> None:
+    page, _ = opened(browser, f"{pages['nights']}?metric=latency_ms.p50&cell={SLOWER_CELL}", 1200, 1240)
+    newest = page.locator("tbody tr", has_text="2026-11-10").first
+    expect(newest).to_contain_text("red: ")
+    expect(newest).to_contain_text("since 2026-11-09 (2 nights in a row)")
+    page.screenshot(path=pictures / "morning.png")
+    page.get_by_label("Along").select_option("commit")
+    page.wait_for_url("**by=commit**")
+    expect(page.locator(".xtick").first).to_have_text("1a5be8840c72")
+    page.context.close()
+
+
+def test_another_experiment_is_laid_over_one_by_choosing_it_from_a_list(
+    browser: Browser, pages: dict[str, str]
+) -> None:
+    page, _ = opened(browser, pages["experiment"])
+    page.get_by_label("Of the same sweep").select_option(index=1)
+    page.get_by_role("button", name="Show").last.click()
+    page.wait_for_url("**/overlay?**")
+    page.locator("[data-figure=overlay] .main-svg").first.wait_for()
+    page.get_by_role("link", name="Overlay experiments").click()
+    expect(page.locator("select[name=a] option").nth(1)).to_be_attached()
+    page.context.close()

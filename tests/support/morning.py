@@ -1,0 +1,90 @@
+"""Ten nights of two configurations, made up: from the ninth on, one of them is 9 % slower than the baseline.
+
+Records are planted; plans, verdicts and whatever the page says of them come from the code that a real night runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from faultline.base.attempt import write_json
+from faultline.comparison.gate.nights import as_json, paired_nights
+from faultline.comparison.gate.verdict import judge_gate
+from faultline.comparison.limits import parse_limits, promises
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.index import Index
+from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.records.record import Record
+from tests.unit.night_records import night_of
+from tests.unit.pages_store import put, record
+
+NIGHTS, SLOWER_FROM, SLOWER = 10, 9, 0.09
+PAIRS = 12
+# Of these nights only, so that none is missing for a year.
+SCHEDULE = "0 2 1-10 11 *"
+LIMITS = {"latency_ms.p50": 1200.0}
+BASELINE, TONIGHT = "4f1c2a9be0", "b3d07e6a51"
+# Level of the p50 in ms, and by how much the slower build exceeds it.
+CONFIGS = {
+    parse_configuration({"fault": "none", "checkpoint_interval_s": 5}): (1020.0, SLOWER),
+    parse_configuration({"fault": "none", "checkpoint_interval_s": 2}): (540.0, 0.0),
+}
+SLOWER_CELL = next(config.config_id for config, (_, more) in CONFIGS.items() if more)
+
+
+def write_nights(results: Path) -> Path:
+    """Plans, records and verdicts of all nights below `results`; returns that folder."""
+    for number in range(1, NIGHTS + 1):
+        Manifests(results).write(_plan(number))
+        put(results, *_records(number))
+    (results / "nights").mkdir()
+    index = Index(results)
+    index.refresh()
+    plans, entries = Manifests(results).of_matrix(NIGHTLY), index.of_matrix(NIGHTLY)
+    for plan in plans:
+        nights = [one for one in paired_nights(plans, entries) if one.date <= str(plan.logical_date)]
+        own = [one for one in entries if one.series == plan.series]
+        kept = as_json(judge_gate(nights), plan, promises(own, parse_limits(LIMITS)))
+        write_json(results / "nights" / f"{plan.sweep_id}.json", kept)
+    return results
+
+
+def _plan(number: int) -> Manifest:
+    date = night_of(number)
+    primary = {config.config_id: "latency_ms.p50" for config in CONFIGS}
+    return Manifest(
+        sweep_id=f"202611{number:02d}T020000", matrix=NIGHTLY, run_id=f"scheduled__{date}", series=date,
+        schedule=SCHEDULE,
+        build=_build(number), logical_date=date, planned_at=date,
+        baseline=Baseline(series=f"{date}.baseline", build=BASELINE, spec={"revision": "v1.3"}, primary=primary),
+        cells=cells_of(PlannedCell(config, pair, date) for config in CONFIGS for pair in range(PAIRS)),
+    )  # fmt: skip
+
+
+def _build(number: int) -> str:
+    return TONIGHT if number >= SLOWER_FROM else BASELINE
+
+
+def _records(number: int) -> Iterator[Record]:
+    """Both builds of each pair; a night has a level of its own, which both share."""
+    rng, date = np.random.default_rng([7, number]), night_of(number)
+    level = 1 + 0.04 * rng.standard_normal()
+    for place, (config, (usual_ms, more)) in enumerate(CONFIGS.items()):
+        for pair in range(PAIRS):
+            for side, (build, series) in enumerate(((BASELINE, f"{date}.baseline"), (_build(number), date))):
+                slower = more if build == TONIGHT else 0.0
+                p50 = usual_ms * level * (1 + slower) * (1 + 0.025 * rng.standard_normal())
+                made = record(
+                    f"202611{number:02d}T{2 + place:02d}{pair:02d}{side}0Z-00000{side}",
+                    sweep=f"202611{number:02d}T020000", matrix=NIGHTLY, build=build, series=series, measured_at=date,
+                    repetition=pair, latency={"p50": p50, "p99": 2.1 * p50},
+                    **{"fault": "none", "checkpoint_interval_s": config.checkpoint_interval_s},
+                )  # fmt: skip
+                commit = "9c27d1f04e33" if number >= SLOWER_FROM else "1a5be8840c72"
+                environment = made.environment.model_copy(update={"git_commit": commit})
+                yield made.model_copy(update={"logical_date": date, "environment": environment})
