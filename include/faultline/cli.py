@@ -130,7 +130,9 @@ def down() -> None:
 @app.command(context_settings={"ignore_unknown_options": False})
 def run(
     workload: Annotated[str, typer.Argument(help="The workload, such as word_count.")],
-    parameters: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/matrices.md.")] = None,
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/reference/parameters.md.")
+    ] = None,
     keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")

@@ -24,7 +24,7 @@ def new_attempt_id() -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The folder of one attempt. Paths of its raw files; formats stand in docs/files.md."""
+    """The folder of one attempt. Paths of its raw files; formats stand in docs/reference/files.md."""
 
     folder: Path
 

@@ -36,7 +36,7 @@ def compare(
     """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
 
     With --along, the values of one axis within A: what each step does, how sure that is, and what would tell.
-    Needs five repetitions a side. What the verdicts rest on stands in docs/metrics.md.
+    Needs five repetitions a side. What the verdicts rest on stands in docs/explanation/comparing.md.
     """
     if along is not None:
         if after is not None or metric or matrix is not None or strict:
@@ -84,7 +84,7 @@ def advise(
     """Say which configuration of a sweep to choose, how sure that is, and what comes second.
 
     Or that nobody can tell, with the number of experiments that would tell. Without options: the least CPU among
-    those that recover. What it rests on stands in docs/metrics.md.
+    those that recover. What it rests on stands in docs/explanation/comparing.md.
     """
     from faultline.base.settings import load_settings
     from faultline.comparison.answer import answer_named, wish_of

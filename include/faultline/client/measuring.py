@@ -16,7 +16,8 @@ from faultline.base.text import say
 
 def sweep(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/matrices.md.")
+        list[str] | None,
+        typer.Argument(metavar="[MATRIX] [KEY=VALUE | KEY=[A,B]]…", help="See docs/reference/matrices.md."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured; start nothing.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure also what has a valid record.")] = False,

@@ -49,11 +49,12 @@ def print_queries(records: Sequence[Record]) -> None:
     print("cores: executors and Python workers")
     if broken:
         print(
-            "> n: not recovered within the n s watched, which is never seen where results are rare (docs/matrices.md)"
+            "> n: not recovered within the n s watched, which is never seen where results are rare "
+            "(docs/reference/workloads.md)"
         )
     if own_pace:
         print("with driver: events/s/core when the driver's cores count as well")
-        print("p50, p99: how long a result's batch took (docs/matrices.md#nexmark)")
+        print("p50, p99: how long a result's batch took (docs/reference/workloads.md#nexmark)")
 
 
 def _columns(*, broken: bool, own_pace: bool) -> list[Column]:

@@ -142,7 +142,9 @@ class Common(BaseModel):
         description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
         "queries 4, 6, 15 and 16).",
     )
-    commit_mode: CommitMode = Field("aligned", description="How state is committed; see docs/matrices.md.")
+    commit_mode: CommitMode = Field(
+        "aligned", description="How state is committed; see docs/explanation/commit-modes.md."
+    )
     executors: int = Field(2, ge=1, le=64, description="Spark executors.")
     executor_cores: int = Field(1, ge=1, le=64, description="Cores of each executor.")
     executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")

@@ -2,7 +2,7 @@
 
 `smoke` is one short cell that shows that everything runs. `default` is made for its question on two cores, `findings`
 for what the papers claim, in an hour to a night each. `paper` holds the values of the papers as far as their texts give
-them; docs/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
+them; docs/reference/matrices.md names what they leave open. Sources: Jiang, Wang and Zhang 2019 (fault
 tolerance); Shi and others 2020 (stock trading).
 """
 
@@ -142,7 +142,7 @@ MATRICES: dict[str, MatrixSpec] = {
                 "smoke": {"skew": [1.0], "commit_mode": ["aligned"], "checkpoint_interval_s": 2.0, **SHORT},
                 DEFAULT: {
                     "skew": [0.0, 1.5],
-                    # Word count in real-time mode waits for its shuffle, 8 s with batches of 5 s: see docs/matrices.md.
+                    # Word count in real-time mode waits for its shuffle, 8 s with batches of 5 s: see commit-modes.md.
                     "commit_mode": ["none", "aligned"],
                     "checkpoint_interval_s": 5.0,
                     **_FAULTLESS,

@@ -56,7 +56,8 @@ when it cannot tell. The note of the run says what changed, since when, and how 
 
 **Without one** it measures each `repetitions` times, with `controls` runs of the same without a fault among them, and
 holds the night against up to `baseline_nights` nights before it that ran one build. The task fails when a figure became
-worse. Verdicts need five repetitions a side; what they rest on, and what they can see, stands in docs/metrics.md.
+worse. Verdicts need five repetitions a side; what they rest on, and what they can see, stands in
+docs/explanation/comparing.md.
 
 It **also fails when a median is beyond one of its `limits`**, whatever the nights before were like.
 
@@ -64,8 +65,8 @@ A night that was missed is made up for by Airflow's own backfill (menu of the DA
 records carry the night as `logical_date`, and `measured_at` says when they were really measured.
 
 Paused at first: it would take the machine for some hours each night. What it measures, when, beside what, and who is
-told stands in `nightly.yaml` (docs/matrices.md), which is read again by itself; `./faultline nightly check` explains
-it.
+told stands in `nightly.yaml` (docs/reference/nights.md), which is read again by itself; `./faultline nightly check`
+explains it.
 """
 
 

@@ -217,7 +217,7 @@ class CpuBesides(_Part):
 
 
 class Metrics(_Part):
-    """All figures of an attempt; defined in docs/metrics.md.
+    """All figures of an attempt; defined in docs/reference/metrics.md.
 
     `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
     `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest.

@@ -1,7 +1,7 @@
 """Tuples by their time of production: which of them were on time, and when that was seen.
 
 A tuple is on time when its latency is at most L*; one that came later, or never, is late. Definition 2 of the end of a
-recovery: docs/metrics.md.
+recovery: docs/explanation/recovery.md.
 """
 
 from __future__ import annotations

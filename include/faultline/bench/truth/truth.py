@@ -48,7 +48,7 @@ class Comparison:
 
 
 def planted(script: Script, run: Run, *, primer: int, t0_ns: int | None = None) -> Truth:
-    """The truth of a run, from the definitions in docs/metrics.md; the kill is delivered when planned, or at `t0_ns`.
+    """The truth of a run, from the definitions in docs/explanation; the kill is delivered when planned, or at `t0_ns`.
 
     `primer`: records sent before the gate; the audit covers them too. The detection is real, and
     planted as 0: the supervisor waits for its child.

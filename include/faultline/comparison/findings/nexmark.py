@@ -1,7 +1,7 @@
 """How many events of Nexmark a query handles: per core, with the driver's cores counted, and of the whole machine.
 
 Nothing here is held against another engine. That takes both of them on one machine, with the same meaning of each query
-(docs/matrices.md).
+(docs/reference/workloads.md).
 """
 
 from __future__ import annotations

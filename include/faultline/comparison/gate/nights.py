@@ -21,7 +21,8 @@ from faultline.records.metrics import CPU_PER_MILLION
 from faultline.records.record import SCHEMA
 from faultline.records.summary import Entry
 
-# By power, for ten percent more work: docs/metrics.md. Before a fault there are but a few batches to take a latency of.
+# By power, for ten percent more work: docs/explanation/comparing.md. Before a fault there are but a few batches to take
+# a latency of.
 WITHOUT_FAULT, WITH_FAULT, UNPACED = "latency_ms.p50", CPU_PER_MILLION, "rps_per_core"
 _ORDER = (Finding.WORSE, Finding.SUSPECTED, Finding.BETTER, Finding.NOTHING, Finding.CANNOT_TELL)
 MAX_REASON = 200

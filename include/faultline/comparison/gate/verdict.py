@@ -27,7 +27,7 @@ from faultline.comparison.statistics.sign_flips import least_p, mean_interval, p
 from faultline.records.metrics import MORE, Metric
 
 # Shares of false discoveries: of a suspicion, which the next night must share, and of what is certain at once. A season
-# of 90 equal nights is red by mistake in 3 % of seasons: see docs/metrics.md.
+# of 90 equal nights is red by mistake in 3 % of seasons: see docs/explanation/comparing.md.
 SUSPECTED, CERTAIN = 0.02, 0.0001
 # Of a change that is said to be seen: four times in five within two nights, so in each of them more often.
 SEEN = 0.8

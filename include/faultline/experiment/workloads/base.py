@@ -53,7 +53,7 @@ class Workload(Generic[P]):
     section = "Workload"
     order = 100
     capabilities: frozenset[str] = frozenset({"stateful"})
-    # What its throughput is of, and how a tuple's batch and first output are found (docs/metrics.md).
+    # What its throughput is of, and how a tuple's batch and first output are found (docs/reference/metrics.md).
     counts = "records"
     latency_method = "batch"
     # Whether each output names the one tuple that it is of: then counts by key are exact by tuple.

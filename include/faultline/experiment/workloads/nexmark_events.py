@@ -95,7 +95,9 @@ class NexmarkParameters(EventTime):
         description="Where Nexmark's events come from: the engine makes them itself, or a generator sends them.",
     )
     events: dict[str, Any] | None = Field(
-        None, description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see docs/matrices.md.'
+        None,
+        description='How events differ from the suite\'s, such as {"shares": [2, 6, 92]}; see '
+        "docs/reference/workloads.md.",
     )
     batch_events: int | None = Field(
         None, ge=1000, le=100_000_000, description="Events of a batch with source=engine. Empty: what suits the query."

@@ -44,7 +44,8 @@ class TopologyParameters(Parameters):
     mechanisms: str = Field(
         "none",
         pattern=MECHANISMS_PATTERN,
-        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see docs/matrices.md.",
+        description="What keeps `topology` responsive: `none`, `all`, or names joined by +; see "
+        "docs/reference/workloads.md.",
     )
     parallelism: str = Field(
         "1-1-1",
@@ -52,7 +53,7 @@ class TopologyParameters(Parameters):
         description="Tasks of `topology`'s source-split-count, or with a fourth persist.",
     )
     topology: dict[str, Any] | None = Field(
-        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/matrices.md.'
+        None, description='How its rules differ, such as {"queue_capacity": 20000}; see docs/reference/workloads.md.'
     )
 
 

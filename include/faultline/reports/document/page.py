@@ -45,7 +45,7 @@ _WAITS = (
 NOTES: Mapping[str, str] = {
     "state_size_x_checkpoint_interval": _WAITS,
     "compute_x_checkpoint_interval": _WAITS,
-    "skew_x_alignment_mode": "What each commit mode stands for: [matrices.md](../matrices.md#commit-modes).",
+    "skew_x_alignment_mode": "What each commit mode stands for: [commit-modes.md](../explanation/commit-modes.md).",
     "input_rate": "Non-compute time is the stock paper's latency. The rate is offered in any case.",
     "topology_optimisation": "A replacement is one of tasks, on the same cores: the paper's came with more machines.",
     "executor_cores": "The rate is the same for all; what the engine could take at most is not asked here.",
@@ -60,7 +60,7 @@ EVENTS_A_SECOND = (
     "Thousand events of the generator a second, of all kinds, whatever a query reads of them; rate is how many of them "
     "lie in a second of event time. *Per core*: by the cores that executors and their Python workers used. *With the "
     "driver*: by its cores as well. *Machine*: of the whole machine, cores that stood idle included. They stand beside "
-    "no other engine's: [matrices.md](../matrices.md#beside-flink) says why."
+    "no other engine's: [workloads.md](../reference/workloads.md#beside-flink) says why."
 )
 
 
@@ -135,7 +135,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
         f"# {spec.title}",
         "",
         f"Made by `./faultline results --matrix {matrix} --page FILE` from the records, not by hand. What the figures "
-        "mean: [metrics.md](../metrics.md); how verdicts are reached: [README.md](README.md#verdicts).",
+        "mean: [metrics.md](../reference/metrics.md); how verdicts are reached: [README.md](README.md#verdicts).",
         "",
         spec.text,
         "",

@@ -1,0 +1,56 @@
+"""The how-tos, command by command, as far as nothing has to be measured; the rest is a test of the system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.how_to import NAMES, HowTo
+from tests.support.installation import Installation, make_installation
+from tests.support.receivers import webhook
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """One that nobody has brought up."""
+    return make_installation(tmp_path_factory.mktemp("how-to"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_page_has_commands_and_is_a_page(name: str) -> None:
+    page = HowTo.read(name)
+    assert page.commands and all(command[0] for command in page.commands)
+
+
+def test_an_interval_is_planned_before_anything_starts(installation: Installation) -> None:
+    first, *_ = HowTo.read("choose-an-interval").commands
+    said = installation.run(*first)
+    assert said.returncode == 0, said.stderr
+    assert "20 experiments" in said.stdout and "minutes" in said.stdout.replace(" min", " minutes"), said.stdout
+
+
+def test_what_was_never_measured_is_missing_as_a_whole(installation: Installation) -> None:
+    first, *_ = HowTo.read("fill-gaps").commands
+    said = installation.run(*first)
+    assert said.returncode == 0 and "90 of 90 missing" in " ".join(said.stdout.split()), said
+
+
+def test_a_night_is_written_explained_and_its_alert_tried_out(installation: Installation, tmp_path: Path) -> None:
+    page = HowTo.read("watch-the-nights")
+    with webhook() as (address, kept):
+        (file,) = page.files
+        (tmp_path / "nightly.yaml").write_text(file.replace("http://127.0.0.1:8099/hook", address))
+        night = Installation(installation.home, installation.results, {"FAULTLINE_NIGHTS": str(tmp_path)})
+        said = {}
+        for command in page.commands:
+            done = night.run(*command)
+            assert done.returncode == 0, done.stderr
+            said[command] = done.stdout
+        explained = said["nightly", "check"]
+        assert "15 pairs" in explained and "30 experiments" in explained and "webhook" in explained
+        assert "red beyond its limit: Macro recovery at most 40.00 s" in explained
+        (alert,) = kept
+        assert alert["kind"] == "test" and alert["dag_id"] == "nightly_regression"

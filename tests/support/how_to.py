@@ -1,0 +1,29 @@
+"""The how-tos of docs/, as a reader follows them: their commands, and the files that they have one write."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from faultline.base.settings import ROOT
+
+FOLDER = ROOT / "docs" / "how-to"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.md"))
+
+
+@dataclass(frozen=True)
+class HowTo:
+    """One page. `commands`: the arguments of each `$ ./faultline …`, in order; `files`: its YAML blocks."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    files: tuple[str, ...]
+
+    @classmethod
+    def read(cls, name: str) -> HowTo:
+        """The page of that name."""
+        text = (FOLDER / f"{name}.md").read_text()
+        consoles = "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text))
+        commands = (shlex.split(line, comments=True) for line in re.findall(r"(?m)^\$ \./faultline (.+)$", consoles))
+        return cls(name, tuple(map(tuple, commands)), tuple(re.findall(r"(?ms)^```yaml\n(.*?)^```", text)))

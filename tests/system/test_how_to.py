@@ -1,0 +1,85 @@
+"""The how-tos on real services, command by command, on sweeps that are no longer than they must be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from faultline.bench.installation import await_run
+from faultline.client.airflow_api import AirflowApi
+from faultline.client.sweeping import await_dags
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.store import Store
+from tests.support.how_to import HowTo
+from tests.support.installation import Installation
+from tests.support.receivers import webhook
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
+# Added to what a page measures, so that it takes minutes.
+SHORT = ("repetitions=2", "rate=100", "state_mb=0.1")
+
+
+@pytest.fixture(scope="module")
+def chosen(shared_installation: Installation) -> tuple[Installation, str]:
+    """The installation after the page on intervals, and the sweep that it made."""
+    assert shared_installation.run("up").returncode == 0
+    plan, measure, advise, explain = HowTo.read("choose-an-interval").commands
+    assert shared_installation.run(*plan, *SHORT).returncode == 0
+    done = shared_installation.run(*measure, *SHORT, timeout_s=3000)
+    assert "Answer" in done.stdout, done.stderr
+    found = re.search(r"/faultline/sweeps/(\S+)", done.stdout)
+    assert found is not None, done.stdout
+    told = shared_installation.run(*(found[1] if part == "SWEEP" else part for part in advise))
+    assert told.returncode == 0 and re.search("nobody can tell|checkpoint interval", told.stdout, re.I), told
+    last = shared_installation.run(*explain)
+    assert last.returncode == 0 and "T0" in last.stdout, last.stderr
+    return shared_installation, found[1]
+
+
+def test_an_interval_is_chosen_from_the_page_alone(chosen: tuple[Installation, str]) -> None:
+    installation, sweep = chosen
+    records = Store(installation.results).query(sweep=sweep)
+    assert {record.config["checkpoint_interval_s"] for record in records} == {2.0, 10.0}
+
+
+def test_a_gap_is_seen_and_filled(chosen: tuple[Installation, str]) -> None:
+    installation, sweep = chosen
+    gone = next(one for one in Store(installation.results).query(sweep=sweep) if one.config["fault"] == "none")
+    for path in (installation.results / "records").rglob(f"{gone.attempt}.json"):
+        path.unlink()
+    look, fill, again = HowTo.read("fill-gaps").commands
+    assert "missing" in installation.run(*look).stdout
+    filled = installation.run(*fill, timeout_s=1500)
+    assert "about" in filled.stderr, filled.stderr
+    (cell,) = {one.config_id for one in Store(installation.results).query() if one.attempt > gone.attempt} & {
+        gone.config_id
+    }
+    assert cell == gone.config_id
+    assert installation.run(*again).returncode in (0, 1)
+
+
+def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
+    shared_installation: Installation, tmp_path: Path
+) -> None:
+    """The page's own file, with as few pairs as can tell anything."""
+    (file,) = HowTo.read("watch-the-nights").files
+    with webhook() as (address, kept):
+        text = file.replace("http://127.0.0.1:8099/hook", address).replace(
+            "fault: executor}", "fault: none, rate: 100}"
+        )
+        (tmp_path / "nightly.yaml").write_text(f"{text}repetitions: 7\n")
+        given = {"FAULTLINE_NIGHTS": str(tmp_path)}
+        night = Installation(shared_installation.home, shared_installation.results, given)
+        assert night.run("down").returncode == 0
+        assert night.run("nightly", "check").returncode == 0
+        assert night.run("up").returncode == 0
+        api = AirflowApi(night.settings)
+        await_dags(api, NIGHTLY)
+        run = api.trigger(NIGHTLY, {}, run_id="first_night")
+        await_run(api, run, NIGHTLY, timeout_s=3000)
+        (told,) = [one for one in api.runs(NIGHTLY) if one["dag_run_id"] == run]
+        assert re.search(r"green|red|nothing", str(told["note"])), told["note"]
+        assert "would have been seen" in str(told["note"])
+        assert all(one["dag_id"] == NIGHTLY for one in kept)
