@@ -14,7 +14,8 @@ from faultline.analysis.validity import RULES
 from faultline.records.record import Metrics, Record, committed_schema, generate_schema
 from tests.unit.synthetic import Scenario, Synthetic
 
-METRICS_MD = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[3] / "docs"
+DEFINITIONS = ("reference/metrics.md", "explanation/recovery.md", "explanation/validity.md")
 TOP = """schema matrix sweep_id config config_id repetition series build logical_date measured_at attempt status
 reasons environment timeline metrics artifacts""".split()
 
@@ -50,7 +51,8 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 
 def test_the_documentation_names_every_metric_and_every_rule() -> None:
-    named = set(re.findall(r"`([^`\n]+)`", METRICS_MD.read_text(encoding="utf-8")))
+    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in DEFINITIONS)
+    named = set(re.findall(r"`([^`\n]+)`", text))
     missing = [key for key in [*_keys(Metrics), *RULES] if key not in named]
     assert missing == []
 

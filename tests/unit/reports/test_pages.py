@@ -20,6 +20,22 @@ from tests.unit.reports.test_report import EVIL, Page
 from tests.unit.sample_records import CENSORED, RECOVERED
 
 
+def test_what_advice_is_asked_to_keep_is_drawn_where_its_figure_is(tmp_path: Path) -> None:
+    put(tmp_path, *grid())
+    one = site(tmp_path)
+    chosen = Choice(view="curves", limits={"latency": "7000"})
+    html = sweep_page(one, "s1", chosen)
+    drawn = figure(html)
+    assert drawn.layout.shapes[0].y0 == 7000 and "7,000 ms" in drawn.layout.annotations[0].text
+    assert 'name="latency" value="7000"' in html and "what advice is asked to keep" in html
+    for other in (
+        Choice(view="curves", limits={"recovery": "7000"}),
+        Choice(view="curves", limits={"latency": "-1"}),
+        Choice(limits={"latency": "7000"}),
+    ):
+        assert not figure(sweep_page(one, "s1", other)).layout.shapes
+
+
 def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: Path) -> None:
     path = put(tmp_path, record("a1"), record("a2", status="unsound"), record("b1", sweep=None, matrix=None))
     path.with_name("broken.json").write_text("{")

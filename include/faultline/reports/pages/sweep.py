@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,10 @@ def _page(
     drawn_axes = axes_of(measured)
     x, view = _chosen_view(drawn_axes, choice)
     figures, left_out = _figures(measured, drawn_axes, x, view, metric)
+    limit = _limit(choice, metric) if figures and view == "curves" else None
+    if limit is not None and metric is not None:
+        drawn = [high for point in measured if (high := point.figure(metric.key).high) is not None]
+        charts.limit_line(figures["metric"], limit, f"{metric.text(limit)} {metric.unit}", drawn)
     axes = axes_of(points)
     ordered = in_order(points, axes)
     answer = _answer(members, choice, figures)
@@ -132,6 +137,7 @@ def _page(
         view=view,
         views=["heat", "curves"] if _two_numbers(drawn_axes) else [],
         left_out=left_out,
+        limited=limit is not None,
         figures=figures,
         controls=_controls(measured, cell_axes, metric) if view == "heat" else [],
         with_controls=bool(apart(measured)[1]),
@@ -193,6 +199,20 @@ def _typed(name: str, text: str) -> float | None:
         return float(text)
     except ValueError:
         raise ConfigError(f"{name}: {text} is no number; give one above 0") from None
+
+
+def _limit(choice: Choice, metric: Metric | None) -> float | None:
+    """What advice is asked to keep of the figure that is drawn; None where nothing is, or what is no limit."""
+    if not any(choice.limits.values()):
+        return None
+    from faultline.comparison.candidates import COSTS
+
+    asked = next((text for cost, text in choice.limits.items() if metric and COSTS.get(cost) == metric.key), "")
+    try:
+        limit = _typed("", asked)
+    except ConfigError:
+        return None
+    return limit if limit is not None and math.isfinite(limit) and limit > 0 else None
 
 
 def _here(sweep: str | None, matrix: str | None) -> tuple[str, ...]:

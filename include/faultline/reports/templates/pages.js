@@ -68,7 +68,7 @@
   // A choice takes effect at once; the button is for pages without scripts.
   document.addEventListener("change", function (event) {
     const form = event.target.closest("form.choice");
-    if (form && event.target.matches("select") && form.checkValidity() && !form.querySelector("input")) {
+    if (form && event.target.matches("select") && form.checkValidity() && !form.querySelector("input:not([type=hidden])")) {
       form.requestSubmit();
     }
   });
