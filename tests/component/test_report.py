@@ -101,6 +101,14 @@ def test_the_table_fits_the_page_with_an_invalid_row(browser: Browser, tmp_path:
     seen.page.context.close()
 
 
+def test_it_is_no_wider_than_a_window_of_a_desk_a_tablet_or_a_telephone(browser: Browser, report: Path) -> None:
+    seen = opened(browser, report, "light")
+    for width in (1440, 900, 390):
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    seen.page.context.close()
+
+
 def test_the_fault_is_a_line_through_all_rows(browser: Browser, report: Path) -> None:
     seen = opened(browser, report, "light")
     kill = seen.page.locator("article", has_text="Attempt kill,").locator("[data-figure]")

@@ -17,6 +17,7 @@ from tests.support.installation import Installation
 # For one step of the UI; three times what a busy two-core machine was seen to need.
 STEP_MS = 90_000
 PLUGIN = "/plugin/faultline-results"
+TOASTS = '[data-scope="toast"]'
 # Where the form puts parameters without a section of their own.
 DEFAULT_SECTION = "Run Parameters"
 
@@ -106,6 +107,8 @@ class Form:
         self.ui.page.get_by_test_id("trigger-dag-button").click()
         expect(self.ui.dialog).to_contain_text(self.dag_id)
         expect(self.ui.page.get_by_test_id("config-form")).to_be_visible()
+        # What the UI says of a refusal lies over the form for a while, where a person would wait.
+        self.ui.page.add_style_tag(content=f"{TOASTS}, {TOASTS} * {{ pointer-events: none !important; }}")
 
     def fill(self, values: dict[str, Any]) -> None:
         """Fills fields, those of one section after the other, since one is open at a time."""
@@ -141,8 +144,7 @@ class Form:
         kind = next(one for one in types if one != "null")
         if kind == "boolean":
             if page.locator(f"input[name=element_{name}]").is_checked() != value:
-                # Not by the mouse: what the UI says of an earlier refusal may lie over it.
-                page.locator(f'[id="switch:element_{name}"]').dispatch_event("click")
+                page.locator(f'[id="switch:element_{name}"]').click()
         elif kind == "array" and schema["items"]["type"] == "string":
             page.locator(f"textarea[name=element_{name}]").fill("\n".join(value))
             page.locator(f"textarea[name=element_{name}]").blur()

@@ -37,7 +37,7 @@ SWEEP = {
 NIGHT = {
     "set": [{"workload": "pi", "state_mb": 0, "fault": "driver"}, {"workload": "known_truth", "truth": {}}],
     "repetitions": 8, "controls": 2, "baseline": {}, "primary": ["latency_ms.p50"], "baseline_nights": 5,
-    "metrics": ["latency_ms.p50", "recovery.macro_s"],
+    "metrics": ["latency_ms.p50", "recovery.macro_s"], "limits": {"recovery.macro_s": 30},
     "only_missing": False, "max_measurements": 2, "build": "form:check",
 }  # fmt: skip
 BOOKKEEPING = {

@@ -266,8 +266,13 @@ def provision_topics(attempt: Attempt) -> None:
 @step
 def start_recorder(attempt: Attempt) -> int:
     from faultline.runner import steps
+    from faultline.runner.progress import holder_text
 
-    return steps.start_recorder(attempt, load_settings(), cancelled=parent_stopped).pid
+    settings = load_settings()
+    if holder := holder_text(settings):
+        # In the log, which the UI shows as the task runs; a note would cost the experiment that is measured meanwhile.
+        print(f"waits for {holder}")
+    return steps.start_recorder(attempt, settings, cancelled=parent_stopped).pid
 
 
 @task

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from faultline.base.errors import ConfigError
 from faultline.base.text import counted
 from faultline.experiment.axes import axis_text
+from faultline.experiment.config import Configuration
 from faultline.records.format import NONE, count, macro, milliseconds, seconds, throughput
 from faultline.records.record import JUDGED, Record
 from faultline.reports.pages import UI_PAGE
@@ -25,6 +26,8 @@ MAX_NOTE = 1000
 MAX_REASON = 240
 # How the note of a sweep begins that was stopped.
 STOPPED = "**Stopped**"
+# Of a configuration what stands in its name, or follows from the rest.
+_TOLD = ("workload", "state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "duration_s")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
 
 
@@ -37,7 +40,8 @@ def headline(record: Record) -> str:
     if record.reasons:
         reason = record.reasons[0]
         parts.append(plain(reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"))
-    return fitting(parts, link)
+    taken = _taken(record.config)
+    return fitting([*parts, plain(taken)] if taken else parts, link)
 
 
 def experiment_page(record: Record) -> str:
@@ -129,6 +133,17 @@ def _answer(records: Sequence[Record]) -> list[str]:
 
     answer = answer_of([Entry.of(record) for record in records])
     return short_answer(answer) if answer and answer.tells else []
+
+
+def _taken(config: Mapping[str, Any]) -> str:
+    """What else was asked for than by default, as it was taken: a field of the form may have made another number of
+    what was typed."""
+    differing = {
+        name: config[name]
+        for name, field in Configuration.model_fields.items()
+        if name not in _TOLD and name in config and config[name] != field.default
+    }
+    return ", ".join(f"{name} {axis_text([value])}" for name, value in differing.items())
 
 
 def _figures(record: Record) -> list[str]:

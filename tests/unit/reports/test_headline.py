@@ -28,6 +28,10 @@ def test_an_experiment_in_a_line() -> None:
     assert "macro" not in headline(sample(fault="none"))
 
 
+def test_what_else_was_asked_for_is_said_as_it_was_taken() -> None:
+    assert " · rate 200.0, executors 1 · [Results]" in headline(sample(rate=200.0, executors=1))
+
+
 def test_what_failed_says_why_and_markup_stays_text() -> None:
     note = headline(sample(status="failed", reasons=["[x](javascript:alert) <b>*now*</b>\n# big"]))
     assert note.startswith("**failed** · ")

@@ -77,11 +77,12 @@ def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(
     pages.index.refresh()
     now, next_one = running(pages)
     assert (now.attempt, now.phase, now.progress) == (FIRST, "measuring", "1 of 4")
-    assert (next_one.attempt, next_one.phase) == (SECOND, "waiting")
+    assert (next_one.attempt, next_one.phase, next_one.detail) == (SECOND, "waiting", f"for {now.title}")
     text = overview_page(pages)
     assert f'href="{pages.link("live", FIRST)}"' in text and "1 of 4 cells" in text and 'data-refresh="' in text
     (tmp_path / "attempts" / FIRST / "closed.json").write_text("{}")
-    assert [one.attempt for one in running(pages)] == [SECOND]
+    (alone,) = running(pages)
+    assert (alone.attempt, alone.detail) == (SECOND, "another experiment has the machine")
 
 
 def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:

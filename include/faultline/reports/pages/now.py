@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
@@ -35,9 +35,11 @@ class Running:
 def running(site: Site) -> list[Running]:
     """The experiments in work, the one that is measured first."""
     found = [(is_waiting(attempt), attempt) for attempt in _unclosed(site)]
-    return [
-        one for _, attempt in sorted(found, key=lambda pair: (pair[0], pair[1].id)) if (one := _running(site, attempt))
-    ]
+    ordered = sorted(found, key=lambda pair: (pair[0], pair[1].id))
+    told = [(waits, one) for waits, attempt in ordered if (one := _running(site, attempt))]
+    measured = next((one for waits, one in told if not waits), None)
+    # Where none of this installation's is measured, it waits for another's.
+    return [replace(one, detail=f"for {measured.title}") if waits and measured else one for waits, one in told]
 
 
 def _unclosed(site: Site) -> Iterator[Attempt]:
