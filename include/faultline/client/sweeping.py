@@ -125,8 +125,8 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
         what=f"sweep {plan.sweep_id}: the end of its last experiment",
     )
     if api.run_state(plan.matrix, plan.run_id) != STOPPED_STATE:
-        # The scheduler had looked at the run's tasks just before they were ended, and wrote down after that what it made
-        # of them: of a run whose last tasks are skipped, a success.
+        # The scheduler had looked at the run's tasks just before they were ended, and wrote down after that what it
+        # made of them: of a run whose last tasks are skipped, a success.
         api.fail(plan.matrix, plan.run_id)
     say("ended; the same call goes on from there")
     return 0
