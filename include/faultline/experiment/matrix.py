@@ -56,8 +56,7 @@ class Matrix:
     def configurations(self) -> list[Configuration]:
         """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
         for name, values in self.axes.items():
-            if name not in Configuration.model_fields:
-                raise ConfigError(f"{name}: unknown axis{suggest(name, Configuration.model_fields)}")
+            require_known(name, Configuration.model_fields)
             if not values:
                 raise ConfigError(f"{name}: the axis is empty; give at least one value")
         size = self.repetitions
