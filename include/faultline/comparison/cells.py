@@ -11,7 +11,7 @@ from typing import Any
 
 from faultline.base.text import sortable
 from faultline.experiment.config import Configuration
-from faultline.experiment.named_settings import is_setting, spread, split_name
+from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.summary import Entry
@@ -177,7 +177,9 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     keys = {key for point in breaking for key in point.parameters} | {FAULT}
     axes = []
     for key in keys - (_IN_FAULT - {FAULT}):
-        values = {sortable(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING}
+        values = {
+            sortable(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING
+        }
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))

@@ -1,13 +1,14 @@
 """Which settings of Spark and options of its JVMs somebody may vary, and which the measuring owns.
 
-A setting that follows from a parameter is refused with the parameter's name; one that evidence hangs on, with the reason.
-Names that Spark knows come with the kind of their values (`known_settings.json`, written by scripts/spark_settings.py
-from the installed Spark); a name that it does not know is refused where it looks like one that it does, and else left to
-whoever reads it: a listener, a connector, an extension.
+A setting that follows from a parameter is refused with the parameter's name; one that evidence hangs on, with the
+reason. Names that Spark knows come with the kind of their values (`known_settings.json`, written by
+scripts/spark_settings.py from the installed Spark); a name that it does not know is refused where it is all but one
+that it does, and else left to whoever reads it: a listener, a connector, an extension.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
@@ -22,10 +23,13 @@ from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF
 
 KNOWN = Path(__file__).with_name("known_settings.json")
 PREFIX = "spark."
+# How much of a name must be alike to be taken for a slip.
+ALL_BUT = 0.92
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 # Of commit_mode aligned-changelog, which sets them; without it they may be varied.
 _OF_CHANGELOG = frozenset({
-    CHANGELOG, "spark.sql.streaming.stateStore.minDeltasForSnapshot", "spark.sql.streaming.stateStore.maintenanceInterval",
+    CHANGELOG, "spark.sql.streaming.stateStore.minDeltasForSnapshot",
+    "spark.sql.streaming.stateStore.maintenanceInterval",
 })  # fmt: skip
 # By the parameter that sets it.
 _BY_PARAMETER: Mapping[str, str] = {
@@ -40,6 +44,8 @@ _BY_PARAMETER: Mapping[str, str] = {
 _ADDRESS = "the measuring knows processes and pages by it"
 _LOGS = "what happened is read from the logs"
 _CLASSES = "the connector to Kafka is found by it"
+_COLLECTIONS = "pauses are read from the logs of collections"
+_ARCHIVES = "JVMs start from an archive of classes"
 _SUBMIT = "spark-submit is told it by an option of its own"
 _BY_REASON: Mapping[str, str] = {
     "spark.master": _SUBMIT, "spark.app.name": _SUBMIT, "spark.submit.deployMode": _SUBMIT, "spark.app.id": _SUBMIT,
@@ -51,17 +57,16 @@ _BY_REASON: Mapping[str, str] = {
     "spark.jars.packages": _CLASSES, "spark.archives": _CLASSES,
     "spark.executorEnv.PYTHONPATH": "the programs are found by it",
     "spark.sql.session.timeZone": "times are compared in UTC",
-    "spark.sql.streaming.minBatchesToRetain": "the ends of batches are evidence, and none may be purged before the harvest",
+    "spark.sql.streaming.minBatchesToRetain": "ends of batches are evidence, and none may be purged before it is read",
     "spark.sql.streaming.checkpointLocation": "the harvest reads the checkpoint where it knows it to be",
-    "spark.dynamicAllocation.enabled": "a fault aims at as many executors as `executors` says; use a topology's mechanisms",
+    "spark.dynamicAllocation.enabled": "a fault aims at as many executors as `executors` says",
 }  # fmt: skip
 ROLES = ("driver", "executors")
 # Beginnings of JVM options that are not to be given, with what sets them or why.
 _OWN_OPTIONS: Mapping[str, str] = {
     "-Xmx": "executor_memory_mb, or spark_conf.spark.driver.memory", "-Xms": "executor_memory_mb",
     "-Dlog4j": _LOGS, "-Djava.io.tmpdir": "what an attempt leaves behind is removed with it",
-    "-XX:SharedArchiveFile": "JVMs start from an archive of classes", "-Xshare": "JVMs start from an archive of classes",
-    "-Xlog:gc": "pauses are read from the logs of collections", "-Xloggc": "pauses are read from the logs of collections",
+    "-XX:SharedArchiveFile": _ARCHIVES, "-Xshare": _ARCHIVES, "-Xlog:gc": _COLLECTIONS, "-Xloggc": _COLLECTIONS,
     "-Dfaultline.": "processes of an attempt are found by it",
 }  # fmt: skip
 _SIZE = re.compile(r"\d+(\.\d+)?\s*(b|[kmgtp]i?b?)?", re.IGNORECASE)
@@ -97,8 +102,9 @@ def _check_setting(config: Configuration, name: str, value: str) -> None:
         raise ConfigError(f"{where}: stays as it is, because {_BY_REASON[name]}; leave it out")
     kinds = known_settings()
     if name not in kinds:
-        if near := suggest(name, kinds):
-            raise ConfigError(f"{where}: Spark has no such setting{near}")
+        near = difflib.get_close_matches(name, kinds, 1, ALL_BUT)
+        if near:
+            raise ConfigError(f"{where}: Spark has no such setting; did you mean {near[0]}?")
         return
     pattern = _FITS.get(kinds[name])
     if pattern is not None and not pattern.fullmatch(value):
