@@ -17,7 +17,8 @@ def compare(
     before: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="A sweep, a day (2026-11-21) or a git revision; NAME@BUILD for one build of it."
+            metavar="A",
+            help="A sweep, a day (2026-11-21), a git revision or a file of records; NAME@BUILD for one build of it.",
         ),
     ],
     after: Annotated[

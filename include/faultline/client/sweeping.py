@@ -32,6 +32,8 @@ from faultline.runner.orphans import unclosed
 from faultline.runner.progress import budget_s, describe, split_of
 
 CHILD = "experiment"
+# How a run ends that is stopped.
+STOPPED_STATE = "failed"
 PARSE_TIMEOUT_S = 120.0
 # An experiment that is broken off still ends what it started, and writes its record.
 STOP_TIMEOUT_S = 180.0
@@ -122,6 +124,10 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
         every_s=0.5,
         what=f"sweep {plan.sweep_id}: the end of its last experiment",
     )
+    if api.run_state(plan.matrix, plan.run_id) != STOPPED_STATE:
+        # The scheduler had looked at the run's tasks just before they were ended, and wrote down after that what it
+        # made of them: of a run whose last tasks are skipped, a success.
+        api.fail(plan.matrix, plan.run_id)
     say("ended; the same call goes on from there")
     return 0
 

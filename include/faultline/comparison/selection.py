@@ -1,4 +1,4 @@
-"""What stands on one side of a comparison: the records of a sweep, of a day, or of a revision of the code."""
+"""What stands on one side of a comparison: records of a sweep, of a day, of a revision of the code, or of a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.records.bundle import SUFFIX
+from faultline.records.find import read_saved
 from faultline.records.index import Index
 from faultline.records.summary import Entry
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 SUGGESTED = 1000
+# How files of records are called.
+SAVED = (".json", ".json.gz", SUFFIX)
 # Git shortens to as many digits in records.
 COMMIT_DIGITS = 12
 
@@ -30,7 +34,8 @@ class Side:
 
 def side_of(index: Index, name: str, root: Path, *, matrix: str | None = None) -> Side:
     """The side that `name` stands for: a sweep's id, a day (2026-11-21: the night of that logical date, else what was
-    measured on it, in UTC), or whatever git takes for a revision in the checkout `root`; each perhaps with `@BUILD`.
+    measured on it, in UTC), whatever git takes for a revision in the checkout `root`, or a file of saved records (a
+    bundle, or what `results --json` wrote); each perhaps with `@BUILD`.
 
     Raises ConfigError when nothing valid is there, or when it is of several builds.
     """
@@ -98,6 +103,8 @@ def _require_date(name: str) -> None:
 
 
 def _found(index: Index, name: str, root: Path) -> list[Entry]:
+    if name.endswith(SAVED) and Path(name).is_file():
+        return [Entry.of(record) for record in read_saved([Path(name)])]
     if index.has_sweep(name):
         return index.of_sweep(name)
     if DAY.fullmatch(name):

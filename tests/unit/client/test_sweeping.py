@@ -34,6 +34,8 @@ class Airflow:
         self.going: list[str] = []
         self.state, self.notes = "success", list[str]()
         self.failed: list[str] = []
+        # What a run is found to be once it was failed, each time.
+        self.after: list[str] = []
         self.cleared: list[str] = []
 
     def trigger(self, dag_id: str, conf: dict[str, Any], *, run_id: str | None = None, **when: Any) -> str:
@@ -51,6 +53,7 @@ class Airflow:
 
     def fail(self, dag_id: str, run_id: str) -> None:
         self.failed.append(run_id)
+        self.state = self.after.pop(0) if self.after else "failed"
         for attempt in self.settings.attempts.iterdir():
             write_json(attempt / "closed.json", {})
 
@@ -193,6 +196,14 @@ def test_stopping_ends_the_run_says_so_in_its_note_and_waits_for_its_last_experi
     assert sweeping.stop_sweep(None, desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] and attempt.closed.exists()
     assert desk.airflow.notes == ["**Stopped** by hand after 0 of 3 experiments; the same form goes on from there."]
+
+
+def test_a_stopped_sweep_that_the_scheduler_calls_a_success_is_failed_again(desk: Desk) -> None:
+    desk.plan("recovery_mine")
+    desk.settings.attempts.mkdir(parents=True, exist_ok=True)
+    desk.airflow.state, desk.airflow.after = "running", ["success"]
+    assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
+    assert desk.airflow.failed == ["recovery_mine"] * 2 and desk.airflow.state == "failed"
 
 
 def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:

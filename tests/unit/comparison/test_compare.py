@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -114,6 +115,19 @@ def test_a_revision_is_what_git_takes_for_one(settings: Settings) -> None:
         side_of(index, "no-such-tag", settings.root)
     with pytest.raises(ConfigError, match="--output=x: has no record"):
         side_of(index, "--output=x", settings.root)
+
+
+def test_a_file_of_saved_records_is_a_side(settings: Settings, tmp_path: Path) -> None:
+    two_sweeps(settings)
+    saved = tmp_path / "before.json.gz"
+    kept = [json.loads(path.read_text()) for path in sorted((settings.results / "records").rglob("*.json"))]
+    saved.write_bytes(gzip.compress(json.dumps([one for one in kept if one["sweep_id"] == "before"]).encode()))
+    (found,) = compare_named(str(saved), "after", ["latency_ms.p99"]).rows
+    (known,) = compare_named("before", "after", ["latency_ms.p99"]).rows
+    assert found.comparison == known.comparison and found.comparison.verdict is Verdict.WORSE
+    saved.write_bytes(b"x")
+    with pytest.raises(ConfigError, match="before.json.gz: cannot be read"):
+        compare_named(str(saved), "after", [])
 
 
 def test_sides_that_cannot_be_compared_are_refused_by_name(settings: Settings) -> None:
