@@ -25,6 +25,8 @@ CHANGED: dict[str, Any] = {
     "commit_mode": "aligned-changelog", "executors": 3, "executor_cores": 2, "executor_memory_mb": 768,
     "partitions": 4, "shuffle_partitions": 4, "fault": "driver", "fault_action": "term", "fault_at_s": 45,
     "fault_plan": PLAN, "restart_delay_s": 1.5, "recovered_within": 0.5, "seed": 7,
+    "spark_conf": {"spark.sql.adaptive.enabled": "false"}, "topic_conf": {"compression.type": "lz4"},
+    "jvm_options": {"executors": "-XX:+UseParallelGC"},
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
@@ -58,7 +60,7 @@ def legal(name: str, workload: str) -> Any:
         return None
     if workload == "nexmark" and name in WITHOUT_FAULT:  # whose events the engine makes
         return WITHOUT_FAULT[name]
-    if workload == "nexmark" and name.startswith("generator_"):
+    if workload == "nexmark" and (name.startswith("generator_") or name == "topic_conf"):
         return Configuration.model_fields[name].default
     return 0 if name == "state_mb" and not kind.can("preloaded_state") else CHANGED[name]
 

@@ -13,8 +13,10 @@ from faultline.base.text import suggest
 from faultline.client.words import from_here, split_words
 from faultline.experiment.axes import axis_text, parse_axis
 from faultline.experiment.config import Configuration
+from faultline.experiment.curves import take_object
 from faultline.experiment.matrices import MATRICES, OWN, MatrixSpec
 from faultline.experiment.matrix import Matrix
+from faultline.experiment.named_settings import OBJECTS, folded, take_settings
 from faultline.experiment.night_file import is_night
 from faultline.runner.prepare import Order, check_here
 
@@ -89,14 +91,16 @@ def form_of(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
         else:
             fixed[key] = from_here(key, text)
     form |= {"axes": further} if further else {}
-    return form | _typed(spec, form, fixed)
+    return form | _typed(spec, form, folded(fixed))
 
 
 def _typed(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Texts as the form's fields take them, numbers as numbers. Raises ConfigError for what makes no experiment."""
     points = [one.model_dump(mode="json") for one in spec.matrix(spec.resolve({**form, **fixed})).configurations()]
     # A control has no fault time, whatever was said.
-    return {key: next((point[key] for point in points if point[key] is not None), None) for key in fixed}
+    typed = {key: next((point[key] for point in points if point[key] is not None), None) for key in fixed}
+    # Of an object the points have also what is an axis.
+    return typed | {key: take_settings(key, take_object(key, fixed[key])) for key in OBJECTS if key in fixed}
 
 
 def _whole(key: str, text: str, low: int, high: int) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
 from faultline.experiment.config import BUILT_IN_PATHS
+from faultline.experiment.named_settings import require_known
 
 
 def from_here(key: str, value: Any) -> Any:
@@ -24,8 +24,7 @@ def split_words(given: Sequence[str], known: Sequence[str], *, example: str) -> 
         key, separator, text = item.partition("=")
         if not separator:
             raise ConfigError(f"{item}: give KEY=VALUE, such as {example}")
-        if key not in known:
-            raise ConfigError(f"{key}: unknown parameter{suggest(key, known)}")
+        require_known(key, known)
         if key in values:
             raise ConfigError(f"{key}: given twice; keep one")
         values[key] = text

@@ -24,6 +24,7 @@ from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.intervals import SEED
 from faultline.comparison.statistics.pairs import Between
 from faultline.comparison.statistics.sample import Floats
+from faultline.experiment.named_settings import is_setting
 from faultline.records.metrics import CPU_TOTAL, MACRO
 
 # All else is load, state, or what breaks, and given.
@@ -104,8 +105,8 @@ def choice_of(points: Sequence[Point]) -> Choice:
     """What the valid points leave to choose; controls among faults are no candidates."""
     measured, _ = apart([point for point in points if point.valid])
     axes = axes_of(measured)
-    chosen = tuple(axis for axis in axes if axis.key in CHOICES)
-    varied = tuple(axis for axis in axes if axis.key not in CHOICES)
+    chosen = tuple(axis for axis in axes if axis.key in CHOICES or is_setting(axis.key))
+    varied = tuple(axis for axis in axes if axis not in chosen)
     gathered: dict[str, dict[tuple[object, ...], Point]] = {}
     ordered = sorted(measured, key=lambda point: [sortable(axis.of(point)) for axis in chosen])
     told: dict[tuple[object, ...], str] = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 from faultline.base.text import sortable
 from faultline.experiment.config import Configuration
+from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.summary import Entry
@@ -62,6 +63,11 @@ class Point:
     entries: tuple[Entry, ...]
 
     @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """The configuration, each setting of its objects a parameter of its own."""
+        return spread(self.config)
+
+    @cached_property
     def valid(self) -> tuple[Entry, ...]:
         """Those that are measured and believed; only they make figures."""
         return tuple(entry for entry in self.entries if entry.sound)
@@ -107,12 +113,16 @@ class Axis:
 
     @property
     def noun(self) -> str:
-        """Readable name without unit."""
+        """Readable name without unit; a setting's own name."""
+        if (parts := split_name(self.key)) is not None:
+            return parts[1]
         return self.key.removesuffix("_s").removesuffix("_mb").replace("_", " ")
 
     @property
     def unit(self) -> str:
-        """Unit of its values; empty where there is none."""
+        """Unit of its values; empty where there is none, and of settings, whose values say it."""
+        if is_setting(self.key):
+            return ""
         unit = "records/s" if self.key == "rate" else ""
         return next((unit for suffix, unit in _UNITS.items() if self.key.endswith(suffix)), unit)
 
@@ -123,7 +133,7 @@ class Axis:
 
     def of(self, point: Point) -> Any:
         """The point's value on this axis."""
-        return _value(point.config, self.key)
+        return _value(point.parameters, self.key)
 
     def label(self, point: Point) -> str:
         """The point's value on this axis as text."""
@@ -164,10 +174,12 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     Controls among faults do not make the fault an axis; they are shown apart.
     """
     breaking, _ = apart(points)
-    keys = {key for point in breaking for key in point.config} | {FAULT}
+    keys = {key for point in breaking for key in point.parameters} | {FAULT}
     axes = []
     for key in keys - (_IN_FAULT - {FAULT}):
-        values = {sortable(value): value for point in breaking if (value := _value(point.config, key)) is not _MISSING}
+        values = {
+            sortable(value): value for point in breaking if (value := _value(point.parameters, key)) is not _MISSING
+        }
         if len(values) > 1:
             ordered = tuple(values[place] for place in sorted(values))
             axes.append(Axis(key, all(is_number(value) for value in ordered), ordered))
@@ -185,8 +197,8 @@ def _follows(key: str, points: Sequence[Point]) -> bool:
         return False
     found: dict[str, set[Any]] = {}
     for point in points:
-        place = json.dumps([sortable(_value(point.config, source)) for source in sources])
-        found.setdefault(place, set()).add(sortable(_value(point.config, key)))
+        place = json.dumps([sortable(_value(point.parameters, source)) for source in sources])
+        found.setdefault(place, set()).add(sortable(_value(point.parameters, key)))
     return len(found) > 1 and all(len(values) == 1 for values in found.values())
 
 

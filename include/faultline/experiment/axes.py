@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
 from faultline.experiment.config import Configuration
+from faultline.experiment.named_settings import is_setting, require_known
 
 # More values make more experiments than any sweep may have.
 MOST_VALUES = 1024
@@ -27,8 +27,7 @@ def parse_axis(name: str, given: Any) -> list[Any]:
 
     Raises ConfigError naming the axis.
     """
-    if name not in Configuration.model_fields:
-        raise ConfigError(f"{name}: unknown parameter{suggest(name, Configuration.model_fields)}")
+    require_known(name, Configuration.model_fields)
     if isinstance(given, str):
         values = _from_text(name, given)
     else:
@@ -125,6 +124,8 @@ def _value(name: str, text: str) -> Any:
 
 def _takes_text(name: str) -> bool:
     """Whether a parameter is a name or a text, and never a number."""
+    if is_setting(name):
+        return False  # its text is taken as it stands, whatever it looks like
     kinds = [Configuration.model_fields[name].annotation]
     while any(get_args(kind) and get_origin(kind) is not Literal for kind in kinds):
         kinds = [part for kind in kinds for part in ((get_args(kind) or (kind,)) if get_origin(kind) is not Literal

@@ -142,6 +142,15 @@ class Common(BaseModel):
         description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
         "queries 4, 6, 15 and 16).",
     )
+    spark_conf: dict[str, Any] | None = Field(
+        None, description='Settings of Spark by name, such as {"spark.sql.adaptive.enabled": "false"}.'
+    )
+    topic_conf: dict[str, Any] | None = Field(
+        None, description='Settings of the experiment\'s Kafka topics by name, such as {"compression.type": "lz4"}.'
+    )
+    jvm_options: dict[str, Any] | None = Field(
+        None, description='Options of the JVMs of `driver` and `executors`, such as {"executors": "-XX:+UseZGC"}.'
+    )
     commit_mode: CommitMode = Field(
         "aligned", description="How state is committed; see docs/explanation/commit-modes.md."
     )

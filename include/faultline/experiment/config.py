@@ -29,6 +29,8 @@ from faultline.experiment.common import (
 )
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
+from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
+from faultline.experiment.topic_settings import check_topic_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
 from faultline.experiment.workloads.registry import WORKLOADS, own_fields, owners, workload_of
 
@@ -107,6 +109,8 @@ class _Checked(Common):
         for key, field in cls.model_fields.items():
             if field.annotation == dict[str, Any] | None:
                 values[key] = take_object(key, values.get(key))
+        for key in OBJECTS:
+            values[key] = take_settings(key, values.get(key))
         if values.get("duration_s", 0) is None:
             del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)
@@ -133,6 +137,7 @@ class _Checked(Common):
         self._check_parameters()
         self._check_commit_mode()
         self._check_generator()
+        check_topic_settings(self.topic_conf, paced=self.paced, workload=self.workload)
         most = self.kind.highest_rate(self.model_dump(include={"workload", *self.kind.parameters.model_fields}))
         require_records(self.rate_curve, self.rate, most, self.warmup_s + self.duration_s)
         if self.fault != "none":
@@ -311,11 +316,10 @@ def parse_configuration(values: Mapping[str, Any]) -> Configuration:
     Raises ConfigError with one line that names the key and the remedy; unknown keys and names
     come with the nearest known one.
     """
-    unknown = [key for key in values if key not in Configuration.model_fields]
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: unknown parameter{suggest(unknown[0], Configuration.model_fields)}")
+    for key in values:
+        require_known(key, Configuration.model_fields)
     try:
-        return Configuration.model_validate(dict(values))
+        return Configuration.model_validate(folded(values))
     except ValidationError as error:
         raise ConfigError(_first_line(error)) from None
 

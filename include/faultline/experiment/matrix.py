@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import Configuration, parse_configuration
+from faultline.experiment.named_settings import require_known
 
 MAX_CONFIGURATIONS = 1024
 # Airflow's names of runs, such as scheduled__2026-11-21T02:00:00+00:00. No two of a DAG have the same time.
@@ -56,8 +56,7 @@ class Matrix:
     def configurations(self) -> list[Configuration]:
         """Every point of the matrix. Raises ConfigError naming the axis or the key that is wrong."""
         for name, values in self.axes.items():
-            if name not in Configuration.model_fields:
-                raise ConfigError(f"{name}: unknown axis{suggest(name, Configuration.model_fields)}")
+            require_known(name, Configuration.model_fields)
             if not values:
                 raise ConfigError(f"{name}: the axis is empty; give at least one value")
         size = self.repetitions

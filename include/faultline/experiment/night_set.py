@@ -9,6 +9,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
+from faultline.experiment.named_settings import require_known
 
 # More would not end before the next night.
 MOST = 64
@@ -38,9 +39,6 @@ def _of_matrix(entry: Mapping[str, Any]) -> list[Configuration]:
     if name not in MATRICES:
         raise ConfigError(f"matrix: {name!r} is not known{suggest(str(name), MATRICES)}")
     for key in entry:
-        if key not in (MATRIX, "preset", "axes") and key not in Configuration.model_fields:
-            raise ConfigError(
-                f"{key}: unknown parameter{suggest(key, ('preset', 'axes', *Configuration.model_fields))}"
-            )
+        require_known(key, (MATRIX, "preset", "axes", *Configuration.model_fields))
     spec = MATRICES[name]
     return spec.matrix(spec.resolve({key: value for key, value in entry.items() if key != MATRIX})).configurations()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
 from faultline.base.errors import InfrastructureError
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import configuration_of, plan_of
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
@@ -25,7 +25,8 @@ def create_topics(attempt: Attempt) -> None:
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
-    settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
+    varied = configuration_of(attempt).topic_conf or {}
+    settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000), **varied}
     topics = [
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings)
         for topic in plan_of(attempt).topics.values()

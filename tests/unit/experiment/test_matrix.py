@@ -79,7 +79,7 @@ def test_a_control_is_the_same_experiment_without_its_fault() -> None:
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"state": [1.0]}, "state: unknown axis; did you mean state_mb?"),
+        ({"state": [1.0]}, "state: unknown parameter; did you mean state_mb?"),
         ({"state_mb": []}, "state_mb: the axis is empty"),
         ({"seed": list(range(1025))}, "seed: 1025 experiments are more than 1024; split"),
         ({"rate": [-1]}, "rate: -1 is refused"),

@@ -93,6 +93,9 @@ class KnownTruth:
         """What contradicts its script was refused with the configuration."""
         if config.generator_on != "host":
             raise ConfigError("generator_on: no Spark runs beside this engine's program; use host")
+        for key in ("spark_conf", "jvm_options"):
+            if getattr(config, key):
+                raise ConfigError(f"{key}: this engine is no Spark, and has no JVMs; leave it out")
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         return None

@@ -46,9 +46,9 @@ class Spark:
         return settings_of_build()
 
     def settings(self, config: Configuration) -> dict[str, str]:
-        from faultline.engines.spark.settings import configured_settings, engine_settings
+        from faultline.engines.spark.settings import experiment_settings
 
-        return {**engine_settings(), **configured_settings(config)}
+        return experiment_settings(config)
 
     def decided_settings(self, config: Configuration) -> frozenset[str] | None:
         from faultline.engines.spark.settings import decided_settings
@@ -61,6 +61,9 @@ class Spark:
         return jvms(config, with_archive=with_archive)
 
     def check(self, config: Configuration) -> None:
+        from faultline.engines.spark.conf_rules import check_conf
+
+        check_conf(config)
         standalone.check_capacity(config)
         standalone.check_tasks(config)
         if config.state_store == "memory" and config.commit_mode == "aligned-changelog":

@@ -11,6 +11,7 @@ from typing import Any
 from faultline.base.attempt import Attempt
 from faultline.base.processes import run_option
 from faultline.base.settings import HOST, Settings
+from faultline.engines.spark.conf_rules import changed, megabytes, options_of
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
@@ -79,6 +80,11 @@ def configured_settings(config: Configuration) -> dict[str, str]:
     return settings
 
 
+def experiment_settings(config: Configuration) -> dict[str, str]:
+    """Settings of the workload that hang on no place or installation, with those that the configuration names."""
+    return changed({**engine_settings(), **configured_settings(config)}, config)
+
+
 def loopback_settings() -> dict[str, str]:
     """The driver listens on loopback only, also when the host has other addresses."""
     return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
@@ -99,10 +105,9 @@ def workload_settings(
     """
     # The attempt's id in an executor's command line is what the guard rails look for.
     classes = None if archive is None else str(archive)
-    options = java_options(run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
+    options = java_options(config, run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
     return {
-        **engine_settings(),
-        **configured_settings(config),
+        **experiment_settings(config),
         **loopback_settings(),
         **kafka_classes(settings),
         "spark.ui.port": str(ui_port),
@@ -119,19 +124,25 @@ def decided_settings(config: Configuration) -> frozenset[str]:
     return frozenset({*told, *settings_of_build(), *NOT_BY_CONF})
 
 
-def java_options(mark: str, logging: str, scratch: str, archive: str | None) -> dict[str, list[str]]:
-    """The options of the workload's JVMs by role. They are alike in every experiment but for these four: the option
-    that marks the attempt's processes, the one that names the logging settings, a folder, and an archive of classes.
+def java_options(
+    config: Configuration, mark: str, logging: str, scratch: str, archive: str | None
+) -> dict[str, list[str]]:
+    """The options of the workload's JVMs by role. They are alike in every experiment but for those that its
+    configuration adds, and for these four: the option that marks the attempt's processes, the one that names the
+    logging settings, a folder, and an archive of classes.
     """
     shared = [mark, logging, f"{_TEMPORARY}{scratch}"]
     shared += [] if archive is None else [f"{_ARCHIVE}{archive}"]
-    return {DRIVER: [*shared, gc_option(DRIVER_FILE)], EXECUTORS: [*shared, gc_option(EXECUTOR_FILE)]}
+    logs = {DRIVER: gc_option(DRIVER_FILE), EXECUTORS: gc_option(EXECUTOR_FILE)}
+    return {role: [*shared, log, *options_of(config, role)] for role, log in logs.items()}
 
 
 def jvms(config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
     """What a record says of the workload's JVMs, by role: options with names in place of paths, and the heap."""
-    options = java_options(run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", "CLASSES" if with_archive else None)
-    heap_mb = {DRIVER: DRIVER_MEMORY_MB, EXECUTORS: config.executor_memory_mb}
+    classes = "CLASSES" if with_archive else None
+    options = java_options(config, run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", classes)
+    driver = megabytes((config.spark_conf or {}).get("spark.driver.memory", f"{DRIVER_MEMORY_MB}m"))
+    heap_mb = {DRIVER: driver, EXECUTORS: config.executor_memory_mb}
     return {role: {"options": options[role], "heap_mb": heap_mb[role]} for role in (DRIVER, EXECUTORS)}
 
 

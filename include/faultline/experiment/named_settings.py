@@ -1,0 +1,89 @@
+"""Parameters that are objects of settings by name: `spark_conf`, `topic_conf` and `jvm_options`.
+
+One setting of them may be named with a dot, `spark_conf.spark.sql.adaptive.enabled`, wherever a parameter is named: on
+the command line, in a set, as an axis. What names are there and which of them the measuring owns, the engine knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.text import suggest
+
+SPARK_CONF, TOPIC_CONF, JVM_OPTIONS = "spark_conf", "topic_conf", "jvm_options"
+OBJECTS = (SPARK_CONF, TOPIC_CONF, JVM_OPTIONS)
+_EXAMPLES = {
+    SPARK_CONF: '{"spark.sql.adaptive.enabled": "false"}',
+    TOPIC_CONF: '{"compression.type": "lz4"}',
+    JVM_OPTIONS: '{"executors": "-XX:+UseZGC"}',
+}
+MOST_CHARACTERS = 2_000
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Object and setting of a dotted name; None for any other name."""
+    key, dot, setting = name.partition(".")
+    return (key, setting) if dot and key in OBJECTS else None
+
+
+def is_setting(name: str) -> bool:
+    """Whether a name is that of one setting, `spark_conf.spark.x`."""
+    return split_name(name) is not None
+
+
+def folded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with dotted names put into their objects. Raises ConfigError for one that is given twice, or whose
+    object is something else."""
+    found = {name: value for name, value in values.items() if not is_setting(name)}
+    for name, value in values.items():
+        if (parts := split_name(name)) is None:
+            continue
+        key, setting = parts
+        whole = found.get(key)
+        if whole is None or whole == "":
+            whole = {}
+        if not isinstance(whole, Mapping):
+            raise ConfigError(f"{key}: give an object such as {_EXAMPLES[key]}, or settings by name, not both")
+        if setting in whole and whole[setting] != value:
+            raise ConfigError(f"{name}: is given twice; keep one")
+        found[key] = {**whole, setting: value}
+    return found
+
+
+def spread(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with each setting of its objects as a parameter of its own, under its dotted name."""
+    found = {name: value for name, value in config.items() if name not in OBJECTS}
+    for key in OBJECTS:
+        whole = config.get(key)
+        if isinstance(whole, Mapping):
+            found |= {f"{key}.{setting}": value for setting, value in whole.items()}
+    return found
+
+
+def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """An object of settings in its canonical form: sorted, values as texts; none of it is None.
+
+    Raises ValueError naming the setting and the remedy.
+    """
+    if not given:
+        return None
+    return {str(name): _text(f"{key}.{name}", value) for name, value in sorted(given.items())}
+
+
+def _text(where: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float) or not str(value).strip() or not str(value).isprintable():
+        raise ValueError(f"{where}: {value!r} is no value of a setting; give a text on one line, or a number")
+    if len(str(value)) > MOST_CHARACTERS:
+        raise ValueError(f"{where}: longer than {MOST_CHARACTERS} characters; give less")
+    return str(value).strip()
+
+
+def require_known(name: str, known: Iterable[str]) -> None:
+    """Raises ConfigError for a parameter's name that is neither `known` nor that of a setting."""
+    names = list(known)
+    if name not in names and not is_setting(name):
+        raise ConfigError(f"{name}: unknown parameter{suggest(name, names)}")

@@ -1,0 +1,112 @@
+"""Settings of Spark and options of JVMs: what the measuring owns, what Spark knows, and where they arrive."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT, Settings
+from faultline.engines.spark.conf_rules import CHANGELOG, KNOWN, check_conf, known_settings, megabytes
+from faultline.engines.spark.settings import decided_settings, jvms, workload_settings
+from faultline.engines.spark.tuning import NEXMARK_SETTINGS
+from faultline.experiment.build import parse_build
+from faultline.experiment.config import parse_configuration
+from faultline.runner.builds import check_build
+from faultline.runner.prepare import check_engine
+from tests.unit.synthetic import ATTEMPT
+
+
+def told(values: dict[str, Any]) -> dict[str, str]:
+    settings = Settings(ROOT, Path("/home"), Path("/results"))
+    attempt = Attempt(Path("/results/attempts") / ATTEMPT)
+    return workload_settings(settings, attempt, parse_configuration(values), 4040)
+
+
+def test_a_setting_takes_the_place_of_the_usual_one_and_is_in_the_record() -> None:
+    values = {"spark_conf": {CHANGELOG: True, "spark.driver.memory": "2g", "spark.my.listener": "x"}}
+    config = parse_configuration(values)
+    check_conf(config)
+    settings = told(values)
+    assert (settings[CHANGELOG], settings["spark.driver.memory"], settings["spark.my.listener"]) == ("true", "2g", "x")
+    assert told({})[CHANGELOG] == "false"
+    assert jvms(config, with_archive=False)["driver"]["heap_mb"] == 2048
+
+
+def test_options_are_added_to_the_jvms_they_are_meant_for() -> None:
+    values = {"jvm_options": {"executors": "-XX:+UseParallelGC -Dmy.flag=1"}}
+    check_conf(parse_configuration(values))
+    settings = told(values)
+    assert {"-XX:+UseParallelGC", "-Dmy.flag=1"} <= set(shlex.split(settings["spark.executor.extraJavaOptions"]))
+    assert settings["spark.driver.extraJavaOptions"] == told({})["spark.driver.extraJavaOptions"]
+    assert "-XX:+UseParallelGC" in jvms(parse_configuration(values), with_archive=False)["executors"]["options"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"spark_conf.spark.executor.memory": "4g"}, "spark.executor.memory: follows from executor_memory_mb"),
+        ({"spark_conf.spark.ui.port": 1}, "spark_conf.spark.ui.port: stays as it is, because"),
+        ({"spark_conf.spark.sql.shufle.partitions": 4}, "Spark has no such setting; did you mean spark.sql.shuffle"),
+        ({"spark_conf.sql.adaptive.enabled": "true"}, "does not begin with spark."),
+        ({"spark_conf.spark.sql.adaptive.enabled": "maybe"}, "'maybe' is not true or false; give one"),
+        ({"spark_conf.spark.network.timeout": "soon"}, "'soon' is not a time, such as 10s"),
+        ({f"spark_conf.{CHANGELOG}": "false", "commit_mode": "aligned-changelog"}, "use aligned to vary it"),
+        ({"spark_conf.spark.faultline.busy_us_per_record": 3}, "give it in build_spec"),
+        ({"jvm_options": {"worker": "-Da=b"}}, "jvm_options.worker: no JVM of that name"),
+        ({"jvm_options": {"driver": "-Xmx4g"}}, "-Xmx4g is not to be given"),
+        ({"jvm_options": {"driver": "UseZGC"}}, "'UseZGC' is no option of a JVM"),
+        ({"workload": "known_truth", "spark_conf.spark.x": "1"}, "spark_conf: this engine is no Spark"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_given_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_engine(parse_configuration(values))
+
+
+def test_whatever_the_measuring_sets_itself_is_refused_or_may_be_varied_on_purpose() -> None:
+    for name in sorted(decided_settings(parse_configuration({"fault": "none"}))):
+        try:
+            check_conf(parse_configuration({"fault": "none", f"spark_conf.{name}": "1g"}))
+        except ConfigError as error:
+            if "is not" not in str(error):
+                continue
+        assert name in FREE, name
+
+
+# What Faultline sets and whoever likes may set otherwise.
+FREE = {
+    CHANGELOG, "spark.driver.memory", "spark.ui.showConsoleProgress", "spark.scheduler.minRegisteredResourcesRatio",
+    *NEXMARK_SETTINGS,
+}  # fmt: skip
+
+
+def test_a_setting_stands_in_one_place() -> None:
+    config = parse_configuration({"fault": "none", "spark_conf.spark.my.x": "1"})
+    with pytest.raises(
+        ConfigError, match=r"build_spec\.settings\.spark\.my\.x: is set by the experiment's configuration"
+    ):
+        check_build(parse_build({"settings": {"spark.my.x": "2"}}, "b"), config, key="build_spec")
+
+
+def test_spark_knows_its_settings_and_their_kinds() -> None:
+    known = known_settings()
+    assert len(known) > 800
+    assert known["spark.sql.adaptive.enabled"] == "true or false"
+    assert known["spark.sql.shuffle.partitions"] == "a whole number"
+    assert known["spark.executor.memory"].startswith("a size")
+    made_from = json.loads(KNOWN.read_text())["pyspark"]
+    assert made_from == version("pyspark"), "run .faultline/venv/bin/python scripts/spark_settings.py"
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["k", "m", "g"]))
+def test_sizes_of_heaps_are_read_as_spark_does(number: int, unit: str) -> None:
+    assert megabytes(f"{number}{unit}") == int(number * {"k": 1 / 1024, "m": 1, "g": 1024}[unit])
