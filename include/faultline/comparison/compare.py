@@ -23,7 +23,7 @@ from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.sample import Sample
 from faultline.records.format import FAULT_KEYS, NONE, WIDTH
 from faultline.records.index import Index
-from faultline.records.metrics import CENSORED_AT, KNOWN, LESS, MACRO, USUAL, Metric, value_of
+from faultline.records.metrics import CENSORED_AT, COMPARABLE, LESS, MACRO, USUAL, Metric, value_of
 from faultline.records.summary import Entry
 
 # Counted from the fault on, so that a record that saw no recovery tells how long it was at least.
@@ -79,11 +79,10 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
 
 def metrics_named(names: Sequence[str]) -> list[Metric]:
     """The metrics with these paths. Raises ConfigError for one that is unknown or has no better direction."""
-    known = {metric.key: metric for metric in KNOWN if metric.better}
     for name in names:
-        if name not in known:
-            raise ConfigError(f"--metric {name}: no figure of which less or more is better{suggest(name, known)}")
-    return [known[name] for name in names]
+        if name not in COMPARABLE:
+            raise ConfigError(f"--metric {name}: no figure of which less or more is better{suggest(name, COMPARABLE)}")
+    return [COMPARABLE[name] for name in names]
 
 
 def compare_sides(before: Side, after: Side, metrics: Sequence[Metric]) -> Compared:

@@ -16,10 +16,8 @@ from faultline.comparison.compare import sample_of
 from faultline.comparison.statistics.intervals import Interval, median_interval
 from faultline.comparison.statistics.sample import Sample
 from faultline.records.format import CONTROL
-from faultline.records.metrics import KNOWN, MORE, Metric
+from faultline.records.metrics import COMPARABLE, MORE, Metric
 from faultline.records.summary import Entry
-
-_FIGURES = {metric.key: metric for metric in KNOWN if metric.better}
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,12 @@ def parse_limits(given: Mapping[str, Any] | None) -> tuple[Limit, ...]:
     """Limits by the path of their figure in the record. Raises ConfigError naming the key and the remedy."""
     found = []
     for key, bound in (given or {}).items():
-        if key not in _FIGURES:
-            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(str(key), _FIGURES)}")
+        if key not in COMPARABLE:
+            raise ConfigError(f"limits.{key}: no figure of which less or more is better{suggest(str(key), COMPARABLE)}")
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-            unit = _FIGURES[key].unit
+            unit = COMPARABLE[key].unit
             raise ConfigError(f"limits.{key}: {bound!r} is no number{f'; give one, in {unit}' if unit else ''}")
-        found.append(Limit(_FIGURES[key], float(bound)))
+        found.append(Limit(COMPARABLE[key], float(bound)))
     return tuple(found)
 
 

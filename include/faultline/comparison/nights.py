@@ -5,11 +5,13 @@ A night is a series of its own: all records with one logical date, whenever they
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from faultline.comparison.compare import Compared, Row, compare_sides, sample_of, texts
@@ -228,6 +230,15 @@ def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:
     """How many figures got each verdict, and the days of the baseline, the first and the last of them."""
     against = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}; against {against}"
+
+
+def kept_verdict(results: Path, sweep_id: str | None) -> dict[str, Any]:
+    """The verdict on a night as its task kept it below `results`; empty where there is none that can be read."""
+    try:
+        found = json.loads((results / "nights" / f"{sweep_id}.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def as_json(verdict: NightVerdict, promised: Promises = NOTHING_PROMISED) -> dict[str, Any]:

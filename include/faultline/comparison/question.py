@@ -18,16 +18,15 @@ from faultline.experiment.config import Configuration
 from faultline.experiment.decide import Decide, parse_decide
 from faultline.experiment.matrix import MAX_CONFIGURATIONS, Matrix, PlannedCell
 from faultline.records.manifest import Manifest, Question
-from faultline.records.metrics import KNOWN, MACRO, Metric
+from faultline.records.metrics import COMPARABLE, MACRO, Metric
 
 # Times the blocks that the budget pays for if nothing is decided before its end.
 FURTHER = 2
 # Of a figure that is mostly 0, or yes and no, a share says nothing.
 FIGURES = {
     metric.key: metric
-    for metric in KNOWN
-    if metric.better
-    and metric.group not in ("Audit", "Stages")
+    for metric in COMPARABLE.values()
+    if metric.group not in ("Audit", "Stages")
     and metric.key != "sustained"
     # Of a recovery only what is bounded from below when it is not seen, so that no pair is left out for being slow.
     and (metric.group != "Recovery" or metric.key == MACRO)

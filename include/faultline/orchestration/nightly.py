@@ -8,7 +8,6 @@ regressions; `tell_people` alerts those whom the night's file names.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -311,6 +310,7 @@ def no_regression(verdict: dict[str, Any]) -> None:
 def tell_people() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of, recorded
+    from faultline.comparison.nights import kept_verdict
     from faultline.experiment.matrix import sweep_id_of
     from faultline.orchestration.alerts import Alert, results_link, send
     from faultline.records.index import Index
@@ -328,7 +328,7 @@ def tell_people() -> list[str]:
     own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]
     gap = gap_of(plan, recorded(entries)) if plan else None
     told = alert_of(
-        night, kept_verdict(settings.results, sweep_id), planned=gap.planned if gap else 0,
+        night, kept_verdict(settings.results, sweep_id) or None, planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),
     )  # fmt: skip
     if told is None:
@@ -355,12 +355,3 @@ def require_begun(dag_id: str) -> None:
     link = results_link(settings.endpoints.airflow, None)
     send(Alert(told.kind, dag_id, night, told.title, told.lines, link), file_of(dag_id).alerts)
     raise AirflowFailException(told.lines[0])
-
-
-def kept_verdict(results: Path, sweep_id: str) -> dict[str, Any] | None:
-    """The verdict of a night, as `compare_with_baseline` left it."""
-    try:
-        found = json.loads((results / "nights" / f"{sweep_id}.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -145,6 +145,8 @@ USUAL = (
     "recovery.reload_s", "recovery.replay_s", MACRO,
 )  # fmt: skip
 _BY_KEY = {metric.key: metric for metric in KNOWN}
+# Of which less or more is better, so that one value may be held against another.
+COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
 # Neither figures of their own nor comparable: bounds, counts of what a figure was made of.
 _HIDDEN = frozenset(
     {

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from faultline.comparison.cells import Axis, Figure, apart, axes_of, groups_of, in_order, is_number, label, points_of
-from faultline.comparison.compare import KNOWN
-from faultline.records.metrics import MACRO
+from faultline.records.metrics import KNOWN, MACRO
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record
 from tests.unit.sample_records import CENSORED, RECOVERED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from faultline.comparison.nights import (
     changes_of_surroundings,
     course_of,
     course_of_commits,
+    kept_verdict,
     nights_of,
 )
 from faultline.experiment.night_file import is_night
@@ -78,7 +78,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     surroundings = changes_of_surroundings(nights)
     course = course_of(nights, cell, metric) if metric else None
     drawn = course_of_commits(nights, cell, metric) if metric and choice.by == "commit" else course
-    kept = {night.date: _kept(site, night.entries[-1].sweep_id) for night in nights}
+    kept = {night.date: kept_verdict(site.results, night.entries[-1].sweep_id) for night in nights}
     planned = [plan for plan in Manifests(site.results).of_matrix(of) if plan.logical_date]
     plans = {plan.logical_date: plan for plan in planned}
     limit = limit_of(list(kept.values()), metric)
@@ -202,15 +202,6 @@ def limit_of(kept: Sequence[Mapping[str, Any]], metric: Metric | None) -> Limit 
     bounds = next((found for one in reversed(kept) if isinstance(found := one.get("limits"), dict)), {})
     bound = bounds.get(metric.key) if metric else None
     return Limit(metric, float(bound)) if metric and isinstance(bound, int | float) else None
-
-
-def _kept(site: Site, sweep: str | None) -> Mapping[str, Any]:
-    """The verdict as the task wrote it; empty when there is none, or when it cannot be read."""
-    try:
-        found = json.loads((site.results / "nights" / f"{sweep}.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _lines(found: object) -> Sequence[str]:
