@@ -187,7 +187,7 @@ def run(query: Query, description: str | None, *, output_mode: str = "update") -
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
-    config: Config = {**json.loads(options.config.read_text()), "output_mode": output_mode}
+    config: Config = {"output_mode": output_mode, **json.loads(options.config.read_text())}
 
     spark = SparkSession.builder.getOrCreate()
     workload = Workload(spark, query, config)

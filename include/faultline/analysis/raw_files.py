@@ -7,7 +7,8 @@ A last line that was cut by a kill is dropped; a broken line anywhere else is an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ class Raw:
     records: pd.DataFrame
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
+    # Figures that could not be told of a job, and why; empty of every built-in workload.
+    not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tuples_path(self) -> Path:
@@ -123,6 +126,7 @@ def read_raw(directory: Path) -> Raw:
         machine=_machine(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
         clock_jump_ms=jump_ms(recorder),
+        not_measured=_notes(directory / "harvest" / "notes.json"),
     )
     for path in (raw.tuples_path, raw.counts_path):
         require(path)
@@ -138,6 +142,10 @@ def read_attempt(directory: Path) -> AttemptFile:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
+
+
+def _notes(path: Path) -> dict[str, str]:
+    return {str(name): str(why) for name, why in read_document(path).items()} if path.exists() else {}
 
 
 def _records(path: Path) -> pd.DataFrame:

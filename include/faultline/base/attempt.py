@@ -110,6 +110,11 @@ class Attempt:
         return self.folder / "closed.json"
 
     @property
+    def job(self) -> Path:
+        """What of the user's was under test, as it was then."""
+        return self.folder / "job"
+
+    @property
     def harvest(self) -> Path:
         return self.folder / "harvest"
 

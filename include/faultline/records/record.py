@@ -222,8 +222,8 @@ class Metrics(_Part):
     `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
     `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest.
     `recoveries`: one for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule
-    of the end says at the instant that a fault would have had. What comes after it is null in
-    records from before it was measured.
+    of the end says at the instant that a fault would have had. `not_measured`: of figures that a job of the user's
+    cannot have, why. What comes after `recoveries` is null in records from before it was measured.
     """
 
     latency_ms: LatencyMs
@@ -253,6 +253,7 @@ class Metrics(_Part):
     latency_after_ms: LatencyMs | None = None
     cpu_s_per_million: CpuPerMillion | None = None
     gc: GarbagePart | None = None
+    not_measured: dict[str, str] | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

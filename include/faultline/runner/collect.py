@@ -34,6 +34,8 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
             **plan.tuples,
+            # As it was when it ran.
+            **({"job": str(attempt.job / plan.tuples["job"])} if "job" in plan.tuples else {}),
         },
     )
     return configuration

@@ -55,6 +55,9 @@ class WorkloadSupervisor:
                 code = self._incarnate(journal, incarnation)
                 if code == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
                     break
+                # No fault comes before the gate: what ends by itself there would end again.
+                if not self._attempt.gate.exists():
+                    break
                 if self._guardian is not None:
                     self._guardian.driver_died(journal)
                 if incarnation < self._max_restarts:

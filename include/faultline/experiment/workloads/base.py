@@ -7,6 +7,7 @@ can come to lean on another's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -99,6 +100,10 @@ class Workload(Generic[P]):
     def highest_rate(self, config: Mapping[str, Any]) -> float:
         """Records/s that a configuration may ask for."""
         return MAX_RATE
+
+    def files(self, own: P) -> Mapping[str, Path]:
+        """Files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps it."""
+        return {}
 
     def has_python_workers(self, own: P) -> bool:
         """Whether executors start Python workers for it."""
