@@ -59,6 +59,7 @@ class GeneratorSpec(BaseModel):
     disorder: float = Field(0.1, ge=0, le=1, description="Share of stock records out of order.")
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are an hour too old.")
     rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
+    numbered: bool = Field(False, description="Records carry their number in the schedule as the header `faultline`.")
     closing: bool = Field(False, description="After the schedule, events of `nexmark` that close what is open.")
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")

@@ -12,6 +12,7 @@ from generators.errors import InputError
 from generators.nexmark import NexmarkEvents, rules_of
 from generators.pacing import Schedule, Stripe
 from generators.prices import Market, closes_of
+from generators.producer import NUMBER, Headers
 from generators.ranks import MovingExponent
 from generators.source import ConstantLines, Ids, Source
 from generators.spec import GeneratorSpec
@@ -86,12 +87,14 @@ class Chunk:
     payloads: list[bytes]
     partitions: list[int]
     due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
+    headers: list[Headers] | None = None  # None: none of them has any
 
     def part(self, first: int, last: int) -> Chunk:
         """The records `first` … `last` − 1, counted within this chunk."""
         if first == 0 and last >= len(self.payloads):
             return self
-        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last])
+        headers = None if self.headers is None else self.headers[first:last]
+        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last], headers)
 
 
 class Stream:
@@ -108,6 +111,7 @@ class Stream:
         self._schedule: Schedule | None = spec.schedule
         self._stripe = stripe
         self._partitions = np.uint64(spec.partitions)
+        self._numbered = spec.numbered
         self.total = stripe.share(spec.total)
         # Preparing a chunk delays the record behind it: small chunks for slow schedules.
         per_second = spec.total / spec.seconds / stripe.of if spec.seconds else float("inf")
@@ -128,7 +132,8 @@ class Stream:
             due = np.zeros(n, dtype=np.int64)
         else:
             due = self._schedule.due_array(self._stripe.record(self._next), self._stripe.of, n)
-        self._chunks.append(Chunk(payloads, (records % self._partitions).tolist(), due))
+        headers = [[(NUMBER, b"%d" % number)] for number in records.tolist()] if self._numbered else None
+        self._chunks.append(Chunk(payloads, (records % self._partitions).tolist(), due, headers))
         self._next += n
         return True
 

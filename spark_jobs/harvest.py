@@ -54,8 +54,8 @@ KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataF
 }
 # What asks for records as they came from Kafka.
 WITH_RAW = ("query",)
-# What asks for the newest record that each output names.
-WITH_NEWEST = ("nexmark", "query")
+# Of records of a program that carries it on.
+HEADER = "faultline"
 WITH_EVENT_TIME = ("group", "join")
 # Records of a text that one task takes in. A task that sorts more than its memory holds writes runs to disk, and reads
 # all of them at once through buffers of megabytes: memory would grow with the length of a run after all.
@@ -82,10 +82,10 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str, pieces: int) -> 
 def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
     """partition, offset, timestamp_ms, primer, value (text) of the input topic's records.
 
-    Without those that only close windows: nobody waits for them. `raw`: also key, raw (the value's bytes), topic and
-    timestampType.
+    Without those that only close windows: nobody waits for them. `raw`: also key, raw (the value's bytes), topic,
+    timestampType and faultline (the header of that name; null: none).
     """
-    kept = ("key", F.col("value").alias("raw"), "topic", "timestampType") if raw else ()
+    kept = ("key", F.col("value").alias("raw"), "topic", "timestampType", named(HEADER).alias(HEADER)) if raw else ()
     return topic.where(~is_closing()).select(
         "partition",
         "offset",
@@ -102,13 +102,15 @@ def is_closing() -> Column:
     return F.coalesce(closing, F.lit(False))
 
 
+def named(name: str) -> Column:
+    """The first header of this name, as text; null where there is none."""
+    found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
+    return found.cast("string")
+
+
 def outputs_of(topic: DataFrame) -> DataFrame:
-    """key, value (text), emitted_ms, offset, lineage, newest (null: not named) of the output topic's records."""
-
-    def named(name: str) -> Column:
-        found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
-        return found.cast("string")
-
+    """key, value (text), emitted_ms, offset, lineage of the output topic's records, with newest and faultline, which
+    are null where they are not named."""
     return topic.select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
@@ -117,6 +119,7 @@ def outputs_of(topic: DataFrame) -> DataFrame:
         # Engines without state lineages of their own name none: all of their outputs belong to the first.
         F.coalesce(named("lineage").cast("int"), F.lit(0)).alias("lineage"),
         named("newest").cast("long").alias("newest"),
+        named(HEADER).alias(HEADER),
     )
 
 
@@ -129,17 +132,25 @@ def harvest(
     where both are kept, which are read more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
-    outputs = (outputs if config["tuples"] in WITH_NEWEST else outputs.drop("newest")).persist(kept)
+    unused = {"newest", HEADER} - {_header_read(config)}
+    outputs, records = outputs.drop(*unused).persist(kept), records.drop(*unused)
     if config["tuples"] in WITH_EVENT_TIME:
         records = with_late(with_events(records).drop("value").persist(kept), config)
     else:
         records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
     return {
-        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType"),
+        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType", HEADER),
         "tuples": tuples,
         "counts": counts,
     }
+
+
+def _header_read(config: Config) -> str | None:
+    """The header by which an output tells what it is of."""
+    if config["tuples"] == "nexmark":
+        return "newest"
+    return {"newest": "newest", "header": HEADER}.get(config.get("reflects", ""))
 
 
 def write(frame: DataFrame, target: Path) -> None:

@@ -16,10 +16,10 @@ from counts import batch_counts, count_keys, group_tuples, number_alike, reflect
 from nexmark_tuples import prepare_state
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import NEWEST, Config
-from user_job import load, number, results
+from user_job import load, number, results, told
 
 LATENCY, AUDIT = "latency_ms", "audit"
 # A count at the beginning of a value, or in a field `count` of a JSON object.
@@ -49,10 +49,16 @@ def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tup
     """tuples.parquet and counts.parquet. `records`: with the columns key and raw, as they came from Kafka."""
     notes, spark = Notes(Path(config["target"])), records.sparkSession
     prepare_state(spark)
-    job = load(Path(config["job"]))
-    again = _again(job, records.where("lineage IS NOT NULL"), config, notes)
+    job = load(Path(config["job"])) if config["job"] else None
+    if job is None:
+        notes.say(AUDIT, "no reference was given, whose query over the same input says what should have come")
+    if config["sink"] and job is not None:
+        outputs = _from_sink(job, spark, config, notes)
+    again = None if job is None else _again(job, records.where("lineage IS NOT NULL"), config, notes)
     tuples = _tuples(job, records, outputs, again, config, notes)
-    counts = None if again is None else _audit(job, records, outputs, again, config, notes)
+    counts = (
+        None if job is None or again is None or outputs is None else _audit(job, records, outputs, again, config, notes)
+    )
     return (
         spark.createDataFrame([], NO_TUPLES) if tuples is None else tuples,
         spark.createDataFrame([], NO_COUNTS) if counts is None else counts,
@@ -73,10 +79,31 @@ def as_kafka(records: DataFrame) -> DataFrame:
     )
 
 
+def _from_sink(job: ModuleType, spark: SparkSession, config: Config, notes: Notes) -> DataFrame | None:
+    """What lies where the job put it, as outputs without an instant; None where it cannot be read."""
+    if not hasattr(job, "outputs"):
+        notes.say(AUDIT, "the job has no function `outputs(spark, config)` that reads back what its sink wrote")
+        return None
+    try:
+        found = results(job.outputs(spark, told(config)), ("key", "value"), "outputs")
+        rows = found.select(F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+        kept = rows.select(
+            "*",
+            F.lit(None).cast("long").alias("emitted_ms"),
+            F.monotonically_increasing_id().alias("offset"),
+            F.lit(0).alias("lineage"),
+        ).persist()
+        kept.count()
+        return kept
+    except Exception as error:
+        notes.say(AUDIT, f"what the sink wrote could not be read back: {first_line(error)}")
+        return None
+
+
 def _again(job: ModuleType, taken: DataFrame, config: Config, notes: Notes) -> DataFrame | None:
     """key, value and perhaps `newest` of a batch over the input that was taken; None where it cannot be run so."""
     try:
-        found = results(job.query(as_kafka(taken), config["arguments"]), ("key", "value"), "query")
+        found = results(job.query(as_kafka(taken), told(config)), ("key", "value"), "query")
         newest = [F.col(NEWEST).cast("long").alias(NEWEST)] if NEWEST in found.columns else []
         key = F.coalesce(F.col("key").cast("string"), F.lit(""))
         kept = found.select(key.alias("key"), F.col("value").cast("string").alias("value"), *newest).persist()
@@ -88,14 +115,22 @@ def _again(job: ModuleType, taken: DataFrame, config: Config, notes: Notes) -> D
 
 
 def _tuples(
-    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame | None, config: Config, notes: Notes
+    job: ModuleType | None,
+    records: DataFrame,
+    outputs: DataFrame | None,
+    again: DataFrame | None,
+    config: Config,
+    notes: Notes,
 ) -> DataFrame | None:
     """None, with a note, where outputs do not tell what they are of."""
-    if config["reflects"] == "nothing":
-        notes.say(LATENCY, 'the job declares "reflects": "nothing", so no output tells which input it is of')
+    if config["sink"]:
+        notes.say(LATENCY, "results go to a sink of the job's own, which does not tell when each of them came")
+        return None
+    if config["reflects"] == "nothing" or outputs is None:
+        notes.say(LATENCY, "no output tells which input it is of, as the job declares, or nobody declared for it")
         return None
     try:
-        found = _REFLECTED[config["reflects"]](job, records, outputs, again, config).persist(StorageLevel.DISK_ONLY)
+        found = _REFLECTED[config["reflects"]](job, records, outputs, again).persist(StorageLevel.DISK_ONLY)
         rows = found.agg(F.sum("n").alias("n"), F.count("emitted_ms").alias("seen")).collect()[0]
     except Exception as error:
         notes.say(LATENCY, f"which output reflects which input could not be told: {first_line(error)}")
@@ -114,23 +149,20 @@ def _produced(records: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _named(job: ModuleType, records: DataFrame) -> DataFrame:
+def _named(job: ModuleType | None, records: DataFrame) -> DataFrame:
     """lineage, batch, key, produced_ms, primer: what the job says that each record leaves in its outputs."""
+    assert job is not None  # who has none declares nothing
     own = results(job.tuples(as_kafka(records)), ("partition", "offset", "key"), "tuples")
     own = own.select("partition", "offset", F.col("key").cast("string").alias("key"))
     return own.join(_produced(records), ["partition", "offset"]).drop("partition", "offset")
 
 
-def _by_count(
-    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame | None, config: Config
-) -> DataFrame:
+def _by_count(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
     counted = _named(job, records)
     return group_tuples(counted, reflected(batch_counts(counted), outputs.withColumn("count", count_in("value"))))
 
 
-def _by_id(
-    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame | None, config: Config
-) -> DataFrame:
+def _by_id(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
     if hasattr(job, "tuples"):
         asked = _named(job, records)
     else:
@@ -140,9 +172,7 @@ def _by_id(
     return number_alike(asked.join(first, "key", "left"))
 
 
-def _by_newest(
-    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame | None, config: Config
-) -> DataFrame:
+def _by_newest(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
     """Each result that is due: produced when its newest record was. What never came is known from the batch."""
     numbered = (
         records.withColumn(NEWEST, number(F.col("timestamp_ms"), F.col("partition")))
@@ -161,11 +191,19 @@ def _by_newest(
     return number_alike(due.join(numbered, NEWEST).drop("key", "value", NEWEST))
 
 
-_REFLECTED = {"count": _by_count, "id": _by_id, "newest": _by_newest}
+def _by_header(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    """Outputs that carry their record's header on: the first of each."""
+    first = outputs.groupBy("faultline").agg(F.min("emitted_ms").alias("emitted_ms"))
+    asked = records.select("lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), "faultline")
+    return number_alike(asked.where("faultline IS NOT NULL").join(first, "faultline", "left"))
+
+
+_REFLECTED = {"count": _by_count, "id": _by_id, "newest": _by_newest, "header": _by_header}
 _WHAT = {
     "count": "the key that `tuples` gives",
     "id": "the id that each output has for a key",
     "newest": "the column `newest`",
+    "header": "the header `faultline`",
 }
 
 

@@ -9,6 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
@@ -23,6 +24,12 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 class JobError(Exception):
     """What the job did not do as it said."""
+
+
+def told(config: dict[str, Any]) -> dict[str, str]:
+    """What the job's functions get as `config`: its arguments, `attempt`, a name that no other run has, and `folder`,
+    where it may keep files until the run is judged."""
+    return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
 
 
 def load(path: Path) -> ModuleType:

@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.text import say
+from faultline.client import job_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
@@ -232,6 +233,7 @@ def results(
 
 
 app.add_typer(nights.app, name="nightly")
+app.add_typer(job_command.app, name="job")
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 

@@ -19,11 +19,15 @@ from faultline.base.text import suggest
 QUERY, TUPLES, SINK, OUTPUTS = "query", "tuples", "sink", "outputs"
 # What of an output tells which input it is of.
 COUNT, ID, NEWEST, NOTHING = "count", "id", "newest", "nothing"
+# Of programs only, whose outputs may carry their record's header on.
+HEADER = "header"
 REFLECTS = (COUNT, ID, NEWEST, NOTHING)
 OUTPUT_MODES = ("update", "append", "complete")
 # Whose time windows and watermarks are of: Kafka's, by which records are in order, or one that records carry.
 EVENT_TIMES = ("timestamp", "value")
 KEYS = ("output_mode", "reflects", "event_time", "watermark_s", "arguments")
+# What a job is told beside its arguments.
+TOLD = ("attempt", "folder")
 EXAMPLE = 'JOB = {"output_mode": "update", "reflects": "count"}'
 MOST_WATERMARK_S = 3600.0
 
@@ -93,13 +97,18 @@ def read_job(path: str) -> JobFile:
     return JobFile(
         file,
         known,
-        {file.name: file, **_beside(file, tree)},
+        modules_of(file),
         mode or "update",
         reflects or NOTHING,
         time,
         _watermark(path, declared, time),
         MappingProxyType(_arguments(path, declared)),
     )
+
+
+def defines(file: Path, function: str) -> bool:
+    """Whether a Python file defines a function of this name. Raises ValueError for what is no Python."""
+    return any(isinstance(one, ast.FunctionDef) and one.name == function for one in _parsed(file).body)
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -163,19 +172,21 @@ def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise ValueError(f'job: {path}: "arguments" is no dictionary of names and defaults, such as {{"window_s": 10}}')
     for name, value in given.items():
+        if name in TOLD:
+            raise ValueError(f"job: {path}: the argument {name} is what Faultline tells every job; rename it")
         if not isinstance(value, str | int | float):
             raise ValueError(f"job: {path}: the default of the argument {name} is {value!r}; give a text or a number")
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
-def _beside(file: Path, tree: ast.Module) -> dict[str, Path]:
-    """The modules in the file's folder that it imports, and those that they do."""
-    found: dict[str, Path] = {}
-    waiting = [tree]
+def modules_of(file: Path) -> dict[str, Path]:
+    """A Python file and the modules in its folder that it imports, and those that they do, by name."""
+    found = {file.name: file}
+    waiting = [_parsed(file)]
     while waiting:
         for name in _imported(waiting.pop()):
             path = file.parent / f"{name}.py"
-            if path.name not in found and path != file and path.is_file():
+            if path.name not in found and path.is_file():
                 found[path.name] = path
                 waiting.append(_parsed(path))
     return found

@@ -58,6 +58,7 @@ def _spark_submit(submission: SparkSubmission) -> list[str]:
         conn_id="spark_default",
         conf=dict(submission.settings),
         name=submission.name,
+        java_class=submission.main_class,
         application_args=arguments,
     )
     if not hook._connection["master"].startswith("spark://"):

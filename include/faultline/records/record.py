@@ -220,10 +220,10 @@ class Metrics(_Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
     `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
-    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest.
-    `recoveries`: one for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule
-    of the end says at the instant that a fault would have had. `not_measured`: of figures that a job of the user's
-    cannot have, why. What comes after `recoveries` is null in records from before it was measured.
+    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest. `recoveries`: one
+    for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule of the end says at
+    the instant that a fault would have had. `not_measured`: of figures that a job of the user's cannot have, why. What
+    comes after `recoveries` is null in records from before it was measured.
     """
 
     latency_ms: LatencyMs

@@ -161,6 +161,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[
             "env": dict(submission.environment),
             "restart_delay_s": submission.restart_delay_s,
             "max_restarts": submission.max_restarts,
+            "ends_itself": submission.ends_itself,
         },
     )
     start_fault_daemons(attempt, settings, plan.faults)

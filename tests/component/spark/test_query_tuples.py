@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(300)
 
 INPUTS = (
     "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
-    "key binary, raw binary, topic string, timestampType int"
+    "key binary, raw binary, topic string, timestampType int, faultline string"
 )
-OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint"
+OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint, faultline string"
 HEAD = "from pyspark.sql import functions as F\n"
 COUNT = (
     HEAD
@@ -44,7 +44,8 @@ class Job:
         (folder / "job.py").write_text(text)
         self.config = {
             "tuples": "query", "job": str(folder / "job.py"), "target": str(folder), "arguments": {},
-            "output_mode": "update", "reflects": "nothing", "event_time": None, **declared,
+            "output_mode": "update", "reflects": "nothing", "event_time": None, "sink": False,
+            "attempt": "a1", "folder": str(folder), **declared,
         }  # fmt: skip
         self.inputs: list[tuple[Any, ...]] = []
         self.outputs: list[tuple[Any, ...]] = []
@@ -52,11 +53,13 @@ class Job:
     def take(self, value: str, at: int, batch: int | None, *, primer: bool = False) -> int:
         """A record; returns its number."""
         raw, lineage = bytearray(value.encode()), None if batch is None else 0
-        self.inputs.append((value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), None, raw, "in", 0))
+        self.inputs.append(
+            (value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), None, raw, "in", 0, str(len(self.inputs)))
+        )
         return (T0_MS + at) * NUMBERS_A_MS
 
-    def emit(self, key: str, value: str, at: int, newest: int | None = None) -> None:
-        self.outputs.append((key, value, T0_MS + at, 0, len(self.outputs), newest))
+    def emit(self, key: str, value: str, at: int, newest: int | None = None, *, faultline: str | None = None) -> None:
+        self.outputs.append((key, value, T0_MS + at, 0, len(self.outputs), newest, faultline))
 
     def harvest(self, spark: SparkSession) -> Harvested:
         tables = harvest(
@@ -212,3 +215,51 @@ def test_a_job_that_never_emits_is_said_to(spark: SparkSession, tmp_path: Path) 
     found = job.harvest(spark)
     assert "none of 2 tuples was ever seen" in job.notes["latency_ms"]
     assert found.counts == {"a": (1, None, 0, 0, 0), "b": (1, None, 0, 0, 0)}, "both are lost"
+
+
+def test_a_program_that_carries_the_header_on_tells_which_record_each_output_is_of(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, "", job=None, reflects="header")
+    job.take("a", 0, 0)
+    job.take("b", 10, 0)
+    job.emit("x", "1", 5, faultline="0")
+    job.emit("x", "1", 50, faultline="0")
+    job.emit("x", "1", 50)
+    found = job.harvest(spark)
+    assert found.tuples == sorted([(0, 0, 0, 5, False, 1), (0, 0, 10, None, False, 1)], key=str)
+    assert found.counts == {} and "no reference was given" in job.notes["audit"]
+
+
+SINK = (
+    "def query(records, config):\n"
+    "    return records.select(F.col('value').cast('string').alias('key'), F.lit(config['word']).alias('value'))\n"
+    "def sink(results, config):\n"
+    "    return results.writeStream.format('parquet').option('path', config['folder'] + '/rows')\n"
+)
+
+
+def test_what_a_sink_wrote_is_read_back_for_the_audit(spark: SparkSession, tmp_path: Path) -> None:
+    outputs = "def outputs(spark, config):\n    return spark.read.parquet(config['folder'] + '/rows')\n"
+    job = Job(tmp_path, HEAD + SINK + outputs, sink=True, output_mode="append", arguments={"word": "w"})
+    for number, value in enumerate("aab"):
+        job.take(value, number, 0)
+    spark.createDataFrame([("a", "w"), ("c", "w")], "key string, value string").write.parquet(str(tmp_path / "rows"))
+    found = job.harvest(spark)
+    assert found.counts == {"a w": (2, 1, 1, 0, 0), "b w": (1, None, 0, 0, 0), "c w": (None, 1, 1, 0, 0)}
+    assert found.tuples == [] and "sink" in job.notes["latency_ms"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        ("", "no function `outputs(spark, config)`"),
+        ("def outputs(spark, config):\n    return spark.read.parquet('/nowhere')\n", "could not be read back"),
+    ],
+)
+def test_a_sink_that_cannot_be_read_back_is_not_audited(
+    spark: SparkSession, tmp_path: Path, reader: str, said: str
+) -> None:
+    job = Job(tmp_path, HEAD + SINK + reader, sink=True, output_mode="append", arguments={"word": "w"})
+    job.take("a", 0, 0)
+    assert job.harvest(spark).counts == {} and said in job.notes["audit"]

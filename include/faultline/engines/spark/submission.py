@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,41 @@ class SparkSubmission(Submission):
 
     name: str
     settings: Mapping[str, str]
+    main_class: str | None = None
 
 
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
-    told = write_program_configuration(attempt, plan, told_by_spark(attempt, plan, config))
+    by_spark = told_by_spark(attempt, plan, config)
+    told = write_program_configuration(attempt, plan, by_spark)
     described = attempt.read()
     # Attempts from before there were builds under test ran the installed one.
     programs = Path(described.get("programs") or settings.root / PROGRAMS)
     usual = workload_settings(
         settings, attempt, config, ui_port, archive=to_spark(attempt, runtime), programs=programs
     )  # fmt: skip
-    return SparkSubmission(
-        command=(str(workload_program(programs, config)), "--config", str(told), run_token(attempt.id)),
-        environment=spark_environment(settings, runtime.java_home, programs),
+    own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
+    environment = spark_environment(settings, runtime.java_home, programs)
+    submission = SparkSubmission(
+        command=(),
+        environment=environment,
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
         settings={**described.get("engine_settings", {}), **usual},
+    )
+    if own is None:
+        program = workload_program(programs, config)
+        return replace(submission, command=(str(program), "--config", str(told), run_token(attempt.id)))
+    jars = {"spark.jars": ",".join(map(str, own.jars))} if own.jars else {}
+    return replace(
+        submission,
+        command=(str(own.path), *own.arguments),
+        environment={**environment, **own.environment},
+        settings={**submission.settings, **jars},
+        main_class=own.main_class,
+        ends_itself=False,
     )
 
 

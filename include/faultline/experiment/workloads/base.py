@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.experiment.common import Common
-from faultline.experiment.preparations import Companion, Filling
+from faultline.experiment.preparations import Application, Companion, Filling
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
@@ -153,6 +153,10 @@ class Workload(Generic[P]):
     def program_configuration(self, attempt: Attempt, own: P, common: Common) -> dict[str, Any]:
         """What its program is told beside what every program is."""
         return {}
+
+    def application(self, attempt: Attempt, own: P, common: Common, told: Mapping[str, Any]) -> Application | None:
+        """The user's program that runs in place of one in spark_jobs/. `told`: what any program of it is told."""
+        return None
 
     def title(self, config: Mapping[str, Any]) -> str | None:
         """What tells one of its experiments from others in a few words; None: its state and interval do."""

@@ -12,17 +12,19 @@ from pydantic import Field
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.experiment.common import Common
-from faultline.experiment.job_file import COUNT, ID, NEWEST, NOTHING, JobFile, read_job
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
 from faultline.experiment.workloads.base import Parameters, Workload
 
 # How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
-METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", NOTHING: "none"}
+METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}
 
 
 class QueryParameters(Parameters):
     """Which file, and what it is told."""
 
-    job: str = Field("", description="Your Python file with `def query(records, config)`; see docs/your-own.md.")
+    job: str | None = Field(
+        None, description="Your Python file with `def query(records, config)`; see docs/your-own.md."
+    )
     arguments: dict[str, Any] | None = Field(
         None, description='What your job declares as "arguments", by name, such as {"window_s": "10"}.'
     )
@@ -75,6 +77,7 @@ class Query(Workload[QueryParameters]):
             "reflects": job.reflects,
             "output_mode": job.output_mode,
             "event_time": job.event_time,
+            "sink": job.has_sink,
         }
 
     def latency_method_of(self, own: QueryParameters) -> str:
@@ -86,6 +89,9 @@ class Query(Workload[QueryParameters]):
             "job": str(attempt.job / job.path.name),
             "arguments": job.given(own.arguments),
             "output_mode": job.output_mode,
+            "sink": job.has_sink,
+            "attempt": attempt.id,
+            "folder": str(attempt.sink),
         }
 
     def title(self, config: Mapping[str, Any]) -> str | None:
@@ -98,7 +104,7 @@ class Query(Workload[QueryParameters]):
 def job_of(own: QueryParameters) -> JobFile:
     """What the file says. Raises ConfigError in one line for one that cannot be run."""
     try:
-        job = read_job(own.job)
+        job = read_job(own.job or "")
         job.given(own.arguments)
         return job
     except ValueError as error:
