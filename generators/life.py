@@ -146,7 +146,7 @@ def run_schedule(
         while first < last:
             chunk = stream.take(last - first)
             stamps = ((chunk.due_ns + start.wall_ns) // 1_000_000).tolist()
-            sender.send(chunk.payloads, chunk.partitions, stamps, chunk.headers)
+            sender.send(chunk.payloads, chunk.partitions, stamps, chunk.headers, chunk.keys)
             lateness.record(clock.now_ns(), chunk.due_ns + start.mono_ns)
             first += len(chunk.payloads)
         ticker.tick()
@@ -181,7 +181,7 @@ def _flood(stream: Stream, sender: Sender, start: Start, stop: StopSwitch, ticke
     while sender.sent < stream.total and not stop.pulled():
         chunk = stream.take(_FLOOD_BURST)
         stamp = (start.wall_ns + clock.now_ns() - start.mono_ns) // 1_000_000
-        sender.send(chunk.payloads, chunk.partitions, [stamp] * len(chunk.payloads), chunk.headers)
+        sender.send(chunk.payloads, chunk.partitions, [stamp] * len(chunk.payloads), chunk.headers, chunk.keys)
         ticker.tick()
 
 

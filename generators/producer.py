@@ -64,7 +64,8 @@ def make_producer(bootstrap: str) -> Producer:
 
 
 Headers = list[tuple[str, bytes]]
-Records = tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[Headers] | None]
+Keys = Sequence[bytes | None]
+Records = tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[Headers] | None, Keys | None]
 
 
 class Sender:
@@ -97,12 +98,14 @@ class Sender:
         partitions: Sequence[int],
         timestamps_ms: Sequence[int],
         headers: Sequence[Headers] | None = None,
+        keys: Keys | None = None,
     ) -> None:
-        """Takes records without keys; none is dropped. They leave at once, or with a later call.
+        """Takes records, by default without headers and keys; none is dropped. They leave at once, or with a later
+        call.
 
         Raises GeneratorError when a record can never be sent (too large, no such partition).
         """
-        self._waiting.append((payloads, partitions, timestamps_ms, headers))
+        self._waiting.append((payloads, partitions, timestamps_ms, headers, keys))
         self._number_waiting += len(payloads)
         self.sent += len(payloads)
         self.release()
@@ -125,6 +128,7 @@ class Sender:
         partitions: Sequence[int],
         timestamps_ms: Sequence[int],
         headers: Sequence[Headers] | None,
+        keys: Keys | None,
     ) -> None:
         """Queues records in the producer; waits while its queue is full."""
         self._await_room(len(payloads))
@@ -135,7 +139,7 @@ class Sender:
                     self._producer.produce,
                     repeat(self._topic),
                     rest,
-                    repeat(None),  # no key
+                    repeat(None) if keys is None else iter(keys),
                     partitions,
                     repeat(self._on_failure),
                     repeat(None),  # the same callback under its other name
@@ -151,7 +155,8 @@ class Sender:
             self._producer.poll(0.01)
             self._check()
             left = None if headers is None else headers[done:]
-            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:], left)
+            those = None if keys is None else keys[done:]
+            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:], left, those)
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
 

@@ -274,6 +274,19 @@ def publish(
 
 
 @app.command()
+def record(
+    topic: Annotated[str, typer.Argument(help="The topic, such as orders.")],
+    to: Annotated[Path, typer.Option(help="The file to write, such as orders.parquet.")],
+    bootstrap: Annotated[str | None, typer.Option(help="HOST:PORT of its broker. Empty: the embedded one.")] = None,
+) -> None:
+    """Copy a topic into a file, once, with keys, headers and times; data=FILE replays it."""
+    from faultline.base.settings import load_settings
+    from faultline.client.recording import record_topic
+
+    record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)
+
+
+@app.command()
 def explain(
     record: Annotated[str, typer.Argument(help="A record's file, an attempt's id or the start of it, or `last`.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,

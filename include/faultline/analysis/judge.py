@@ -31,14 +31,13 @@ from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
+from faultline.records.environment import ClockOffset, Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
     ByRole,
-    ClockOffset,
     CpuBesides,
     CpuPerMillion,
-    Environment,
     GarbagePart,
     KeysPart,
     LatencyMs,
@@ -211,6 +210,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         late=_late(traces.late_rows, raw.records),
         stages=chain_work(raw.stages, raw.directory, window),
         not_measured=dict(raw.not_measured) or None,
+        data=next((one["data"] for one in events(raw.generator, "primed") if one.get("data")), None),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
 

@@ -134,7 +134,8 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
 
 def cells_of(wanted: Wanted, settings: Settings) -> list[PlannedCell]:
     """All cells of a sweep that was asked for; with a question as many as its budget may pay for."""
-    series = wanted.params["series"] or wanted.params["build"] or installed_build(settings)
+    installed = installed_build(settings, configurations=wanted.matrix.configurations())
+    series = wanted.params["series"] or wanted.params["build"] or installed
     if wanted.params["decide"] is None:
         return wanted.matrix.cells(series)
     # It loads the statistics, which a sweep that asks nothing need not wait for.

@@ -91,7 +91,7 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     brought = build_of(spec, settings, key="baseline")
     # By its commit: a branch may move on while the night lasts.
     pinned = {**spec.as_mapping(), "revision": brought.commit}
-    build = installed_build(settings, brought)
+    build = installed_build(settings, brought, configs)
     return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
 
 

@@ -25,6 +25,8 @@ from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
 from faultline.runner.builds import Build
 from faultline.runner.machine import machine
+from generators.data_files import data_files
+from generators.errors import InputError
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
@@ -60,7 +62,8 @@ def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]
 
 
 def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """SHA-256 of each file of the user's that the configurations run, by its path; of built-in workloads there is none.
+    """SHA-256 of each file of the user's that the configurations run or replay, by its path; of built-in workloads on
+    built-in texts there is none.
 
     A file that is not there has none: whoever prepares an experiment says so.
     """
@@ -68,6 +71,9 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
     for config in configurations:
         with contextlib.suppress(ConfigError):
             files |= {str(path): path for path in config.kind.files(config.own).values()}
+        if config.data is not None:
+            with contextlib.suppress(InputError):
+                files |= {str(path): path for path in data_files(config.data)}
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())}
 
 

@@ -210,7 +210,8 @@ def check_load(config: Configuration) -> None:
 
 
 def check_source(config: Configuration) -> None:
-    """Refuses a corpus or a price file that cannot be used, naming file and line."""
+    """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
+    from generators.data_files import read_data, require_forward
     from generators.errors import InputError
     from generators.prices import closes_of
     from generators.text import TextLines
@@ -221,5 +222,9 @@ def check_source(config: Configuration) -> None:
             TextLines.load(named["corpus"], 1, 0, 0)
         if "prices" in named:
             closes_of(named["prices"])
+        if named["source"] == "data":
+            data = read_data(named["data"], named["data_key"], named["data_time"])
+            if named["data_pace"] == "recorded":
+                require_forward(data, named["data"])
     except InputError as error:
         raise ConfigError(str(error)) from None

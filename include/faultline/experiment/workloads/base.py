@@ -15,13 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
-from faultline.experiment.common import Common
+from faultline.experiment.common import WITH_DATA, Common
 from faultline.experiment.preparations import Application, Companion, Filling
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
 # real-time mode. `stateful`: it keeps state. `event_time`: records have an event time, and can be late.
-CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time"})
+# `data`: it takes whatever records there are, so the user's own.
+CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time", "data"})
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -111,6 +112,9 @@ class Workload(Generic[P]):
 
     def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
         """The part of the generator's specification that names its source: lines of text, of a text or at random."""
+        if common.data is not None:
+            told = {name: getattr(common, name) for name in ("data", *WITH_DATA)}
+            return {"source": "data", **told}
         if common.skew is None:
             return {"source": "text", "corpus": common.corpus}
         return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}

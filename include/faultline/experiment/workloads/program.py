@@ -57,7 +57,7 @@ class Program(Workload[ProgramParameters]):
     order = 61
     section = "Your own program"
     parameters = ProgramParameters
-    capabilities = frozenset({"skewed", "stateful"})
+    capabilities = frozenset({"skewed", "stateful", "data"})
     warms_itself = True
     built_in_paths = MappingProxyType({"application": "", "reference": ""})
 

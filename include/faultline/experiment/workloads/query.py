@@ -37,7 +37,7 @@ class Query(Workload[QueryParameters]):
     order = 60
     section = "Your own job"
     parameters = QueryParameters
-    capabilities = frozenset({"skewed", "stateful", "real_time"})
+    capabilities = frozenset({"skewed", "stateful", "real_time", "data"})
     program = "user_query"
     built_in_paths = MappingProxyType({"job": ""})
 
