@@ -98,10 +98,13 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
     return number
 
 
-def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender) -> None:
-    """Sends what closes windows after the schedule. Raises GeneratorError when one record was not acknowledged."""
+def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender, *, ahead_s: float = 0.0) -> None:
+    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp.
+
+    Raises GeneratorError when one record was not acknowledged.
+    """
     for number, payload in enumerate(payloads):
-        sender.send_primer(payload, number, number % spec.partitions, "closing")
+        sender.send_primer(payload, number, number % spec.partitions, "closing", ahead_s=ahead_s)
     missing = sender.flush()
     if missing:
         raise GeneratorError(

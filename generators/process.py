@@ -125,7 +125,11 @@ def replayed(spec: GeneratorSpec) -> dict[str, Any]:
 def _close(spec: GeneratorSpec) -> None:
     if spec.closing:
         producer: Producer = make_producer(spec.bootstrap)
-        close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
+        if spec.closing_ahead_s is None:
+            close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
+        else:
+            payloads = make_source(spec).primer(spec.partitions)
+            close(spec, payloads, Sender(producer, spec.topic), ahead_s=spec.closing_ahead_s)
 
 
 def _write_histogram(path: Path, lateness: HdrHistogram, start: Start) -> None:

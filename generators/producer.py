@@ -160,8 +160,10 @@ class Sender:
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
 
-    def send_primer(self, value: bytes, number: int, partition: int, phase: str = "primer") -> None:
-        """Queues one record beside the schedule: reserved key prefix, header `phase`, the present time."""
+    def send_primer(
+        self, value: bytes, number: int, partition: int, phase: str = "primer", *, ahead_s: float = 0.0
+    ) -> None:
+        """Queues one record beside the schedule: reserved key prefix, header `phase`, `ahead_s` after the present."""
         self._release_all()
         self._await_room(1)
         try:
@@ -171,7 +173,7 @@ class Sender:
                 key=f"{PRIMER_KEY}{number}",
                 partition=partition,
                 on_delivery=self._on_failure,
-                timestamp=time.time_ns() // 1_000_000,
+                timestamp=time.time_ns() // 1_000_000 + round(ahead_s * 1000),
                 headers=[(PHASE, phase.encode())],
             )
         except KafkaException as error:

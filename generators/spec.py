@@ -69,7 +69,10 @@ class GeneratorSpec(BaseModel):
     data_speed: float = Field(1.0, gt=0, le=1e6, description="Recorded times pass so much faster.")
     rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
     numbered: bool = Field(False, description="Records carry their number in the schedule as the header `faultline`.")
-    closing: bool = Field(False, description="After the schedule, events of `nexmark` that close what is open.")
+    closing: bool = Field(False, description="After the schedule, records that close what is open.")
+    closing_ahead_s: float | None = Field(
+        None, gt=0, le=3500, description="How far ahead they lie by their timestamps; those of `nexmark` say it inside."
+    )
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
@@ -103,8 +106,8 @@ class GeneratorSpec(BaseModel):
             raise ValueError("data_pace: only data has recorded times, and no curve besides; use rate")
         if (self.source == "nexmark") != (self.rules is not None):
             raise ValueError("rules: the source nexmark needs them, and no other has them")
-        if self.closing and self.source != "nexmark":
-            raise ValueError("closing: only the source nexmark has such events; leave it false")
+        if self.closing and (self.source == "nexmark") != (self.closing_ahead_s is None):
+            raise ValueError("closing_ahead_s: what closes windows lies ahead, of nexmark by what it holds; give one")
         if self.source in ("ids", "stock", "nexmark", "data") and self.state_mb > 0:
             raise ValueError(f"state_mb: the records of {self.source} carry no filler words; use 0")
         if self.source == "stock":

@@ -23,7 +23,7 @@ from faultline.bench.truth.known_truth import judge_scenario
 from faultline.bench.truth.scenarios import SCENARIOS
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.sweeping import await_dags
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.records.record import Record
 from faultline.records.store import Store

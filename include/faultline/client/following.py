@@ -12,7 +12,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell, sweep_id_of

@@ -35,14 +35,12 @@ class Checked:
 
 def check_job(file: str, given: Sequence[str], say: Say) -> Checked:
     """Runs the job and returns what came of it. Raises ConfigError, before anything is started, for what cannot run."""
-    from faultline.client.operations import bring_up
     from faultline.client.run_one import parse_parameters, run_single
 
     workload, words = asked(file, given)
     parse_parameters(workload, words)
     for line in declared(file) if workload == QUERY else []:
         say(line)
-    bring_up(say)
     record = run_single(workload, words, say, keep_topics=False)
     return Checked(words_of(record), record.sound)
 

@@ -156,6 +156,10 @@ class Common(BaseModel):
         description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
         "queries 4, 6, 15 and 16).",
     )
+    spark_build: str | None = Field(
+        None,
+        description="The Spark that runs it: a name that `./faultline build add` registered. Empty: the installed.",
+    )
     spark_conf: dict[str, Any] | None = Field(
         None, description='Settings of Spark by name, such as {"spark.sql.adaptive.enabled": "false"}.'
     )

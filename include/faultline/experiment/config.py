@@ -112,6 +112,8 @@ class _Checked(Common):
                 values[key] = take_object(key, values.get(key))
         for key in OBJECTS:
             values[key] = take_settings(key, values.get(key))
+        if values.get("spark_build") == "installed":
+            values["spark_build"] = None  # as an axis names it
         if values.get("duration_s", 0) is None:
             del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)

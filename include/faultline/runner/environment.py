@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings
+from faultline.base.settings import Settings, load_settings
 from faultline.cluster.jar_hashes import hashes
 from faultline.cluster.java import find_java
 from faultline.cluster.services.kafka import HEAP_MB, HEAP_OPTIONS
@@ -36,12 +36,13 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
+    another = engine_of(config).another(settings, config)
     return {
         "host": socket.gethostname(),
         "cores": cores,
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
-        "versions": versions(settings, java),
+        "versions": {**versions(settings, java), **({"build": another[0]} if another else {})},
         "git_commit": git_commit(settings.root),
         # Named after the first engine that there was.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
@@ -68,13 +69,18 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
     A file that is not there has none: whoever prepares an experiment says so.
     """
     files: dict[str, Path] = {}
+    builds: dict[str, str] = {}
     for config in configurations:
         with contextlib.suppress(ConfigError):
             files |= {str(path): path for path in config.kind.files(config.own).values()}
+        with contextlib.suppress(ConfigError):
+            if (another := engine_of(config).another(load_settings(), config)) is not None:
+                builds |= {f"build {another[0]}": another[1]}
         if config.data is not None:
             with contextlib.suppress(InputError):
                 files |= {str(path): path for path in data_files(config.data)}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())}
+    return found | builds
 
 
 def default_build(

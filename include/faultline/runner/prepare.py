@@ -83,7 +83,7 @@ def prepare(
         order.config,
         engine=engine.name,
         repetition=order.repetition,
-        endpoints=replace(settings.endpoints, hosts=hosts or {}),
+        endpoints=replace(engine.endpoints(settings, order.config), hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
         cycles=engine.capabilities.cycles,
     )

@@ -100,7 +100,8 @@ def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[
 
 def await_services(settings: Settings, config: Configuration) -> None:
     """Waits until the broker answers, and the engine has the room that is asked for."""
-    engine, endpoints = engine_of(config), settings.endpoints
+    engine = engine_of(config)
+    endpoints = engine.endpoints(settings, config)
     lacking: str | None = None
 
     def ready() -> bool:

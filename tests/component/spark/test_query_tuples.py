@@ -263,3 +263,9 @@ def test_a_sink_that_cannot_be_read_back_is_not_audited(
     job = Job(tmp_path, HEAD + SINK + reader, sink=True, output_mode="append", arguments={"word": "w"})
     job.take("a", 0, 0)
     assert job.harvest(spark).counts == {} and said in job.notes["audit"]
+
+
+def test_windows_by_times_in_values_are_not_audited_in_append_mode(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, output_mode="append", event_time="value")
+    job.take("a", 0, 0)
+    assert job.harvest(spark).counts == {} and "open at the end" in job.notes["audit"]

@@ -14,6 +14,7 @@ from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
+from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
 from faultline.engines.spark.settings import PROGRAMS, spark_environment, workload_program, workload_settings
 from faultline.experiment.common import MAX_RESTARTS
@@ -28,6 +29,9 @@ class SparkSubmission(Submission):
     name: str
     settings: Mapping[str, str]
     main_class: str | None = None
+    # Of another Spark than the installed one: its own spark-submit, and its master.
+    spark_submit: str | None = None
+    master: str | None = None
 
 
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
@@ -38,11 +42,12 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
     described = attempt.read()
     # Attempts from before there were builds under test ran the installed one.
     programs = Path(described.get("programs") or settings.root / PROGRAMS)
-    usual = workload_settings(
-        settings, attempt, config, ui_port, archive=to_spark(attempt, runtime), programs=programs
-    )  # fmt: skip
+    build = distribution(settings, config.spark_build)
+    # The archive is of the installed Spark's classes.
+    archive = to_spark(attempt, runtime) if build is None else None
+    usual = workload_settings(settings, attempt, config, ui_port, archive=archive, programs=programs, own=build)
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
-    environment = spark_environment(settings, runtime.java_home, programs)
+    environment = spark_environment(settings, runtime.java_home, programs, build)
     submission = SparkSubmission(
         command=(),
         environment=environment,
@@ -50,6 +55,8 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
         settings={**described.get("engine_settings", {}), **usual},
+        spark_submit=None if build is None else str(build.spark_submit),
+        master=None if build is None else plan.endpoints.engine,
     )
     if own is None:
         program = workload_program(programs, config)

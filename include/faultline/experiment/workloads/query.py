@@ -18,6 +18,9 @@ from faultline.experiment.workloads.base import Parameters, Workload
 # How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
 METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}
 
+# How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
+CLOSING_AHEAD_S = 3300.0
+
 
 class QueryParameters(Parameters):
     """Which file, and what it is told."""
@@ -57,6 +60,12 @@ class Query(Workload[QueryParameters]):
 
     def files(self, own: QueryParameters) -> Mapping[str, Path]:
         return job_of(own).files
+
+    def source(self, own: QueryParameters, common: Common, repetition: int) -> dict[str, Any]:
+        job, usual = job_of(own), super().source(own, common, repetition)
+        if job.event_time == "timestamp" and job.output_mode == "append":
+            return {**usual, "closing": True, "closing_ahead_s": CLOSING_AHEAD_S}
+        return usual
 
     def has_python_workers(self, own: QueryParameters) -> bool:
         return True  # perhaps: a plan that aims at one and finds none says so
