@@ -16,9 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pyarrow.parquet as pq
-
 from generators.errors import InputError
 
 TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
@@ -68,6 +65,8 @@ def data_files(path: str) -> list[Path]:
         raise InputError(f"data: {path} holds {' and '.join(kinds)}; keep files of one kind there")
     if kinds[0] not in SUFFIXES:
         raise InputError(f"data: {path} ends in {kinds[0] or 'nothing'}; use {', '.join(SUFFIXES)}")
+    import psutil  # like pyarrow below: a generator without data does not load it
+
     size, most = sum(map(_size, files)), int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
     if size > most:
         raise InputError(
@@ -191,6 +190,8 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
 
 def _parquet_rows(file: Path) -> Iterator[_Row]:
     """A JSON object for each row."""
+    import pyarrow.parquet as pq
+
     number = 0
     try:
         for batch in pq.ParquetFile(file).iter_batches():
@@ -202,6 +203,8 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
 
 
 def _recorded(files: Sequence[Path]) -> Data:
+    import pyarrow.parquet as pq
+
     data, rows = Data(), []
     for file in files:
         try:
@@ -217,6 +220,8 @@ def _recorded(files: Sequence[Path]) -> Data:
 
 
 def _is_recorded(file: Path) -> bool:
+    import pyarrow.parquet as pq
+
     try:
         return set(RECORDED) <= set(pq.read_schema(file).names)
     except (OSError, ValueError) as error:
@@ -227,6 +232,8 @@ def _size(file: Path) -> int:
     """Bytes that the file has, unpacked."""
     if file.suffix != PARQUET:
         return file.stat().st_size
+    import pyarrow.parquet as pq
+
     try:
         about = pq.read_metadata(file)
     except (OSError, ValueError) as error:

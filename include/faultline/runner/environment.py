@@ -36,7 +36,9 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
-    another = engine_of(config).another(settings, config)
+    another = None
+    with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
+        another = engine_of(config).another(settings, config)
     return {
         "host": socket.gethostname(),
         "cores": cores,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ import pytest
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
+from faultline.base.processes import RUN_MARK, end_processes, processes_with_mark
 from faultline.base.settings import ROOT
+from faultline.base.waiting import wait_until
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.job_file import read_job
 from faultline.runner.collect import _of_job
@@ -122,6 +127,26 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
         assert said in str(refused.value), said
     check_here(own(job))
     check_here(parse_configuration({**program, "main_class": "a.B"}))
+
+
+def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
+    """A process without any token of ours, which inherited nothing but the environment; and no other one."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    forked, stranger = (
+        subprocess.Popen(command, env={**os.environ, RUN_MARK: name}) for name in ("20261125T000000Z-forked", "another")
+    )
+    try:
+        wait_until(lambda: forked.pid in marked("20261125T000000Z-forked"), timeout_s=20, what="the fork")
+        end_processes(processes_with_mark("20261125T000000Z-forked"))
+        assert forked.wait(20) != 0 and stranger.poll() is None
+    finally:
+        for process in (forked, stranger):
+            process.kill()
+            process.wait()
+
+
+def marked(attempt: str) -> set[int]:
+    return {process.pid for process in processes_with_mark(attempt)}
 
 
 def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:

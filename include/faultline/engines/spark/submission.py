@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import run_token
+from faultline.base.processes import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
@@ -47,14 +47,20 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
     archive = to_spark(attempt, runtime) if build is None else None
     usual = workload_settings(settings, attempt, config, ui_port, archive=archive, programs=programs, own=build)
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
-    environment = spark_environment(settings, runtime.java_home, programs, build)
+    # What a job of the user's forks, on the driver or on an executor, is found by it when the attempt is closed.
+    marked = {RUN_MARK: attempt.id} if attempt.job.is_dir() else {}
+    environment = marked | spark_environment(settings, runtime.java_home, programs, build)
     submission = SparkSubmission(
         command=(),
         environment=environment,
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
-        settings={**described.get("engine_settings", {}), **usual},
+        settings={
+            **described.get("engine_settings", {}),
+            **usual,
+            **{f"spark.executorEnv.{name}": value for name, value in marked.items()},
+        },
         spark_submit=None if build is None else str(build.spark_submit),
         master=None if build is None else plan.endpoints.engine,
     )
