@@ -111,6 +111,7 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
         say(f"{plan.sweep_id} runs no more ({state}); nothing to stop")
         return 0
     done, total = progress_of(settings, plan)
+    say(f"{plan.sweep_id}: is being stopped; what is in work is brought to its end, which may take two minutes")
     api.fail(plan.matrix, plan.run_id)
     api.set_note(
         plan.matrix,

@@ -360,6 +360,8 @@ def _first_line(error: ValidationError) -> str:
     if problem["type"] == "literal_error":
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: {given!r} is not known{suggest(str(given), choices)}"
+    if problem["type"] in ("float_parsing", "int_parsing"):
+        return f"{key}: {given!r} is no number; give one, or in a sweep several: 2,10"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"{key}: {given!r} is refused: {message}"
