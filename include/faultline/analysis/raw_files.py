@@ -136,7 +136,7 @@ def read_raw(directory: Path) -> Raw:
 def _without_late_audit(raw: Raw) -> Raw:
     """What a job left out as too late a batch over the same input takes in; built-in workloads know which that is."""
     dropped = raw.traces.late_rows
-    if not dropped or not Attempt(raw.directory).job.is_dir():
+    if not dropped or not raw.attempt.config.kind.of_the_user:
         return raw
     why = f"{dropped:,} rows came later than the watermark allows and were left out, which a batch does not do"
     return replace(raw, not_measured={**raw.not_measured, "audit": why})

@@ -66,6 +66,8 @@ class Workload(Generic[P]):
     warm_up_batches = WARM_UP_BATCHES
     # Its parameters that name a file or a folder, each with the name of what Faultline brings along.
     built_in_paths: Mapping[str, str] = MappingProxyType({})
+    # Whether it runs what a user wrote, of which a batch is all that is known.
+    of_the_user = False
     # How long it may take to end once it is asked to.
     stop_s = 60.0
     # The matrix through which it runs as a whole, and that matrix's axis which asks for a part of it.

@@ -59,6 +59,7 @@ class Program(Workload[ProgramParameters]):
     parameters = ProgramParameters
     capabilities = frozenset({"skewed", "stateful", "data"})
     warms_itself = True
+    of_the_user = True
     built_in_paths = MappingProxyType({"application": "", "reference": ""})
 
     def check(self, own: ProgramParameters, common: Common) -> None:

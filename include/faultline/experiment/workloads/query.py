@@ -42,6 +42,7 @@ class Query(Workload[QueryParameters]):
     parameters = QueryParameters
     capabilities = frozenset({"skewed", "stateful", "real_time", "data"})
     program = "user_query"
+    of_the_user = True
     built_in_paths = MappingProxyType({"job": ""})
 
     def check(self, own: QueryParameters, common: Common) -> None:
