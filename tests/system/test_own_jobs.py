@@ -173,10 +173,12 @@ def test_another_build_of_spark_runs_what_it_is_told(installation: Installation,
 def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, tmp_path: Path) -> None:
     """Keys, headers and times of a topic that somebody else filled."""
     from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
 
     from generators.data_files import read_data
 
     bootstrap, topic = installation.settings.endpoints.kafka, f"clicks-{os.getpid()}"
+    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": bootstrap})
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
     for key, value, at in sent:
