@@ -1,8 +1,9 @@
 """Clicks joined with a static table, written into PostgreSQL by `foreachBatch`: a sink that is not Kafka.
 
     ./faultline job check examples/stream_static_join.py data=examples/clicks.jsonl data_key=user \
-        arguments.database=postgresql://USER:PASSWORD@127.0.0.1:5432/NAME
+        arguments.database=postgresql://USER@127.0.0.1:5432/NAME
 
+Its password lies in ~/.pgpass, where PostgreSQL's clients look for it: arguments stand in records and on pages.
 A batch that is tried again after a fault writes its rows once more, so each row has the place of its record as a key,
 and the second one changes nothing: exactly once, by an idempotent sink. The audit reads the table back.
 """
