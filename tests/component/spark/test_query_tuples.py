@@ -153,7 +153,7 @@ def test_where_nothing_tells_latency_is_unknown_and_the_audit_is_not(spark: Spar
     job.emit("b", "2", 5)
     found = job.harvest(spark)
     assert found.tuples == [] and found.counts == {"a": (1, 1, 1, 0, 0), "b": (1, 1, 1, 0, 1)}
-    assert list(job.notes) == ["latency_ms"] and "nothing" in job.notes["latency_ms"]
+    assert list(job.notes) == ["latency_ms"] and "no output tells" in job.notes["latency_ms"]
 
 
 def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(spark: SparkSession, tmp_path: Path) -> None:
