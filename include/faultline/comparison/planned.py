@@ -14,8 +14,9 @@ from faultline.records.summary import Entry
 
 
 def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[Entry]:
-    """Its own records, none of a sweep that has none, and of each planned cell of which none is sound the newest sound one of its series, whoever
-    measured it. A sweep without a plan, and one that was to measure all anew, has its own."""
+    """Its own records, and of each planned cell of which none is sound the newest sound one of its series, whoever
+    measured it. A sweep without a plan, and one that was to measure all anew, has its own; one that has left no record
+    has none."""
     own = index.of_sweep(sweep_id)
     plan = None if sweep_id is None or not own else Manifests(results).read(sweep_id)
     if plan is None or (plan.decide is not None and plan.decide.fresh):

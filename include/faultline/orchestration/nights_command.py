@@ -6,8 +6,9 @@ Heavy modules are imported inside, so that `--help` answers at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,9 +63,11 @@ def test_alert(
     if not night.alerts:
         raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
     settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
-    title, lines, figures = f"Try-out of {night.dag_id}: {kind}", (MADE_UP,), ()
+    lines: tuple[str, ...] = (MADE_UP,)
+    title = f"Try-out of {night.dag_id}: {kind}"
+    figures: tuple[Mapping[str, Any], ...] = ()
     if kind in KINDS and (told := _made_up(night, kind, now)) is not None:
-        title, lines, figures = f"Try-out: {told.title}", (MADE_UP, *told.lines), told.figures
+        title, lines, figures = f"Try-out: {told.title}", (*lines, *told.lines), told.figures
     link = results_link(settings.endpoints.airflow, None)
     alert = Alert(kind, night.dag_id, now, title, lines, link, figures)
     sent = send(alert, night.alerts)
