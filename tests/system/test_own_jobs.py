@@ -178,7 +178,8 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     from generators.data_files import read_data
 
     bootstrap, topic = installation.settings.endpoints.kafka, f"clicks-{os.getpid()}"
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # what it is asked for ends with it
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": bootstrap})
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
     for key, value, at in sent:
