@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,10 @@ def _csv_rows(file: Path) -> Iterator[_Row]:
         return text.getvalue().encode()
 
     for number, line in lines:
-        fields = next(csv.reader([line.decode()]))
+        try:
+            fields = next(csv.reader([line.decode()]))
+        except csv.Error as error:
+            raise InputError(f"data: {file}, line {number}: no CSV ({error}); mend or leave out the line") from None
         if len(fields) != len(names):
             raise InputError(
                 f"data: {file}, line {number}: {len(fields)} columns, and the first line names {len(names)}; mend it"
@@ -247,6 +250,8 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         with file.open("rb") as content:
             for number, raw in enumerate(content, start=1):
                 line = raw.rstrip(b"\r\n")
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
@@ -264,16 +269,23 @@ def _as_json(columns: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise InputError("data: a column holds bytes that are no text; leave it out, or record a topic") from None
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _time_ms(value: Any, where: str) -> int:
     """Milliseconds since the epoch of a number (seconds, or milliseconds), or of a text."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime):
         return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
     try:
         return _number_ms(float(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     try:
         return _time_ms(datetime.fromisoformat(str(value)), where)
@@ -290,13 +302,18 @@ def _number_ms(value: float) -> int:
 
 def _moved(value: Any, by_ms: int) -> Any:
     """The time in the form that it had, so much later."""
-    if isinstance(value, datetime):
-        return datetime.fromtimestamp(value.timestamp() + by_ms / 1000, value.tzinfo)
+    if isinstance(value, date):
+        whole_day = not isinstance(value, datetime)
+        return (datetime(value.year, value.month, value.day) if whole_day else value) + timedelta(milliseconds=by_ms)
     try:
         number = float(value)
     except ValueError:
-        moved = datetime.fromtimestamp((_time_ms(value, "") + by_ms) / 1000, UTC)
-        return moved.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = str(value)
+        moved = datetime.fromisoformat(text) + timedelta(milliseconds=by_ms)
+        digits = len(text.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0])
+        exact = "microseconds" if digits > 3 else "milliseconds" if digits or moved.microsecond else "seconds"
+        told = moved.isoformat(sep="T" if "T" in text else " ", timespec=exact)
+        return told.replace("+00:00", "Z") if text.endswith("Z") else told
     step = by_ms if abs(number) >= FIRST_MS else by_ms / 1000
     later = number + step
     whole = isinstance(value, int) or (isinstance(value, str) and value.lstrip("+-").isdigit())

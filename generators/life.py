@@ -18,6 +18,7 @@ from generators.lateness import Lateness
 from generators.pacing import Clock, Stripe, pace
 from generators.piecewise import NANOSECONDS
 from generators.producer import PRIMER_KEY, Sender
+from generators.replay import Replay
 from generators.source import Source
 from generators.spec import GeneratorSpec
 from generators.standing import Progress, Standing
@@ -81,8 +82,10 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
 
     Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
     """
+    own = source if isinstance(source, Replay) else None
+    opener = PRIMER_KEY.encode() if own is None else next(own.primer(1))
     for partition in range(spec.partitions):
-        sender.send_primer(PRIMER_KEY.encode(), partition, partition)
+        sender.send_primer(opener, partition, partition, **_keyed(own, 0))
     number = spec.partitions
     for first in range(0, fillers.count, _FILLERS_AT_ONCE):
         last = min(fillers.count, first + _FILLERS_AT_ONCE)
@@ -90,12 +93,17 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
             sender.send_primer(word, number, number % spec.partitions)
             number += 1
     for line in source.primer(spec.primer_lines):
-        sender.send_primer(line, number, number % spec.partitions)
+        sender.send_primer(line, number, number % spec.partitions, **_keyed(own, number - spec.partitions))
         number += 1
     missing = sender.flush()
     if missing:
         raise GeneratorError(f"topic {spec.topic}: {missing} primer records unacknowledged {sender.last_error}".strip())
     return number
+
+
+def _keyed(own: Replay | None, number: int) -> dict[str, Any]:
+    """How a record of the primer is keyed: whoever reads a user's data finds nothing else among it."""
+    return {} if own is None else {"key": own.primer_key(number), "keyed": False}
 
 
 def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender, *, ahead_s: float = 0.0) -> None:

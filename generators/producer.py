@@ -161,16 +161,25 @@ class Sender:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
 
     def send_primer(
-        self, value: bytes, number: int, partition: int, phase: str = "primer", *, ahead_s: float = 0.0
+        self,
+        value: bytes,
+        number: int,
+        partition: int,
+        phase: str = "primer",
+        *,
+        ahead_s: float = 0.0,
+        key: bytes | None = None,
+        keyed: bool = True,
     ) -> None:
-        """Queues one record beside the schedule: reserved key prefix, header `phase`, `ahead_s` after the present."""
+        """Queues one record beside the schedule: header `phase`, `ahead_s` after the present, a reserved key unless it
+        is one of a user's data (`keyed` false), which keeps its `key`."""
         self._release_all()
         self._await_room(1)
         try:
             self._producer.produce(
                 self._topic,
                 value,
-                key=f"{PRIMER_KEY}{number}",
+                key=f"{PRIMER_KEY}{number}" if keyed else key,
                 partition=partition,
                 on_delivery=self._on_failure,
                 timestamp=time.time_ns() // 1_000_000 + round(ahead_s * 1000),

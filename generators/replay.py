@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from generators.chance import stream_key
 from generators.data_files import Data, Headers
 from generators.murmur2 import partition_of
+
+# From one cycle to the next where all records have one time.
+ALONE_MS = 1000
 
 
 class Replay:
@@ -29,11 +33,14 @@ class Replay:
         """Records of one cycle."""
         return len(self._data)
 
-    @property
+    @cached_property
     def cycle_ms(self) -> int:
         """How much later one cycle is than the one before, in the time of its records: one mean gap after its end."""
         times = self._data.times_ms
-        return 0 if not times else max(1, times[-1] - times[0] + (times[-1] - times[0]) // max(1, len(times) - 1))
+        if not times:
+            return 0
+        span = max(times) - min(times)
+        return span + span // max(1, len(times) - 1) if span else ALONE_MS
 
     def payloads(self, records: NDArray[np.uint64]) -> list[bytes]:
         """The values of the given records (numbers in the schedule, shape (n,))."""
@@ -67,6 +74,11 @@ class Replay:
         """n values to get warm by. Of data with times all have the first one: what comes after is not late for it."""
         values = self._data.values
         return (values[0 if self._data.times_ms else number % len(values)] for number in range(n))
+
+    def primer_key(self, number: int) -> bytes | None:
+        """The key of the primer's record of this number."""
+        keys = self._data.keys
+        return keys[0 if self._data.times_ms else number % len(keys)] if keys else None
 
     def _places(self, records: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         cycles, places = np.divmod(records.astype(np.int64) + self.offset, len(self._data))

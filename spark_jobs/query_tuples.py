@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from running import NEWEST, Config
-from user_job import load, number, results, told
+from user_job import JobError, load, number, results, told
 
 LATENCY, AUDIT = "latency_ms", "audit"
 # A count at the beginning of a value, or in a field `count` of a JSON object.
@@ -49,9 +49,9 @@ def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tup
     """tuples.parquet and counts.parquet. `records`: with the columns key and raw, as they came from Kafka."""
     notes, spark = Notes(Path(config["target"])), records.sparkSession
     prepare_state(spark)
-    job = load(Path(config["job"])) if config["job"] else None
-    if job is None:
-        notes.say(AUDIT, "no reference was given, whose query over the same input says what should have come")
+    # Under a null key as under an empty one: what is joined by key must find itself again.
+    outputs = outputs.withColumn("key", F.coalesce("key", F.lit("")))
+    job = _loaded(config, notes)
     if config["sink"] and job is not None:
         outputs = _from_sink(job, spark, config, notes)
     again = None if job is None else _again(job, records.where("lineage IS NOT NULL"), config, notes)
@@ -63,6 +63,18 @@ def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tup
         spark.createDataFrame([], NO_TUPLES) if tuples is None else tuples,
         spark.createDataFrame([], NO_COUNTS) if counts is None else counts,
     )
+
+
+def _loaded(config: Config, notes: Notes) -> ModuleType | None:
+    """The job's module; None, with a note, where there is none, or it cannot be loaded here."""
+    if not config["job"]:
+        notes.say(AUDIT, "no reference was given, whose query over the same input says what should have come")
+        return None
+    try:
+        return load(Path(config["job"]))
+    except (Exception, SystemExit) as error:
+        notes.say(AUDIT, f"the job could not be loaded where its outputs are judged: {first_line(error)}")
+        return None
 
 
 def as_kafka(records: DataFrame) -> DataFrame:
@@ -151,9 +163,10 @@ def _produced(records: DataFrame) -> DataFrame:
 
 def _named(job: ModuleType | None, records: DataFrame) -> DataFrame:
     """lineage, batch, key, produced_ms, primer: what the job says that each record leaves in its outputs."""
-    assert job is not None  # who has none declares nothing
+    if job is None:
+        raise JobError("it could not be loaded")
     own = results(job.tuples(as_kafka(records)), ("partition", "offset", "key"), "tuples")
-    own = own.select("partition", "offset", F.col("key").cast("string").alias("key"))
+    own = own.select("partition", "offset", F.coalesce(F.col("key").cast("string"), F.lit("")).alias("key"))
     return own.join(_produced(records), ["partition", "offset"]).drop("partition", "offset")
 
 
@@ -186,7 +199,8 @@ def _by_newest(job: ModuleType | None, records: DataFrame, outputs: DataFrame, a
     )
     due = outputs.groupBy("key", "value", NEWEST).agg(F.min("emitted_ms").alias("emitted_ms"))
     if again is not None and NEWEST in again.columns:
-        missing = again.join(due, ["key", "value"], "left_anti")
+        came = (again["key"] == due["key"]) & again["value"].eqNullSafe(due["value"])
+        missing = again.join(due, came, "left_anti")
         due = due.unionByName(missing.select("key", "value", NEWEST, F.lit(None).cast("long").alias("emitted_ms")))
     return number_alike(due.join(numbered, NEWEST).drop("key", "value", NEWEST))
 
@@ -217,16 +231,23 @@ def _audit(
     job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame, config: Config, notes: Notes
 ) -> DataFrame | None:
     """None, with a note, for a job that two batches over the same input do not agree on."""
-    named = outputs.withColumn("key", F.coalesce("key", F.lit("")))
+    every_batch = config["output_mode"] == "complete"
+    if config["output_mode"] != "append" and (twice := again.groupBy("key").count().where("count > 1").first()):
+        notes.say(
+            AUDIT,
+            f"{twice['count']:,} results have the key {twice['key']!r}, so that none can be told to take the place of "
+            'another; give each result a key of its own, or declare "output_mode": "append"',
+        )
+        return None
     if config["output_mode"] == "append" and config["event_time"] == "value":
         notes.say(AUDIT, "windows that were open at the end, by times in the values, cannot be told from lost ones")
         return None
     if config["output_mode"] == "append":
-        counts = _rows(again, named)
+        counts = _rows(again, outputs)
     elif config["reflects"] == "count":
-        counts = _counts(again, named)
+        counts = _counts(again, outputs, every_batch=every_batch)
     else:
-        counts = _last_rows(again, named, every_batch=config["output_mode"] == "complete")
+        counts = _last_rows(again, outputs, every_batch=every_batch)
     counts = counts.persist()
     off = counts.where("unreadable > 0 OR NOT (expected <=> final)")
     if off.isEmpty():
@@ -248,8 +269,9 @@ def _audit(
     return counts
 
 
-def _counts(again: DataFrame, outputs: DataFrame) -> DataFrame:
-    """By key: how much was counted; a last value that counts as much, and is another than the batch's, is wrong."""
+def _counts(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
+    """By key: how much was counted; a last value that counts as much, and is another than the batch's, is wrong.
+    `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
     counted = outputs.withColumn("count", count_in("value"))
     expected = again.select("key", count_in("value").alias("expected"), F.col("value").alias("row"))
     counts = count_keys(expected.drop("row"), counted, value=("value",))
@@ -262,6 +284,8 @@ def _counts(again: DataFrame, outputs: DataFrame) -> DataFrame:
         .where((F.col("row") != F.col("last")) & F.col("expected").eqNullSafe(count_in("last")))
         .select("key", F.lit(1).cast("long").alias("other"))
     )
+    if every_batch:
+        counts = counts.withColumn("reemitted", F.lit(0).cast("long"))
     return (
         counts.join(other, "key", "left")
         .withColumn("unreadable", F.col("unreadable") + F.coalesce("other", F.lit(0)))

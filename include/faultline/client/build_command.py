@@ -29,12 +29,16 @@ def add(
     """Register a Spark: its version, its connector to Kafka and its Python are looked at, and its jars hashed."""
     from importlib.metadata import version
 
+    from faultline.base.errors import ConfigError
+    from faultline.base.machine_lock import lock_holder
     from faultline.base.settings import load_settings
     from faultline.cluster.daemon import Supervisor
     from faultline.engines.spark.conf_rules import check_settings
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
 
     settings = load_settings()
+    if holder := lock_holder(settings.machine_lock):
+        raise ConfigError(f"{name}: an experiment is measured ({holder}); add it when that is over")
     told = {} if conf is None else read_conf(conf)
     check_settings(told, "--conf")
     made = examined(settings, name, spark_home, java, told, version("pyspark"))

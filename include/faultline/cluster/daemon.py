@@ -57,7 +57,8 @@ class Supervisor:
         for name in names:
             with contextlib.suppress(xmlrpc.client.Fault):  # NOT_RUNNING
                 self.call("supervisor.stopProcessGroup", name)
-            self.call("supervisor.removeProcessGroup", name)
+            with contextlib.suppress(xmlrpc.client.Fault):  # BAD_NAME: it is no part of it any more
+                self.call("supervisor.removeProcessGroup", name)
 
     def load(self) -> None:
         """Makes the daemon know the programs that were added to its configuration."""

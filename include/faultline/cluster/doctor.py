@@ -12,7 +12,7 @@ import psutil
 
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import lock_holder
-from faultline.base.settings import check_folders, load_settings
+from faultline.base.settings import Settings, check_folders, load_settings
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
 from faultline.cluster.java import find_java
@@ -33,7 +33,7 @@ def examine() -> dict[str, Any]:
         {"name": "python", "ok": True, "detail": platform.python_version()},
         java,
         _check("jars", lambda: verify(settings.home), "all verified"),
-        *map(_build, distributions(settings).values()),
+        *_builds(settings),
         _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
     ]
     state = master_state(settings) or {}
@@ -57,6 +57,13 @@ def examine() -> dict[str, Any]:
         "ui": settings.endpoints.airflow,
         "experiment": lock_holder(settings.machine_lock),
     }
+
+
+def _builds(settings: Settings) -> list[dict[str, Any]]:
+    try:
+        return [_build(one) for one in distributions(settings).values()]
+    except FaultlineError as error:
+        return [{"name": "spark builds", "ok": False, "detail": str(error)}]
 
 
 def _build(one: Distribution) -> dict[str, Any]:

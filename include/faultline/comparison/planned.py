@@ -15,7 +15,7 @@ from faultline.records.summary import Entry
 
 def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[Entry]:
     """Its own records, and of each planned cell of which none is sound the newest sound one of its series, whoever
-    measured it. A sweep without a plan, and one that was to measure all anew, has its own; one that has left no record
+    measured it. A sweep without a plan, and one that decides by its own alone, has its own; one that has left no record
     has none."""
     own = index.of_sweep(sweep_id)
     plan = None if sweep_id is None or not own else Manifests(results).read(sweep_id)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from faultline.base.settings import ROOT
 from faultline.base.text import suggest
 
 QUERY, TUPLES, SINK, OUTPUTS = "query", "tuples", "sink", "outputs"
@@ -30,6 +31,8 @@ KEYS = ("output_mode", "reflects", "event_time", "watermark_s", "arguments")
 TOLD = ("attempt", "folder")
 EXAMPLE = 'JOB = {"output_mode": "update", "reflects": "count"}'
 MOST_WATERMARK_S = 3600.0
+# Where Faultline's own programs lie, which come first where a job is loaded.
+PROGRAMS = ROOT / "spark_jobs"
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ def read_job(path: str) -> JobFile:
         )
     if len(functions[QUERY].args.args) != 2:
         raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
-    declared = _declared(path, tree)
+    declared, files = _declared(path, tree), modules_of(file)
+    for name in files:
+        if name != file.name and (PROGRAMS / name).exists():
+            raise ValueError(f"job: {path} imports {name}, and a program of Faultline's has that name; rename it")
     mode = _choice(path, declared, "output_mode", OUTPUT_MODES, "update")
     reflects = _choice(path, declared, "reflects", REFLECTS, NOTHING)
     time = _choice(path, declared, "event_time", EVENT_TIMES, None)
@@ -97,7 +103,7 @@ def read_job(path: str) -> JobFile:
     return JobFile(
         file,
         known,
-        modules_of(file),
+        files,
         mode or "update",
         reflects or NOTHING,
         time,
@@ -135,7 +141,7 @@ def _declared(path: str, tree: ast.Module) -> dict[str, Any]:
         where = f"job: {path}, line {one.lineno}"
         try:
             value = ast.literal_eval(one.value) if one.value is not None else None
-        except ValueError:
+        except (ValueError, TypeError):
             raise ValueError(f"{where}: JOB is read and not run; write it as plain values, such as {EXAMPLE}") from None
         if not isinstance(value, dict):
             raise ValueError(f"{where}: JOB is no dictionary; write {EXAMPLE}")

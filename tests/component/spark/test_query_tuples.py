@@ -58,7 +58,9 @@ class Job:
         )
         return (T0_MS + at) * NUMBERS_A_MS
 
-    def emit(self, key: str, value: str, at: int, newest: int | None = None, *, faultline: str | None = None) -> None:
+    def emit(
+        self, key: str | None, value: str, at: int, newest: int | None = None, *, faultline: str | None = None
+    ) -> None:
         self.outputs.append((key, value, T0_MS + at, 0, len(self.outputs), newest, faultline))
 
     def harvest(self, spark: SparkSession) -> Harvested:
@@ -269,3 +271,48 @@ def test_windows_by_times_in_values_are_not_audited_in_append_mode(spark: SparkS
     job = Job(tmp_path, COUNT, output_mode="append", event_time="value")
     job.take("a", 0, 0)
     assert job.harvest(spark).counts == {} and "open at the end" in job.notes["audit"]
+
+
+def test_results_that_share_a_key_are_not_called_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """A map without keys, in the mode that nobody declared."""
+    job = Job(tmp_path, HEAD + "def query(records, config):\n    return records.select('key', 'value')\n")
+    for number in range(3):
+        job.take(f"v{number}", number, 0)
+        job.emit(None, f"v{number}", 5)
+    assert job.harvest(spark).counts == {}
+    assert "3 results have the key ''" in job.notes["audit"] and "append" in job.notes["audit"]
+
+
+def test_a_key_that_is_null_finds_itself_again(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    all = records.agg(F.count('*').cast('string').alias('value'), F.max('number').alias('newest'))\n"
+        "    return all.withColumn('key', F.lit(None).cast('string'))\n"
+    )
+    job = Job(tmp_path, text, reflects="newest", output_mode="complete")
+    job.take("a", 0, 0)
+    newest = job.take("b", 10, 1)
+    job.emit(None, "2", 15, newest)
+    found = job.harvest(spark)
+    assert found.tuples == [(0, 1, 10, 15, False, 1)] and found.counts == {"": (1, 1, 1, 0, 0)}
+
+
+def test_rows_that_come_out_with_each_batch_are_no_repetitions(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="count", output_mode="complete")
+    job.take("a", 0, 0)
+    job.take("b", 10, 1)
+    for key, at in (("a", 5), ("a", 15), ("b", 15)):
+        job.emit(key, "1", at)
+    assert job.harvest(spark).counts == {"a": (1, 1, 2, 0, 0), "b": (1, 1, 1, 0, 0)}
+
+
+@pytest.mark.parametrize("text", ["import no_such_module_anywhere\n", "raise SystemExit(3)\n"])
+def test_a_job_that_cannot_be_loaded_here_costs_the_audit_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, text: str
+) -> None:
+    job = Job(tmp_path, text, reflects="id")
+    job.take("a", 0, 0)
+    job.emit("0:0", "x", 5)
+    found = job.harvest(spark)
+    assert found.tuples == [(0, 0, 0, 5, False, 1)] and found.counts == {}
+    assert "could not be loaded" in job.notes["audit"]

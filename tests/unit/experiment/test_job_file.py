@@ -57,6 +57,7 @@ def test_what_is_declared_is_what_is_read(
         ("def query(:\n", "line 1: no Python"),
         (f"JOB = 3\n{QUERY}", "line 1: JOB is no dictionary"),
         (f"JOB = dict(reflects='id')\n{QUERY}", "line 1: JOB is read and not run"),
+        (f"JOB = {{[1]: 1}}\n{QUERY}", "line 1: JOB is read and not run"),
         (f"JOB = {{'reflect': 'id'}}\n{QUERY}", "did you mean reflects?"),
         (f"JOB = {{'reflects': 'ids'}}\n{QUERY}", "'reflects' is 'ids', which is none of count, id, newest, nothing"),
         (f"JOB = {{'output_mode': None}}\n{QUERY}", "'output_mode' is None"),
@@ -102,3 +103,9 @@ def test_only_declared_arguments_can_be_given(tmp_path: Path) -> None:
     assert job.given(None) == {"window_s": "10"} and job.given({"window_s": "5"}) == {"window_s": "5"}
     with pytest.raises(ValueError, match=r"arguments.windows: job.py declares none such; did you mean window_s\?"):
         job.given({"windows": "5"})
+
+
+def test_a_module_that_would_be_shadowed_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, "x = 1\n", "counts.py")
+    with pytest.raises(ValueError, match="imports counts.py, and a program of Faultline's has that name; rename it"):
+        read_job(written(tmp_path, f"import counts\n{QUERY}"))

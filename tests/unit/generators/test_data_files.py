@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from generators import data_files
 from generators.data_files import read_data, require_forward
 from generators.errors import InputError
 
+TEXTS = (
+    "2026-11-25T12:00:00Z", "2026-11-25 12:00:00", "2026-11-25T12:00:00.250+01:00", "2026-11-25 12:00:00.123456",
+)  # fmt: skip
 objects = st.dictionaries(st.text(min_size=1, max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=4)
 
 
@@ -63,12 +67,14 @@ def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> N
         require_forward(data, file)
 
 
-@pytest.mark.parametrize("at", [1_795_608_000, 1_795_608_000.5, 1_795_608_000_123, "2026-11-25T12:00:00Z"])
+@pytest.mark.parametrize("at", [1_795_608_000, 1_795_608_000.5, 1_795_608_000_123, *TEXTS])
 def test_a_time_that_is_moved_keeps_its_form(tmp_path: Path, at: Any) -> None:
     data = read_data(written(tmp_path, "a.jsonl", json.dumps({"at": at, "x": "ä"})), None, "at")
     assert data.shift is not None
     moved = json.loads(data.shift(0, 90_000))
     assert type(moved["at"]) is type(at) and moved["x"] == "ä"
+    if isinstance(at, str):
+        assert re.sub(r"\d", "0", moved["at"]) == re.sub(r"\d", "0", at)
     again = read_data(written(tmp_path, "b.jsonl", json.dumps(moved)), None, "at")
     assert again.times_ms[0] - data.times_ms[0] == 90_000
 
@@ -137,3 +143,14 @@ def test_a_recording_is_replayed_with_keys_headers_and_times(tmp_path: Path) -> 
     assert (data.headers, data.times_ms) == ([[("h", b"1")], []], [3, 5])
     with pytest.raises(InputError, match="data_key: .* is a topic that was recorded"):
         read_data(str(tmp_path / "a.parquet"), "key")
+
+
+def test_columns_of_bytes_are_texts_or_refused_and_a_mark_at_the_beginning_is_none(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [b"abc"]}), tmp_path / "a.parquet")
+    assert read_data(str(tmp_path / "a.parquet")).values == [b'{"a":"abc"}']
+    pq.write_table(pa.table({"a": [b"\xff"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="bytes that are no text"):
+        read_data(str(tmp_path / "b.parquet"))
+    assert read_data(written(tmp_path, "c.csv", b"\xef\xbb\xbfk,v\n1,2\n"), "k").keys == [b"1"]
+    with pytest.raises(InputError, match="which is no time"):
+        read_data(written(tmp_path, "d.jsonl", '{"t": 1e999}'), None, "t")

@@ -110,3 +110,14 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, more: dict[str, ob
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(ValueError, match=said):
         spec(tmp_path / "a.txt", **more)
+
+
+def test_a_cycle_is_as_long_as_its_times_whatever_their_order() -> None:
+    assert Replay(Data(values=[b"a"] * 3, times_ms=[100, 500, 90]), 1, 0).cycle_ms == 410 + 205
+    assert Replay(Data(values=[b"a"] * 2, times_ms=[7, 7]), 1, 0).cycle_ms == 1000
+
+
+def test_the_primer_of_data_has_its_own_keys() -> None:
+    data = Data(values=[b"a", b"b"], keys=[b"k", None])
+    assert [Replay(data, 1, 0).primer_key(number) for number in range(3)] == [b"k", None, b"k"]
+    assert Replay(Data(values=[b"a"]), 1, 0).primer_key(0) is None

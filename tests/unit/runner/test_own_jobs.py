@@ -121,6 +121,9 @@ def test_what_is_not_there_is_refused_before_anything_starts(tmp_path: Path, job
             "reference: /no.py cannot be read",
         ),
     ]
+    broken = tmp_path / "broken.py"
+    broken.write_text("def main(:\n")
+    cases.append((parse_configuration({**program, "application": str(broken)}), "application: "))
     for config, said in cases:
         with pytest.raises(ConfigError) as refused:
             check_here(config)
@@ -137,8 +140,8 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
     )
     try:
         wait_until(lambda: forked.pid in marked("20261125T000000Z-forked"), timeout_s=20, what="the fork")
-        end_processes(processes_with_mark("20261125T000000Z-forked"))
-        assert forked.wait(20) != 0 and stranger.poll() is None
+        assert end_processes(processes_with_mark("20261125T000000Z-forked")) == [forked.pid]
+        assert not marked("20261125T000000Z-forked") and stranger.poll() is None
     finally:
         for process in (forked, stranger):
             process.kill()

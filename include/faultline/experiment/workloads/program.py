@@ -82,13 +82,17 @@ class Program(Workload[ProgramParameters]):
         jar = Path(own.application or "").suffix == JAR
         if jar and not own.main_class and not _names_a_class(own.application or ""):
             raise ConfigError(f"main_class: {own.application} names no Main-Class in its manifest; give one")
-        reference_of(own)
+        self.files(own)
 
     def files(self, own: ProgramParameters) -> Mapping[str, Path]:
         _require_files(own)
         application = Path(own.application or "")
-        found = dict(modules_of(application)) if application.suffix == PYTHON else {application.name: application}
-        reference = reference_of(own)
+        reference, found = reference_of(own), {application.name: application}
+        if application.suffix == PYTHON:
+            try:
+                found = modules_of(application)
+            except ValueError as error:
+                raise ConfigError(str(error).replace("job:", "application:", 1)) from None
         for name, path in (*((Path(jar).name, Path(jar)) for jar in _jars(own)), *_files_of(reference)):
             if found.setdefault(name, path) != path:
                 raise ConfigError(f"application: {path} and {found[name]} have one name; rename one of them")

@@ -53,10 +53,10 @@ class Query(Workload[QueryParameters]):
 
     def check_here(self, own: QueryParameters, common: Common) -> None:
         job = job_of(own)
-        if common.commit_mode == "none" and job.reflects != COUNT:
+        if common.commit_mode == "none" and (job.reflects != COUNT or job.output_mode != "update"):
             raise ConfigError(
-                f"commit_mode: none loses state, and what is left can be told from counts only; {own.job} declares "
-                f"{job.reflects!r}: use aligned"
+                "commit_mode: none loses state, and what is left can be told from running counts only, in update mode; "
+                f"{own.job} declares {job.reflects!r} and {job.output_mode!r}: use aligned"
             )
 
     def files(self, own: QueryParameters) -> Mapping[str, Path]:
