@@ -18,6 +18,7 @@ from generators.lateness import Lateness
 from generators.pacing import Clock, Stripe, pace
 from generators.piecewise import NANOSECONDS
 from generators.producer import PRIMER_KEY, Sender
+from generators.replay import Replay
 from generators.source import Source
 from generators.spec import GeneratorSpec
 from generators.standing import Progress, Standing
@@ -81,8 +82,10 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
 
     Raises GeneratorError when one was not acknowledged: the state would not be what was asked for.
     """
+    own = source if isinstance(source, Replay) else None
+    opener = PRIMER_KEY.encode() if own is None else next(own.primer(1))
     for partition in range(spec.partitions):
-        sender.send_primer(PRIMER_KEY.encode(), partition, partition)
+        sender.send_primer(opener, partition, partition, **_keyed(own, 0))
     number = spec.partitions
     for first in range(0, fillers.count, _FILLERS_AT_ONCE):
         last = min(fillers.count, first + _FILLERS_AT_ONCE)
@@ -90,7 +93,7 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
             sender.send_primer(word, number, number % spec.partitions)
             number += 1
     for line in source.primer(spec.primer_lines):
-        sender.send_primer(line, number, number % spec.partitions)
+        sender.send_primer(line, number, number % spec.partitions, **_keyed(own, number - spec.partitions))
         number += 1
     missing = sender.flush()
     if missing:
@@ -98,10 +101,18 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
     return number
 
 
-def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender) -> None:
-    """Sends what closes windows after the schedule. Raises GeneratorError when one record was not acknowledged."""
+def _keyed(own: Replay | None, number: int) -> dict[str, Any]:
+    """How a record of the primer is keyed: whoever reads a user's data finds nothing else among it."""
+    return {} if own is None else {"key": own.primer_key(number), "keyed": False}
+
+
+def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender, *, ahead_s: float = 0.0) -> None:
+    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp.
+
+    Raises GeneratorError when one record was not acknowledged.
+    """
     for number, payload in enumerate(payloads):
-        sender.send_primer(payload, number, number % spec.partitions, "closing")
+        sender.send_primer(payload, number, number % spec.partitions, "closing", ahead_s=ahead_s)
     missing = sender.flush()
     if missing:
         raise GeneratorError(
@@ -146,7 +157,7 @@ def run_schedule(
         while first < last:
             chunk = stream.take(last - first)
             stamps = ((chunk.due_ns + start.wall_ns) // 1_000_000).tolist()
-            sender.send(chunk.payloads, chunk.partitions, stamps)
+            sender.send(chunk.payloads, chunk.partitions, stamps, chunk.headers, chunk.keys)
             lateness.record(clock.now_ns(), chunk.due_ns + start.mono_ns)
             first += len(chunk.payloads)
         ticker.tick()
@@ -181,7 +192,7 @@ def _flood(stream: Stream, sender: Sender, start: Start, stop: StopSwitch, ticke
     while sender.sent < stream.total and not stop.pulled():
         chunk = stream.take(_FLOOD_BURST)
         stamp = (start.wall_ns + clock.now_ns() - start.mono_ns) // 1_000_000
-        sender.send(chunk.payloads, chunk.partitions, [stamp] * len(chunk.payloads))
+        sender.send(chunk.payloads, chunk.partitions, [stamp] * len(chunk.payloads), chunk.headers, chunk.keys)
         ticker.tick()
 
 

@@ -41,6 +41,23 @@ class Clock(Protocol):
         """Returns after `duration_ns`, or a little later."""
 
 
+class DueTimes(Protocol):
+    """When records 0 … `count` − 1 are due, in nanoseconds after the start."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def due_ns(self, k: int) -> int:
+        """Of record `k`."""
+
+    def due_count(self, elapsed_ns: int) -> int:
+        """How many are due at or before then: those k with due_ns(k) ≤ elapsed_ns."""
+
+    def due_array(self, first: int, step: int, n: int) -> NDArray[np.int64]:
+        """Of the records first, first + step, …; shape (n,)."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Due times of records 0 … `count` − 1 at `rate` records per second (an exact fraction), or along `shape`.
@@ -136,7 +153,7 @@ class Stripe:
 
 
 def pace(
-    schedule: Schedule,
+    schedule: DueTimes,
     stripe: Stripe,
     start_ns: int,
     clock: Clock,

@@ -19,6 +19,7 @@ from generators.lateness import new_histogram, percentiles_ms, write_log
 from generators.life import Outcome, close, done_fields, prime, run_schedule
 from generators.pacing import Stripe
 from generators.producer import Broker, Sender, make_producer
+from generators.replay import Replay
 from generators.spec import GeneratorSpec
 from generators.stream import Stream, make_fillers, make_nexmark, make_source
 
@@ -108,13 +109,27 @@ def _account(outcome: Outcome) -> dict[str, Any]:
 def _prime(spec: GeneratorSpec, journal: Journal, broker: Broker, stop: StopSwitch) -> None:
     sender = Sender(make_producer(spec.bootstrap), spec.topic, stop.check)
     records = prime(spec, make_source(spec), make_fillers(spec), sender)
-    journal.event("primed", records=records, end_offsets=broker.end_offsets(spec.topic, spec.partitions))
+    ends = broker.end_offsets(spec.topic, spec.partitions)
+    journal.event("primed", records=records, end_offsets=ends, **replayed(spec))
+
+
+def replayed(spec: GeneratorSpec) -> dict[str, Any]:
+    """Of data that is replayed, how many records it has, how often it is gone through, and by how many ms times move
+    from one cycle to the next."""
+    if spec.source != "data":
+        return {}
+    source = Replay(spec.replayed(), spec.seed, spec.repetition)
+    return {"data": {"records": len(source), "cycles": spec.total / len(source), "cycle_ms": source.cycle_ms or None}}
 
 
 def _close(spec: GeneratorSpec) -> None:
     if spec.closing:
         producer: Producer = make_producer(spec.bootstrap)
-        close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
+        if spec.closing_ahead_s is None:
+            close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
+        else:
+            payloads = make_source(spec).primer(spec.partitions)
+            close(spec, payloads, Sender(producer, spec.topic), ahead_s=spec.closing_ahead_s)
 
 
 def _write_histogram(path: Path, lateness: HdrHistogram, start: Start) -> None:

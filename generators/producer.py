@@ -30,6 +30,8 @@ from generators.errors import GeneratorError
 PRIMER_KEY = "__faultline_primer__"
 # The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end.
 PHASE = "phase"
+# The header that holds a record's number in the schedule, where one was asked for.
+NUMBER = "faultline"
 # The queue bounds the memory of records on their way: 100,000 of them, about 110 MB of filler words at worst.
 QUEUE_RECORDS = 100_000
 LINGER_MS = 5
@@ -61,7 +63,9 @@ def make_producer(bootstrap: str) -> Producer:
     )
 
 
-Records = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
+Headers = list[tuple[str, bytes]]
+Keys = Sequence[bytes | None]
+Records = tuple[Sequence[bytes], Sequence[int], Sequence[int], Sequence[Headers] | None, Keys | None]
 
 
 class Sender:
@@ -88,12 +92,20 @@ class Sender:
             self._producer.poll(0.001)
             self._check()
 
-    def send(self, payloads: Sequence[bytes], partitions: Sequence[int], timestamps_ms: Sequence[int]) -> None:
-        """Takes records without keys; none is dropped. They leave at once, or with a later call.
+    def send(
+        self,
+        payloads: Sequence[bytes],
+        partitions: Sequence[int],
+        timestamps_ms: Sequence[int],
+        headers: Sequence[Headers] | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        """Takes records, by default without headers and keys; none is dropped. They leave at once, or with a later
+        call.
 
         Raises GeneratorError when a record can never be sent (too large, no such partition).
         """
-        self._waiting.append((payloads, partitions, timestamps_ms))
+        self._waiting.append((payloads, partitions, timestamps_ms, headers, keys))
         self._number_waiting += len(payloads)
         self.sent += len(payloads)
         self.release()
@@ -110,7 +122,14 @@ class Sender:
             self._number_waiting -= len(records[0])
             self._hand_over(*records)
 
-    def _hand_over(self, payloads: Sequence[bytes], partitions: Sequence[int], timestamps_ms: Sequence[int]) -> None:
+    def _hand_over(
+        self,
+        payloads: Sequence[bytes],
+        partitions: Sequence[int],
+        timestamps_ms: Sequence[int],
+        headers: Sequence[Headers] | None,
+        keys: Keys | None,
+    ) -> None:
         """Queues records in the producer; waits while its queue is full."""
         self._await_room(len(payloads))
         rest = iter(payloads)
@@ -120,11 +139,13 @@ class Sender:
                     self._producer.produce,
                     repeat(self._topic),
                     rest,
-                    repeat(None),  # no key
+                    repeat(None) if keys is None else iter(keys),
                     partitions,
                     repeat(self._on_failure),
                     repeat(None),  # the same callback under its other name
                     timestamps_ms,
+                    # An argument more for each record costs rate, so there is none where there is no header.
+                    *(() if headers is None else (headers,)),
                 ),
                 maxlen=0,
             )
@@ -133,22 +154,35 @@ class Sender:
             done = len(payloads) - operator.length_hint(rest) - 1
             self._producer.poll(0.01)
             self._check()
-            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:])
+            left = None if headers is None else headers[done:]
+            those = None if keys is None else keys[done:]
+            self._hand_over(payloads[done:], partitions[done:], timestamps_ms[done:], left, those)
         except KafkaException as error:
             raise GeneratorError(f"topic {self._topic}: a record was refused: {error.args[0]}") from None
 
-    def send_primer(self, value: bytes, number: int, partition: int, phase: str = "primer") -> None:
-        """Queues one record beside the schedule: reserved key prefix, header `phase`, the present time."""
+    def send_primer(
+        self,
+        value: bytes,
+        number: int,
+        partition: int,
+        phase: str = "primer",
+        *,
+        ahead_s: float = 0.0,
+        key: bytes | None = None,
+        keyed: bool = True,
+    ) -> None:
+        """Queues one record beside the schedule: header `phase`, `ahead_s` after the present, a reserved key unless it
+        is one of a user's data (`keyed` false), which keeps its `key`."""
         self._release_all()
         self._await_room(1)
         try:
             self._producer.produce(
                 self._topic,
                 value,
-                key=f"{PRIMER_KEY}{number}",
+                key=f"{PRIMER_KEY}{number}" if keyed else key,
                 partition=partition,
                 on_delivery=self._on_failure,
-                timestamp=time.time_ns() // 1_000_000,
+                timestamp=time.time_ns() // 1_000_000 + round(ahead_s * 1000),
                 headers=[(PHASE, phase.encode())],
             )
         except KafkaException as error:

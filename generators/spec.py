@@ -9,8 +9,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from generators.curve import Curve, parse_curve
+from generators.data_files import Data, read_data, require_forward
 from generators.errors import InputError
-from generators.pacing import Schedule
+from generators.listed import Listed
+from generators.pacing import DueTimes, Schedule
 
 MAX_RATE = 10_000_000
 MAX_SKEW = 5
@@ -30,7 +32,7 @@ class GeneratorSpec(BaseModel):
     rate_curve: dict[str, Any] | None = Field(None, description="How the rate moves (see curve.py); null: it stays.")
     seconds: float | None = Field(None, gt=0, le=1e7, description="Length of the schedule; null when `rate` is null.")
     records: int | None = Field(None, ge=1, description="Records to send when `rate` is null.")
-    source: Literal["text", "zipf", "constant", "ids", "stock", "nexmark"] = Field(
+    source: Literal["text", "zipf", "constant", "ids", "stock", "nexmark", "data"] = Field(
         "text", description="Where the records come from."
     )
     corpus: str = Field("moby-dick", min_length=1, description="`moby-dick`, or a directory of .txt files.")
@@ -58,8 +60,19 @@ class GeneratorSpec(BaseModel):
     watermark_s: float = Field(5.0, ge=0, le=3600, description="Disorder is at most half of it.")
     disorder: float = Field(0.1, ge=0, le=1, description="Share of stock records out of order.")
     late: float = Field(0.01, ge=0, le=1, description="Share of stock records that are an hour too old.")
+    data: str | None = Field(
+        None, description="A file or folder to replay: JSON lines, CSV, Parquet, text, a recording."
+    )
+    data_key: str | None = Field(None, description="The column that holds a record's key.")
+    data_time: str | None = Field(None, description="The column that holds a record's time.")
+    data_pace: Literal["rate", "recorded"] = Field("rate", description="At the rate, or when the records were made.")
+    data_speed: float = Field(1.0, gt=0, le=1e6, description="Recorded times pass so much faster.")
     rules: dict[str, Any] | None = Field(None, description="What shapes the events of the source `nexmark`.")
-    closing: bool = Field(False, description="After the schedule, events of `nexmark` that close what is open.")
+    numbered: bool = Field(False, description="Records carry their number in the schedule as the header `faultline`.")
+    closing: bool = Field(False, description="After the schedule, records that close what is open.")
+    closing_ahead_s: float | None = Field(
+        None, gt=0, le=3500, description="How far ahead they lie by their timestamps; those of `nexmark` say it inside."
+    )
     state_mb: float = Field(0.0, ge=0, le=100_000, description="Logical state to preload, in MB (10⁶ bytes).")
     primer_lines: int = Field(0, ge=0, le=1_000_000, description="Lines of the source sent before the gate.")
     state_touch: float = Field(0.01, ge=0, le=1, description="Share of records that touch the preloaded state.")
@@ -87,11 +100,15 @@ class GeneratorSpec(BaseModel):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
+        if (self.source == "data") != (self.data is not None):
+            raise ValueError("data: the source data needs a file, and no other has one")
+        if self.data_pace == "recorded" and (self.source != "data" or self.seconds is None or self.rate_curve):
+            raise ValueError("data_pace: only data has recorded times, and no curve besides; use rate")
         if (self.source == "nexmark") != (self.rules is not None):
             raise ValueError("rules: the source nexmark needs them, and no other has them")
-        if self.closing and self.source != "nexmark":
-            raise ValueError("closing: only the source nexmark has such events; leave it false")
-        if self.source in ("ids", "stock", "nexmark") and self.state_mb > 0:
+        if self.closing and (self.source == "nexmark") != (self.closing_ahead_s is None):
+            raise ValueError("closing_ahead_s: what closes windows lies ahead, of nexmark by what it holds; give one")
+        if self.source in ("ids", "stock", "nexmark", "data") and self.state_mb > 0:
             raise ValueError(f"state_mb: the records of {self.source} carry no filler words; use 0")
         if self.source == "stock":
             if self.rate is None:
@@ -119,9 +136,23 @@ class GeneratorSpec(BaseModel):
         """How the exponent moves, or None when it stays."""
         return _curve("skew_curve", self.skew_curve, self.skew, MAX_SKEW)
 
+    def replayed(self) -> Data:
+        """The data that is replayed. Raises InputError naming file and line of what is broken in it."""
+        data = read_data(self.data or "", self.data_key, self.data_time)
+        if self.data_pace == "recorded":
+            require_forward(data, self.data or "")
+        return data
+
     @property
-    def schedule(self) -> Schedule | None:
+    def schedule(self) -> DueTimes | None:
         """The schedule, or None when records go out as fast as possible."""
+        if self.data_pace == "recorded" and self.seconds is not None:
+            return Listed.over(self.replayed().times_ms, self.data_speed, self.seconds)
+        return self.at_rate
+
+    @property
+    def at_rate(self) -> Schedule | None:
+        """The schedule that follows from the rate and its curve."""
         if self.rate is None or self.seconds is None:
             return None
         return Schedule.over(self.rate, self.seconds, _curve("rate_curve", self.rate_curve, self.rate, MAX_RATE))

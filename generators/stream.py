@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from generators.errors import InputError
 from generators.nexmark import NexmarkEvents, rules_of
-from generators.pacing import Schedule, Stripe
+from generators.pacing import DueTimes, Stripe
 from generators.prices import Market, closes_of
+from generators.producer import NUMBER, Headers
 from generators.ranks import MovingExponent
+from generators.replay import Replay
 from generators.source import ConstantLines, Ids, Source
 from generators.spec import GeneratorSpec
 from generators.state import Fillers
@@ -39,19 +41,21 @@ def make_source(spec: GeneratorSpec) -> Source:
         return _make_stock(spec)
     if spec.source == "nexmark":
         return make_nexmark(spec)
+    if spec.source == "data":
+        return Replay(spec.replayed(), spec.seed, spec.repetition)
     return TextLines.load(spec.corpus, spec.words_per_line, spec.seed, spec.repetition)
 
 
 def make_nexmark(spec: GeneratorSpec) -> NexmarkEvents:
     """The source `nexmark`. Raises InputError for rules that it does not know, or lacks."""
     try:
-        return NexmarkEvents(rules_of(spec.rules or {}), spec.schedule, spec.primer_lines)
+        return NexmarkEvents(rules_of(spec.rules or {}), spec.at_rate, spec.primer_lines)
     except TypeError as error:
         raise InputError(f"rules: {error}") from None
 
 
 def _make_stock(spec: GeneratorSpec) -> StockStreams:
-    schedule = spec.schedule
+    schedule = spec.at_rate
     if schedule is None:
         raise InputError("rate: the source stock takes its event times from the schedule; give a rate")
     return StockStreams(
@@ -70,7 +74,7 @@ def _make_stock(spec: GeneratorSpec) -> StockStreams:
 
 
 def _moving(spec: GeneratorSpec) -> MovingExponent | None:
-    curve, schedule = spec.exponents, spec.schedule
+    curve, schedule = spec.exponents, spec.at_rate
     return MovingExponent(curve, schedule) if curve is not None and schedule is not None and curve.moves else None
 
 
@@ -86,12 +90,16 @@ class Chunk:
     payloads: list[bytes]
     partitions: list[int]
     due_ns: NDArray[np.int64]  # after the start; zeros without a schedule
+    headers: list[Headers] | None = None  # None: none of them has any
+    keys: list[bytes | None] | None = None  # likewise
 
     def part(self, first: int, last: int) -> Chunk:
         """The records `first` … `last` − 1, counted within this chunk."""
         if first == 0 and last >= len(self.payloads):
             return self
-        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last])
+        headers = None if self.headers is None else self.headers[first:last]
+        keys = None if self.keys is None else self.keys[first:last]
+        return Chunk(self.payloads[first:last], self.partitions[first:last], self.due_ns[first:last], headers, keys)
 
 
 class Stream:
@@ -105,9 +113,10 @@ class Stream:
     def __init__(self, source: Source, fillers: Fillers, spec: GeneratorSpec, stripe: Stripe) -> None:
         self._source = source
         self._fillers = fillers
-        self._schedule: Schedule | None = spec.schedule
+        self._schedule: DueTimes | None = spec.schedule
         self._stripe = stripe
         self._partitions = np.uint64(spec.partitions)
+        self._numbered = spec.numbered
         self.total = stripe.share(spec.total)
         # Preparing a chunk delays the record behind it: small chunks for slow schedules.
         per_second = spec.total / spec.seconds / stripe.of if spec.seconds else float("inf")
@@ -128,9 +137,23 @@ class Stream:
             due = np.zeros(n, dtype=np.int64)
         else:
             due = self._schedule.due_array(self._stripe.record(self._next), self._stripe.of, n)
-        self._chunks.append(Chunk(payloads, (records % self._partitions).tolist(), due))
+        headers = [[(NUMBER, b"%d" % number)] for number in records.tolist()] if self._numbered else None
+        partitions, keys = (records % self._partitions).tolist(), None
+        if isinstance(self._source, Replay):
+            keys, own = self._source.keys(records), self._source.headers(records)
+            if keys is not None:
+                partitions = self._where(keys, partitions)
+            if own is not None:
+                headers = own if headers is None else [a + b for a, b in zip(own, headers, strict=True)]
+        self._chunks.append(Chunk(payloads, partitions, due, headers, keys))
         self._next += n
         return True
+
+    def _where(self, keys: list[bytes | None], without: list[int]) -> list[int]:
+        """Partitions of records with these keys; those `without` a key stay where they were to be."""
+        assert isinstance(self._source, Replay)
+        place, number = self._source.partition, int(self._partitions)
+        return [one if key is None else place(key, number) for key, one in zip(keys, without, strict=True)]
 
     def take(self, n: int) -> Chunk:
         """The next records, at least one and at most `n`. Raises IndexError after the last."""

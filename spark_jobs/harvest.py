@@ -8,7 +8,7 @@ memory is left to `faultline.analysis.judge`. Definitions: docs/reference/metric
 
 The configuration is JSON: bootstrap, input_topic, output_topic, batches (path of batches.json),
 tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s, slide_s, late_ms;
-for `nexmark` also query.
+for `nexmark` also query; for `query` what the job declares, and its file.
 Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
@@ -35,6 +35,7 @@ from pi_tuples import harvest_pi
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from query_tuples import harvest_query
 from running import FETCH_WAIT_MS, Config
 from stock_tuples import harvest_group, harvest_join, with_events, with_late
 from word_tuples import harvest_ids, harvest_ranked_words, harvest_summed_words, harvest_words
@@ -49,7 +50,12 @@ KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataF
     "group": harvest_group,  # a record in one of its windows
     "join": harvest_join,  # what a batch changed of a user's window
     "nexmark": harvest_nexmark,  # a result
+    "query": harvest_query,  # what a job of the user's says
 }
+# What asks for records as they came from Kafka.
+WITH_RAW = ("query",)
+# Of records of a program that carries it on.
+HEADER = "faultline"
 WITH_EVENT_TIME = ("group", "join")
 # Records of a text that one task takes in. A task that sorts more than its memory holds writes runs to disk, and reads
 # all of them at once through buffers of megabytes: memory would grow with the length of a run after all.
@@ -73,17 +79,20 @@ def read_topic(spark: SparkSession, bootstrap: str, topic: str, pieces: int) -> 
     )
 
 
-def inputs_of(topic: DataFrame) -> DataFrame:
+def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
     """partition, offset, timestamp_ms, primer, value (text) of the input topic's records.
 
-    Without those that only close windows: nobody waits for them.
+    Without those that only close windows: nobody waits for them. `raw`: also key, raw (the value's bytes), topic,
+    timestampType and faultline (the header of that name; null: none).
     """
+    kept = ("key", F.col("value").alias("raw"), "topic", "timestampType", named(HEADER).alias(HEADER)) if raw else ()
     return topic.where(~is_closing()).select(
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
         F.coalesce(F.exists("headers", lambda header: header.key == "phase"), F.lit(False)).alias("primer"),
         F.col("value").cast("string").alias("value"),
+        *kept,
     )
 
 
@@ -93,13 +102,15 @@ def is_closing() -> Column:
     return F.coalesce(closing, F.lit(False))
 
 
+def named(name: str) -> Column:
+    """The first header of this name, as text; null where there is none."""
+    found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
+    return found.cast("string")
+
+
 def outputs_of(topic: DataFrame) -> DataFrame:
-    """key, value (text), emitted_ms, offset, lineage, newest (null: not named) of the output topic's records."""
-
-    def named(name: str) -> Column:
-        found = F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).getField("value")
-        return found.cast("string")
-
+    """key, value (text), emitted_ms, offset, lineage of the output topic's records, with newest and faultline, which
+    are null where they are not named."""
     return topic.select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
@@ -108,6 +119,7 @@ def outputs_of(topic: DataFrame) -> DataFrame:
         # Engines without state lineages of their own name none: all of their outputs belong to the first.
         F.coalesce(named("lineage").cast("int"), F.lit(0)).alias("lineage"),
         named("newest").cast("long").alias("newest"),
+        named(HEADER).alias(HEADER),
     )
 
 
@@ -120,13 +132,25 @@ def harvest(
     where both are kept, which are read more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
-    outputs = (outputs if config["tuples"] == "nexmark" else outputs.drop("newest")).persist(kept)
+    unused = {"newest", HEADER} - {_header_read(config)}
+    outputs, records = outputs.drop(*unused).persist(kept), records.drop(*unused)
     if config["tuples"] in WITH_EVENT_TIME:
         records = with_late(with_events(records).drop("value").persist(kept), config)
     else:
         records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
-    return {"records": records.drop("value", "event"), "tuples": tuples, "counts": counts}
+    return {
+        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType", HEADER),
+        "tuples": tuples,
+        "counts": counts,
+    }
+
+
+def _header_read(config: Config) -> str | None:
+    """The header by which an output tells what it is of."""
+    if config["tuples"] == "nexmark":
+        return "newest"
+    return {"newest": "newest", "header": HEADER}.get(config.get("reflects", ""))
 
 
 def write(frame: DataFrame, target: Path) -> None:
@@ -160,7 +184,7 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     # Set for each harvest: the session may be one that stays.
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
     topic = read_topic(spark, config["bootstrap"], config["input_topic"], pieces)
-    inputs = inputs_of(topic)
+    inputs = inputs_of(topic, raw=config["tuples"] in WITH_RAW)
     outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
     kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER

@@ -31,6 +31,8 @@ Config = dict[str, Any]
 NEWEST = "newest"
 # Records of the input topic (`value` is binary) and the program's configuration -> key, value, and perhaps NEWEST.
 Query = Callable[[DataFrame, Config], DataFrame]
+# Results and the program's configuration -> a writer that has its own target, and no checkpoint, mode or trigger yet.
+Sink = Callable[[DataFrame, Config], DataStreamWriter]
 
 
 # Microseconds of a core to burn for each record: a slowdown of known size, which a gate is tried on.
@@ -39,10 +41,10 @@ _HASHED_BYTES, _HASHED_TIMES = 16_000_000, 5
 
 
 class Workload:
-    """One query between the input topic and an output topic."""
+    """One query between the input topic and an output topic, or a sink of its own."""
 
-    def __init__(self, spark: SparkSession, query: Query, config: Config) -> None:
-        self._spark, self._query, self._config = spark, query, config
+    def __init__(self, spark: SparkSession, query: Query, config: Config, sink: Sink | None = None) -> None:
+        self._spark, self._query, self._config, self._sink = spark, query, config, sink
         # Once, so that warm-up and measured query burn the same.
         self._hashed_a_us = bytes_hashed_a_us(spark) if float(spark.conf.get(BUSY, "0") or 0) > 0 else 0.0
 
@@ -92,16 +94,18 @@ class Workload:
         if busy_us > 0:
             records = burning(records, busy_us, self._hashed_a_us)
         results = self._query(records, config)
-        headers = [header("lineage", F.lit(str(lineage)))]
-        headers += [header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
-        return (
-            results.select("key", "value", F.array(*headers).alias("headers"))
-            .writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", config["bootstrap"])
-            .option("topic", topic)
-            .option("checkpointLocation", checkpoint)
-            .outputMode(config["output_mode"])
-        )
+        if self._sink is not None:
+            writer = self._sink(results, config)
+        else:
+            headers = [header("lineage", F.lit(str(lineage)))]
+            headers += [header(NEWEST, F.col(NEWEST))] if NEWEST in results.columns else []
+            writer = (
+                results.select("key", "value", F.array(*headers).alias("headers"))
+                .writeStream.format("kafka")
+                .option("kafka.bootstrap.servers", config["bootstrap"])
+                .option("topic", topic)
+            )
+        return writer.option("checkpointLocation", checkpoint).outputMode(config["output_mode"])
 
 
 def bytes_hashed_a_us(spark: SparkSession) -> float:
@@ -182,16 +186,24 @@ def milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
 
 
-def run(query: Query, description: str | None, *, output_mode: str = "update") -> None:
-    """The life of a workload's program: warm-up, the measured query, its lineages, the stop file."""
+def configured(description: str | None) -> Config:
+    """What the program is told."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, written by the step submit_workload")
     options, _ = parser.parse_known_args()
-    config: Config = {**json.loads(options.config.read_text()), "output_mode": output_mode}
+    config: Config = json.loads(options.config.read_text())
+    return config
 
+
+def run(query: Query, description: str | None, *, output_mode: str = "update", sink: Sink | None = None) -> None:
+    """The life of a workload's program: warm-up, the measured query, its lineages, the stop file.
+
+    One with a `sink` does not make itself warm: what it writes there cannot be thrown away.
+    """
+    config: Config = {"output_mode": output_mode, **configured(description)}
     spark = SparkSession.builder.getOrCreate()
-    workload = Workload(spark, query, config)
-    if config["first"] and not Path(config["first"]).exists():
+    workload = Workload(spark, query, config, sink)
+    if sink is None and config["first"] and not Path(config["first"]).exists():
         Path(config["first"]).touch()
         workload.warm_up()
     workload.await_executors()

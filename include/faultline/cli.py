@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.text import say
+from faultline.client import build_command, job_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
@@ -232,6 +233,8 @@ def results(
 
 
 app.add_typer(nights.app, name="nightly")
+app.add_typer(job_command.app, name="job")
+app.add_typer(build_command.app, name="build")
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 
@@ -269,6 +272,19 @@ def publish(
     from faultline.client.publishing import publish as write_site
 
     write_site(load_settings(), folder, say)
+
+
+@app.command()
+def record(
+    topic: Annotated[str, typer.Argument(help="The topic, such as orders.")],
+    to: Annotated[Path, typer.Option(help="The file to write, such as orders.parquet.")],
+    bootstrap: Annotated[str | None, typer.Option(help="HOST:PORT of its broker. Empty: the embedded one.")] = None,
+) -> None:
+    """Copy a topic into a file, once, with keys, headers and times; data=FILE replays it."""
+    from faultline.base.settings import load_settings
+    from faultline.client.recording import record_topic
+
+    record_topic(bootstrap or load_settings().endpoints.kafka, topic, to, say)
 
 
 @app.command()

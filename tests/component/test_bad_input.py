@@ -10,7 +10,7 @@ import pytest
 
 from faultline.base.settings import load_settings
 from faultline.cluster.airflow_home import DATABASE
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(60)

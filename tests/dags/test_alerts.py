@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +98,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("faultline.orchestration.notes.write_note", lambda *said: None)
     monkeypatch.setenv("FAULTLINE_NIGHTS", str(tmp_path))
     (tmp_path / "nights").mkdir()
+    # A revision is looked for where the programs lie.
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "t"],
+    ):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     return tmp_path
 
 
@@ -163,6 +171,16 @@ def test_a_file_is_explained_in_words_and_minutes(files: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "measures 2 configurations" in said and "in 10 pairs with" in said and "40 experiments, about " in said
     assert "tells webhook at hooks.example.org (worse, broken)" in said and "secret" not in said
+    for line, refused in (
+        ("baseline: {revision: v9.9}", "baseline.revision: git knows no 'v9.9' in this checkout"),
+        (
+            "baseline: {revision: HEAD}\nrepetitions: 4",
+            "repetitions: 4 pairs can tell nothing of 1 configuration; give 6",
+        ),
+    ):
+        (files / "nights" / "weekly.yaml").write_text(f"set: [{{workload: pi, fault: none}}]\n{line}")
+        with pytest.raises(ConfigError, match=re.escape(refused)):
+            nights_command.check("weekly")
     (files / "nights" / "weekly.yaml").write_text("set: [{rate: -1}]")
     with pytest.raises(ConfigError, match=r"weekly.yaml: set\[0\]: rate: "):
         nights_command.check("weekly")
@@ -182,5 +200,12 @@ def test_an_alert_is_tried_out(files: Path, capsys: pytest.CaptureFixture[str]) 
     assert [one["kind"] for one in posted] == ["test", "worse"] and all(
         one["title"].startswith("Try-out") for one in posted
     )
+    assert posted[0]["figures"] == [] and "made up" in posted[0]["lines"][0]
+    preview = posted[1]
+    assert "1 figure worse" in preview["title"] or "figures worse" in preview["title"]
+    assert (
+        "made up" in preview["lines"][0] and "+22 %" in preview["lines"][1] and "2 nights in a row" in preview["text"]
+    )
+    assert preview["figures"][0]["finding"] == "worse" and preview["figures"][0]["change"][0] > 0.2
     with pytest.raises(ConfigError, match="--kind worst: is not known; did you mean worse"):
         nights_command.test_alert(None, "worst")

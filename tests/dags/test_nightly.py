@@ -120,7 +120,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
     for module in (nightly, night_plan, sweep):
         monkeypatch.setattr(module, "load_settings", lambda: settings)
-    monkeypatch.setattr(environment, "installed_build", lambda settings, build=None: "b1" if build is None else "b0")
+    monkeypatch.setattr(
+        environment, "installed_build", lambda _, build=None, configurations=(): "b0" if build else "b1"
+    )
     monkeypatch.setattr(notes_of, "write_note", lambda *said: None)
     return settings
 
@@ -290,7 +292,7 @@ def test_a_baseline_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch, ins
         ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
     params = {"set": [{}], "repetitions": None, "primary": None, "baseline": {"revision": "HEAD"}}
-    monkeypatch.setattr(environment, "installed_build", lambda *_: "b0")
+    monkeypatch.setattr(environment, "installed_build", lambda *_, **__: "b0")
     pinned = night_plan.baseline_of_night(params, NIGHT)
     assert pinned is not None and pinned.spec["revision"] == commit
     assert parse_build(pinned.spec, "baseline").text == commit[:12]

@@ -180,7 +180,7 @@ def test_the_analysis_knows_no_engine() -> None:
 # Who may know an engine by import, beside `engines`: what starts Spark's services and hands programs to it, and the
 # benchmarks of Faultline itself. All others ask the registry.
 KNOW_AN_ENGINE = (
-    "bench/", "cluster/", "orchestration/spark.py", "orchestration/local_spark.py",
+    "bench/", "client/build_command.py", "cluster/", "orchestration/spark.py", "orchestration/local_spark.py",
 )  # fmt: skip
 
 

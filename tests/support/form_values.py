@@ -27,6 +27,10 @@ CHANGED: dict[str, Any] = {
     "fault_plan": PLAN, "restart_delay_s": 1.5, "recovered_within": 0.5, "seed": 7,
     "spark_conf": {"spark.sql.adaptive.enabled": "false"}, "topic_conf": {"compression.type": "lz4"},
     "jvm_options": {"executors": "-XX:+UseParallelGC"},
+    "job": "/jobs/count.py", "arguments": {"window_s": "5"}, "application": "/jobs/count.jar", "main_class": "a.Count",
+    "application_arguments": "{bootstrap} {input}", "jars": "/jobs/beside.jar", "reference": "/jobs/count.py",
+    "pass_header": True,
+    "data": None, "data_key": None, "data_time": None, "data_pace": "rate", "data_speed": 1, "spark_build": None,
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {

@@ -23,9 +23,9 @@ from faultline.base.journal import read_journal
 from faultline.base.processes import load_token, processes_with_token
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.java import find_java
 from faultline.cluster.services import kafka_ready, spark_submit
-from faultline.cluster.supervision import Supervisor
 from faultline.engines.running import Runtime
 from faultline.engines.spark.generator_job import generator_job
 from generators.producer import QUEUE_RECORDS

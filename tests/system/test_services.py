@@ -10,8 +10,9 @@ import pytest
 
 from faultline.base.settings import port_is_free
 from faultline.base.waiting import wait_until
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import kafka_ready, master_state, worker_registered
-from faultline.cluster.supervision import Supervisor, marked_processes
+from faultline.cluster.supervision import marked_processes
 from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(900)

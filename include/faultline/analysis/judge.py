@@ -31,14 +31,13 @@ from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
+from faultline.records.environment import ClockOffset, Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
     ByRole,
-    ClockOffset,
     CpuBesides,
     CpuPerMillion,
-    Environment,
     GarbagePart,
     KeysPart,
     LatencyMs,
@@ -71,6 +70,8 @@ ARTIFACTS = {
     "records": "harvest/records.parquet",
     "tuples": "harvest/tuples.parquet",
     "counts": "harvest/counts.parquet",
+    "notes": "harvest/notes.json",
+    "job": "job",
     "audit": "audit.json",
     "spark_logs": "spark-logs",
     "series": "series.json",
@@ -192,7 +193,9 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         ),
         schedule_lag_ms=_schedule_lag(done),
         recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
-        audit=AuditPart.model_validate(measured.audit) if paced else AuditPart.empty(),
+        audit=AuditPart.model_validate(measured.audit)
+        if paced and "audit" not in raw.not_measured
+        else AuditPart.empty(),
         recoveries=recoveries,
         placebo=None if placebo is None else RecoveryPart.model_validate(placebo),
         latency_during_ms=None if during is None else LatencyMs.model_validate(during),
@@ -206,6 +209,8 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(traces.late_rows, raw.records),
         stages=chain_work(raw.stages, raw.directory, window),
+        not_measured=dict(raw.not_measured) or None,
+        data=next((one["data"] for one in events(raw.generator, "primed") if one.get("data")), None),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
 

@@ -21,6 +21,9 @@ from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
 
+# Of an engine's traces where no output tells of which input it is.
+NO_METHOD = "none"
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -41,6 +44,11 @@ class Measured:
     audit: Audit
     offenders: list[Line]
     keys: Keys | None
+
+    @property
+    def tells_tuples(self) -> bool:
+        """Whether outputs tell of which input they are."""
+        return self.raw.traces.method != NO_METHOD and "latency_ms" not in self.raw.not_measured
 
     @property
     def resolution_s(self) -> float:

@@ -17,7 +17,7 @@ def latencies_of(measured: Measured, recovered: Sequence[Recovered]) -> tuple[La
     then on; of a run without a fault the first is the whole window's. A recovery that was not seen to end leaves
     nothing after it."""
     window, method, tuples = measured.window, measured.raw.traces.method, measured.tuples
-    known = not is_out_of_step(measured)
+    known = measured.tells_tuples and not is_out_of_step(measured)
 
     def batches(begin_ns: int, end_ns: int) -> int | None:
         return None if method == "rank" else len(between(measured.bins, begin_ns, end_ns))

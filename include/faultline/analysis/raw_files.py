@@ -7,7 +7,8 @@ A last line that was cut by a kill is dropped; a broken line anywhere else is an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ class Raw:
     records: pd.DataFrame
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
+    # Figures that could not be told of a job, and why; empty of every built-in workload.
+    not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tuples_path(self) -> Path:
@@ -123,10 +126,20 @@ def read_raw(directory: Path) -> Raw:
         machine=_machine(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
         clock_jump_ms=jump_ms(recorder),
+        not_measured=_notes(directory / "harvest" / "notes.json"),
     )
     for path in (raw.tuples_path, raw.counts_path):
         require(path)
-    return raw
+    return raw if raw.not_measured.get("audit") is not None else _without_late_audit(raw)
+
+
+def _without_late_audit(raw: Raw) -> Raw:
+    """What a job left out as too late a batch over the same input takes in; built-in workloads know which that is."""
+    dropped = raw.traces.late_rows
+    if not dropped or not raw.attempt.config.kind.of_the_user:
+        return raw
+    why = f"{dropped:,} rows came later than the watermark allows and were left out, which a batch does not do"
+    return replace(raw, not_measured={**raw.not_measured, "audit": why})
 
 
 def read_attempt(directory: Path) -> AttemptFile:
@@ -138,6 +151,10 @@ def read_attempt(directory: Path) -> AttemptFile:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise InfrastructureError(f"{path}: {key}: {problem['msg']}; run the experiment again") from None
+
+
+def _notes(path: Path) -> dict[str, str]:
+    return {str(name): str(why) for name, why in read_document(path).items()} if path.exists() else {}
 
 
 def _records(path: Path) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from generators.state import WORD_CHARACTERS
 JOURNALS = (
     "attempt.json", "plan.json", "gate.json", "generator.jsonl", "conductor.jsonl", "services.jsonl", "topology.jsonl",
     "stored.json", "supervisor.jsonl", "listener.jsonl", "traces.jsonl", "batches.json", "checkpoint.json",
-    "recorder.jsonl", "end.json", "closed.json", "failures.jsonl",
+    "recorder.jsonl", "end.json", "closed.json", "failures.jsonl", "harvest/notes.json",
 )  # fmt: skip
 LOGS = "spark-logs"
 TABLES = ("records", "tuples", "counts")

@@ -90,6 +90,11 @@ class Attempt:
         return self.folder / "scratch"
 
     @property
+    def sink(self) -> Path:
+        """Where a job of the user's may keep files until the run is harvested."""
+        return self.scratch / "sink"
+
+    @property
     def lineages(self) -> Path:
         """What is left of the lineages that were given up: their offset and commit logs, a folder each."""
         return self.folder / "lineages"
@@ -108,6 +113,11 @@ class Attempt:
     def closed(self) -> Path:
         """Written last, by the teardown: the attempt's steps cannot be repeated then."""
         return self.folder / "closed.json"
+
+    @property
+    def job(self) -> Path:
+        """What of the user's was under test, as it was then."""
+        return self.folder / "job"
 
     @property
     def harvest(self) -> Path:

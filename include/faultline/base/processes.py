@@ -29,6 +29,8 @@ from faultline.base.journal import line_bytes, parse_line
 CREATION_TOLERANCE_S = 0.02
 # Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
 PUNCTUAL_NICENESS = -10
+# In the environment of a job of the user's: whatever it starts inherits it.
+RUN_MARK = "FAULTLINE_RUN"
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,17 @@ def processes_with_token(attempt: str) -> list[psutil.Process]:
         own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
         if own and process.pid != os.getpid() and tokens & set(process.info["cmdline"] or []):
             found.append(process)
+    return found
+
+
+def processes_with_mark(attempt: str) -> list[psutil.Process]:
+    """This user's live processes that inherited RUN_MARK from a job of the attempt, however they were forked."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            own = process.pid != os.getpid() and process.uids().real == os.getuid()
+            if own and process.environ().get(RUN_MARK) == attempt:
+                found.append(process)
     return found
 
 

@@ -14,8 +14,9 @@ import psutil
 from faultline.base.attempt import Attempt
 from faultline.base.processes import process_of, read_ledger
 from faultline.base.settings import Settings
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.scheduler_start import TITLE
-from faultline.cluster.supervision import Supervisor, marked_processes
+from faultline.cluster.supervision import marked_processes
 
 # The tasks of an experiment, in order.
 STEPS = (

@@ -13,7 +13,8 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.processes import processes_with_token
 from faultline.base.settings import Settings, port_is_free
-from faultline.cluster.supervision import Supervisor, marked_processes
+from faultline.cluster.daemon import Supervisor
+from faultline.cluster.supervision import marked_processes
 from faultline.experiment.cell import Cell
 from faultline.records.manifest import ManifestCell, Manifests
 from faultline.records.record import Record

@@ -25,7 +25,7 @@ from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import MATRIX, form, own_services
 from faultline.bench.leftovers import attempts_of, series_tally, sweep_of
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 from faultline.experiment.matrix import sweep_id_of
 
 RATES = [100.0, 150.0]

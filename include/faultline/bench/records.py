@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from faultline.experiment.config import parse_configuration
+from faultline.records.environment import Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
     ByRole,
-    Environment,
     LatencyMs,
     Metrics,
     Record,

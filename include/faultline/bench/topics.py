@@ -182,7 +182,7 @@ def fill(bootstrap: str, topics: tuple[str, str], config: Configuration, records
         {"bootstrap": bootstrap, "topic": topics[0], "partitions": config.partitions, "rate": config.rate,
          "seconds": seconds, "seed": config.seed, **config.input_source()}
     )  # fmt: skip
-    made, schedule = make_source(spec), spec.schedule
+    made, schedule = make_source(spec), spec.at_rate
     assert schedule is not None
     engine: Engine = StockJoin(config) if config.workload == "stock_join" else WordCount(config.partitions)
     producer = make_producer(bootstrap)

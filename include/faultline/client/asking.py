@@ -12,6 +12,9 @@ import typer
 
 from faultline.base.errors import ConfigError
 
+# What `compare --measure` finds out, unless it is told otherwise: a tenth, for as many experiments at most.
+SMALLEST, MOST_EXPERIMENTS = 0.1, 60
+
 
 def compare(
     before: Annotated[
@@ -24,6 +27,13 @@ def compare(
     after: Annotated[
         str | None, typer.Argument(metavar="[B]", help="What it is held against, named likewise; not with --along.")
     ] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="With --measure: the experiment, as for `run`, and its axes."),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="A and B are builds of Spark (or `installed`): measure both, in pairs.")
+    ] = False,
     along: Annotated[
         str | None, typer.Option(help="Hold the values of this axis of A against each other: checkpoint_interval_s.")
     ] = None,
@@ -37,8 +47,15 @@ def compare(
     """Compare two sides: for each configuration that both have measured, better, worse, same or cannot tell.
 
     With --along, the values of one axis within A: what each step does, how sure that is, and what would tell.
+    With --measure, two builds of Spark are measured against each other until that can be told.
     Needs five repetitions a side. What the verdicts rest on stands in docs/explanation/comparing.md.
     """
+    if measure:
+        if after is None or along is not None or matrix is not None or strict or as_json or len(metric or []) > 1:
+            raise ConfigError("--measure: takes two builds, KEY=VALUE words and one --metric; leave out the rest")
+        raise typer.Exit(_measure(before, after, cell or [], (metric or ["latency_ms.p50"])[0]))
+    if cell:
+        raise ConfigError(f"{cell[0]}: only --measure takes an experiment; leave it out")
     if along is not None:
         if after is not None or metric or matrix is not None or strict:
             raise ConfigError("--along: holds one side against itself; leave out B, --metric, --matrix and --strict")
@@ -56,6 +73,21 @@ def compare(
     else:
         print_comparison(compared, before, after)
     raise typer.Exit(1 if strict and compared.of(Verdict.WORSE) else 0)
+
+
+def _measure(before: str, after: str, words: list[str], figure: str) -> int:
+    """A sweep over both builds that ends once it can be told which has less of the figure."""
+    from faultline.base.text import say
+    from faultline.client.sweeping import run_sweep
+
+    if before == after:
+        raise ConfigError(f"B: is {after}, too; name another build, or register it under a second name")
+    decide = {"figure": figure, "along": "spark_build", "smallest": SMALLEST, "experiments": MOST_EXPERIMENTS}
+    given = {word.partition("=")[0] for word in words}
+    asked = [] if "decide" in given else [f"decide={json.dumps(decide)}"]
+    # Without a fault pairs differ least; whoever asks for recoveries names one.
+    usual = [] if "fault" in given else ["fault=none"]
+    return run_sweep([*words, *usual, f"spark_build=[{before},{after}]", *asked], say, dry_run=False, again=False)
 
 
 def _compare_along(sweep: str, axis: str, as_json: bool) -> None:

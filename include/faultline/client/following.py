@@ -12,10 +12,11 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell, sweep_id_of
+from faultline.records.manifest import BASELINE
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.progress import describe, holder_text, is_waiting, phase_of
@@ -54,7 +55,7 @@ def follow(
         course.show(len(mapped), sum(task["state"] in FINISHED for task in mapped))
         time.sleep(POLL_S)
     if state == "failed":
-        say(f"the sweep {run_id} failed in part; {settings.endpoints.airflow} shows where")
+        say(f"the sweep {run_id} failed in part; {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id} shows where")
     return True
 
 
@@ -151,7 +152,8 @@ class Course:
     def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
         """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
         number, times = list(self._measured).index(cell) + 1, self._measured[cell].index(attempt) + 1
-        again = f", measurement {times}" if times > 1 else ""
+        again = ", of the baseline" if cell.series.endswith(BASELINE) else ""
+        again += f", measurement {times}" if times > 1 else ""
         return f"experiment {number} of {max(total, number)} ({self._names.get(cell.config_id, 'other')}{again})"
 
     def _left(self, experiments: int, present_s: float = 0.0) -> str:

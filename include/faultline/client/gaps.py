@@ -10,7 +10,7 @@ from faultline.base.text import Say, counted
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.following import minutes_text
 from faultline.client.operations import bring_up
-from faultline.client.sweeping import CHILD, Course, await_dags, begin, finish, follow_course
+from faultline.client.sweeping import CHILD, Course, await_dags, begin, finish, follow_course, planned_in
 from faultline.comparison.coverage import Gap
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
@@ -35,9 +35,10 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
         cells = _cells(gap)
         minutes = minutes_text(sum(budget_s(cell.config) for cell in cells))
         say(f"{gap.matrix}, series {gap.series}: {counted(len(cells), 'experiment')}, about {minutes}")
+        plan = Manifests(settings.results).read(gap.sweep_id) if gap.sweep_id else None
         course = _night(api, settings, gap, cells) if is_night(gap.matrix) else _sweep(api, gap, preset, cells)
         ended = follow_course(api, settings, course, cells, say)
-        code = max(code, finish(settings, cells, say, ended=ended, course=course))
+        code = max(code, finish(settings, planned_in(plan) if plan else cells, say, ended=ended, course=course))
     return code
 
 

@@ -20,8 +20,9 @@ from faultline.client.operations import bring_up, require
 from faultline.client.sweeping import await_dags
 from faultline.client.words import from_here, split_words
 from faultline.cluster.airflow_home import installation_environment
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health
-from faultline.cluster.supervision import MARK, Supervisor, down
+from faultline.cluster.supervision import MARK, down
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record

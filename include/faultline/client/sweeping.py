@@ -111,6 +111,7 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
         say(f"{plan.sweep_id} runs no more ({state}); nothing to stop")
         return 0
     done, total = progress_of(settings, plan)
+    say(f"{plan.sweep_id}: is being stopped; what is in work is brought to its end, which may take two minutes")
     api.fail(plan.matrix, plan.run_id)
     api.set_note(
         plan.matrix,
@@ -134,7 +135,8 @@ def stop_sweep(sweep: str | None, say: Say) -> int:
 
 def cells_of(wanted: Wanted, settings: Settings) -> list[PlannedCell]:
     """All cells of a sweep that was asked for; with a question as many as its budget may pay for."""
-    series = wanted.params["series"] or wanted.params["build"] or installed_build(settings)
+    installed = installed_build(settings, configurations=wanted.matrix.configurations())
+    series = wanted.params["series"] or wanted.params["build"] or installed
     if wanted.params["decide"] is None:
         return wanted.matrix.cells(series)
     # It loads the statistics, which a sweep that asks nothing need not wait for.

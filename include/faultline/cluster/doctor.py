@@ -12,12 +12,13 @@ import psutil
 
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import lock_holder
-from faultline.base.settings import check_folders, load_settings
+from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
 from faultline.cluster.java import find_java
 from faultline.cluster.services import airflow_health, kafka_ready, master_state
-from faultline.cluster.supervision import Supervisor
 from faultline.cluster.versions import versions
+from faultline.engines.spark.distributions import Distribution, distributions, require_unchanged
 
 
 def examine() -> dict[str, Any]:
@@ -32,6 +33,7 @@ def examine() -> dict[str, Any]:
         {"name": "python", "ok": True, "detail": platform.python_version()},
         java,
         _check("jars", lambda: verify(settings.home), "all verified"),
+        *_builds(settings),
         _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
     ]
     state = master_state(settings) or {}
@@ -55,6 +57,18 @@ def examine() -> dict[str, Any]:
         "ui": settings.endpoints.airflow,
         "experiment": lock_holder(settings.machine_lock),
     }
+
+
+def _builds(settings: Settings) -> list[dict[str, Any]]:
+    try:
+        return [_build(one) for one in distributions(settings).values()]
+    except FaultlineError as error:
+        return [{"name": "spark builds", "ok": False, "detail": str(error)}]
+
+
+def _build(one: Distribution) -> dict[str, Any]:
+    """Whether a registered Spark is what it was."""
+    return _check(f"spark build {one.name}", lambda: require_unchanged(one), f"Spark {one.version}, {one.spark_home}")
 
 
 def print_examination(findings: dict[str, Any]) -> None:

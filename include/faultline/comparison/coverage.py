@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from operator import itemgetter
@@ -104,7 +104,7 @@ def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]], s
     missing = missing_of(plan.cells, plan.series, records, settled)
     planned = len(plan.cells)
     if plan.baseline is not None:
-        missing += missing_of(plan.cells, plan.baseline.series, records, settled)
+        missing += [replace(one, beside=True) for one in missing_of(plan.cells, plan.baseline.series, records, settled)]
         planned *= 2
     return Gap(plan.matrix, plan.sweep_id, plan.series, planned, tuple(missing), plan.axes)
 
@@ -135,7 +135,7 @@ def cell_text(gap: Gap, one: Missing) -> str:
     said = [f"{name} {fault_of(config) if name == 'fault' else config.get(name)}" for name in axes]
     if "fault" not in axes:
         said.append(fault_of(config))
-    return ", ".join([*said, f"repetition {one.cell.repetition}"])
+    return ", ".join([*said, f"repetition {one.cell.repetition}", *(["of the baseline"] if one.beside else [])])
 
 
 def print_gaps(gaps: Sequence[Gap]) -> None:

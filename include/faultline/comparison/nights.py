@@ -22,11 +22,9 @@ from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.changes import change_points
 from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.intervals import Interval, median_interval
+from faultline.records.manifest import BASELINE as BASELINE
 from faultline.records.metrics import Metric
 from faultline.records.summary import Entry
-
-# Behind the series of a night: that of the build it was measured beside.
-BASELINE = ".baseline"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.comparison.planned import entries_of_sweep
 from faultline.records.bundle import SUFFIX
 from faultline.records.find import read_saved
 from faultline.records.index import Index
@@ -106,7 +107,7 @@ def _found(index: Index, name: str, root: Path) -> list[Entry]:
     if name.endswith(SAVED) and Path(name).is_file():
         return [Entry.of(record) for record in read_saved([Path(name)])]
     if index.has_sweep(name):
-        return index.of_sweep(name)
+        return entries_of_sweep(index, index.root, name)
     if DAY.fullmatch(name):
         every = index.all()
         night = [entry for entry in every if (entry.logical_date or "").startswith(name)]

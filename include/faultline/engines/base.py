@@ -301,6 +301,12 @@ class Engine(Witness, Protocol):
     def check(self, config: Configuration) -> None:
         """Raises ConfigError, naming the key, for what it can never run here."""
 
+    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+        """The build of it that runs an experiment, in words and by its hash; None where that is the installed one."""
+
+    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
+        """Where an experiment reaches this installation's services: of an engine there may be several builds."""
+
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         """What it lacks to begin at once, in words; None when it lacks nothing."""
 

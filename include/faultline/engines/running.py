@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -28,13 +28,15 @@ class Submission:
 
     `command`: the program and its arguments; complete, unless a kind of its own says to whom it is handed.
     `environment`: beside the supervisor's own. `max_restarts`: how often the supervisor starts it again when it dies,
-    `restart_delay_s` later; 0 where the engine does that itself.
+    `restart_delay_s` later; 0 where the engine does that itself. `ends_itself`: it looks for the attempt's stop file;
+    else it is ended by a signal.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     restart_delay_s: float
     max_restarts: int
+    ends_itself: bool = field(default=True, kw_only=True)
 
 
 class Sampler(Protocol):

@@ -15,6 +15,8 @@ from faultline.experiment.faults import short_form
 # What must be left after the fault, so that a recovery can be seen to hold.
 SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
+# Parameters that say how data is replayed.
+WITH_DATA = ("data_key", "data_time", "data_pace", "data_speed")
 # Where the engine makes events itself, a rate is how dense they lie in event time.
 HIGHEST_RATE = 1e9
 # What counts as recovered: so much above what was before the fault.
@@ -25,6 +27,7 @@ MAX_RESTARTS = 5
 CommitMode = Literal["none", "unaligned", "aligned", "aligned-changelog"]
 StateStore = Literal["rocksdb", "memory"]
 GeneratorPlace = Literal["host", "executors"]
+DataPace = Literal["rate", "recorded"]
 if TYPE_CHECKING:
     Victim = str
     Action = str
@@ -115,6 +118,17 @@ class Common(BaseModel):
         None, ge=0, le=5, description="Zipf exponent of a synthetic vocabulary; empty: real text."
     )
     vocabulary: int = Field(10_000, ge=1, le=10_000_000, description="Distinct words when `skew` is set.")
+    data: str | None = Field(
+        None,
+        description="Your data in place of a text: a file or folder of JSON lines, CSV, Parquet or text, or what "
+        "./faultline record made of a topic.",
+    )
+    data_key: str | None = Field(None, description="The column of `data` that holds each record's key.")
+    data_time: str | None = Field(None, description="The column of `data` that holds each record's time.")
+    data_pace: DataPace = Field(
+        "rate", description="Whether `data` comes at the rate, or when its records were made (`recorded`)."
+    )
+    data_speed: float = Field(1.0, gt=0, le=1e6, description="How much faster than recorded, as 10.")
     rate_curve: dict[str, Any] | None = Field(
         None, description='How the rate moves: {"kind": "step", "at_s", "to"}, ramp, sine, burst, recorded.'
     )
@@ -141,6 +155,10 @@ class Common(BaseModel):
         "rocksdb",
         description="Where executors keep state: `rocksdb`, or `memory` (Spark's HDFS-backed store; not for Nexmark's "
         "queries 4, 6, 15 and 16).",
+    )
+    spark_build: str | None = Field(
+        None,
+        description="The Spark that runs it: a name that `./faultline build add` registered. Empty: the installed.",
     )
     spark_conf: dict[str, Any] | None = Field(
         None, description='Settings of Spark by name, such as {"spark.sql.adaptive.enabled": "false"}.'

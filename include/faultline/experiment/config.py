@@ -23,6 +23,7 @@ from faultline.experiment.common import (
     BUILT_IN_CORPUS,
     MAX_RESTARTS,
     SECONDS_AFTER_FAULT,
+    WITH_DATA,
     Common,
     earliest_fault_s,
     usual_duration_s,
@@ -39,7 +40,7 @@ STATE_SHARE_OF_MEMORY = 0.25
 # Real-time mode refuses shorter batches.
 MIN_REAL_TIME_BATCH_S = 5.0
 # Fields that name a file or a folder, each with the name of what Faultline brings along.
-BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS} | {
+BUILT_IN_PATHS = {"corpus": BUILT_IN_CORPUS, "data": ""} | {
     key: path for one in WORKLOADS.values() for key, path in one.built_in_paths.items()
 }
 # What the first records held. A field that came later is left out of the identity at its default.
@@ -111,6 +112,8 @@ class _Checked(Common):
                 values[key] = take_object(key, values.get(key))
         for key in OBJECTS:
             values[key] = take_settings(key, values.get(key))
+        if values.get("spark_build") == "installed":
+            values["spark_build"] = None  # as an axis names it
         if values.get("duration_s", 0) is None:
             del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)
@@ -162,7 +165,30 @@ class _Checked(Common):
                 raise ValueError(f"{key}: {self.workload} draws no keys; leave it empty")
         if self.skew_curve is not None and self.skew is None:
             raise ValueError("skew: skew_curve needs an exponent to start from; set skew, such as 1.0")
+        self._check_data()
         kind.check(self.own, self)
+
+    def _check_data(self) -> None:
+        """Refuses data that nothing would read, and what data contradicts."""
+        for key in WITH_DATA:
+            if self.data is None and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: there is no data that it is of; give data, or leave it out")
+        if self.data is None:
+            return
+        if not self.kind.can("data"):
+            able = " and ".join(name for name, one in WORKLOADS.items() if one.can("data"))
+            raise ValueError(f"data: {self.workload} makes its own input; leave it out, or use {able}")
+        if not self.data.startswith("/"):
+            raise ValueError(
+                f"data: {self.data!r} is a relative path; give an absolute one, the same for every process"
+            )
+        for key in ("skew", "skew_curve"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key}: with data no words are drawn; leave it empty")
+        if self.data_pace == "recorded" and self.rate_curve is not None:
+            raise ValueError("rate_curve: with data_pace=recorded the data says when; leave it empty")
+        if self.data_pace == "rate" and self.data_speed != 1:
+            raise ValueError("data_speed: a rate is not hastened; use data_pace=recorded, or another rate")
 
     def _check_generator(self) -> None:
         """Refuses a generator that nothing would start, or that a fault could hit."""
@@ -334,6 +360,8 @@ def _first_line(error: ValidationError) -> str:
     if problem["type"] == "literal_error":
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: {given!r} is not known{suggest(str(given), choices)}"
+    if problem["type"] in ("float_parsing", "int_parsing"):
+        return f"{key}: {given!r} is no number; give one, or in a sweep several: 2,10"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"{key}: {given!r} is refused: {message}"

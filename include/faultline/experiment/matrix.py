@@ -93,8 +93,8 @@ class Matrix:
             every = [where for places in refused.values() for where in places]
             if len(every) == 1:
                 raise ConfigError(first)
-            more = f", and {len(others)} more kinds of trouble, such as: {others[0]}" if others else ""
-            shown = "; ".join(every[:3]) + ("; …" if len(every) > 3 else "")
+            more = f"; {len(others)} are refused otherwise" if others else ""
+            shown = "; ".join(every[:2]) + ("; …" if len(every) > 2 else "")
             raise ConfigError(f"{first} (of {len(found) + len(every)} points {len(every)} are refused: {shown}{more})")
         return found
 

@@ -1,4 +1,4 @@
-"""Parameters that are objects of settings by name: `spark_conf`, `topic_conf` and `jvm_options`.
+"""Parameters that are objects of settings by name: `spark_conf`, `topic_conf`, `jvm_options` and `arguments`.
 
 One setting of them may be named with a dot, `spark_conf.spark.sql.adaptive.enabled`, wherever a parameter is named: on
 the command line, in a set, as an axis. What names are there and which of them the measuring owns, the engine knows.
@@ -13,11 +13,14 @@ from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 
 SPARK_CONF, TOPIC_CONF, JVM_OPTIONS = "spark_conf", "topic_conf", "jvm_options"
-OBJECTS = (SPARK_CONF, TOPIC_CONF, JVM_OPTIONS)
+# What a job of the user's is told.
+ARGUMENTS = "arguments"
+OBJECTS = (SPARK_CONF, TOPIC_CONF, JVM_OPTIONS, ARGUMENTS)
 _EXAMPLES = {
     SPARK_CONF: '{"spark.sql.adaptive.enabled": "false"}',
     TOPIC_CONF: '{"compression.type": "lz4"}',
     JVM_OPTIONS: '{"executors": "-XX:+UseZGC"}',
+    ARGUMENTS: '{"window_s": "10"}',
 }
 MOST_CHARACTERS = 2_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,17 @@ class Companion:
 
     role: str
     command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Application:
+    """A program of the user's for Spark, as it is: nothing of Faultline is in it.
+
+    `path`: a Python program or a jar. `main_class`: of a jar whose manifest names none; else None. `jars`: beside it.
+    """
+
+    path: Path
+    main_class: str | None
+    arguments: tuple[str, ...]
+    jars: tuple[Path, ...]
+    environment: Mapping[str, str]

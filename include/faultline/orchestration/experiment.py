@@ -339,6 +339,7 @@ class HarvestOperator(LocalSparkJob):
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
             self.large, self.for_attempt = is_large(scheduled_records(plan)), attempt.id
+            self.alone = attempt.job.is_dir()
             super().execute(context)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)

@@ -37,13 +37,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Workload": (
         "workload", "rate", "warmup_s", "duration_s", "corpus", "skew", "vocabulary", *own_section("Workload"),
     ),
+    "Your data": ("data", "data_key", "data_time", "data_pace", "data_speed"),
     "Load": ("rate_curve", "skew_curve", "accept_overload", "generator_processes", "generator_on"),
     **{name: own_section(name) for name in own_sections()},
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
     "Cluster": ("executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
-    "Settings": ("spark_conf", "topic_conf", "jvm_options"),
+    "Settings": ("spark_build", "spark_conf", "topic_conf", "jvm_options"),
     "Fault": ("fault", "fault_action", "fault_at_s", "fault_plan", "restart_delay_s", "recovered_within"),
     "Randomness": ("seed",),
 }  # fmt: skip

@@ -14,13 +14,15 @@ class LocalSparkJob(SparkSubmitOperator):
     """Hands a program of `spark_jobs/` to spark-submit, in one JVM.
 
     A short job on few data: starting executors on the cluster would take longer than the job itself, and starting the
-    one JVM still takes most of the time. So a job that is not `large` goes to the Spark that stays, and to spark-submit
-    only when that one has not done it.
+    one JVM still takes most of the time. So a job that is neither `large` nor `alone` goes to the Spark that stays, and
+    to spark-submit only when that one has not done it.
     What the machine must provide is looked for when the task runs, not when the DAG file is read.
     """
 
     # Set before `execute` by a job that reads much, or that belongs to one attempt.
     large = False
+    # Runs what is not Faultline's own: never where other jobs come after it.
+    alone = False
     for_attempt: str | None = None
 
     def __init__(self, *, program: str, **arguments: Any) -> None:
@@ -34,7 +36,7 @@ class LocalSparkJob(SparkSubmitOperator):
         with beside_windows(load_settings().window_lock) as waited_s:
             if waited_s:
                 print(f"waited {waited_s:.1f} s for the end of a window")
-            if not self.large and self._done_in_session():
+            if not self.large and not self.alone and self._done_in_session():
                 return
             self._submit(context)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
-from faultline.base.text import suggest
+from faultline.base.text import counted, suggest
 from faultline.comparison.gate.size import PAIRS
 from faultline.comparison.statistics import LEAST
 from faultline.experiment.night_set import night_configurations
@@ -43,6 +43,7 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
     from faultline.experiment.build import parse_build
+    from faultline.runner.builds import check_builds, commit_of
 
     configs, cells = night_configurations(params["set"]), night_cells(params, "a night")
     metrics_named(params["metrics"])
@@ -58,8 +59,11 @@ def planned_night(params: Mapping[str, Any]) -> tuple[list[Configuration], list[
         ]
         return configs, cells, words
     spec = parse_build(params["baseline"], "baseline")
+    check_builds(spec, configs, key="baseline")
+    if spec.revision is not None:
+        commit_of(spec.revision, load_settings(), key="baseline")
     judged = dict.fromkeys(primary_of(configs, params["primary"]).values())
-    pairs = params["repetitions"] or PAIRS
+    pairs = pairs_of(params, len(configs))
     words = [f"in {pairs} pairs with {spec.text}", f"judged by {', '.join(judged)}", *limits]
     return configs, [cell for cell in cells for _ in range(2)], words
 
@@ -73,7 +77,6 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
         if params["primary"]:
             raise ConfigError("primary: judges pairs, and there is no baseline to pair with; give one, or leave it out")
         return None
-    from faultline.comparison.gate.verdict import least_pairs
     from faultline.comparison.nights import BASELINE
     from faultline.experiment.build import parse_build
     from faultline.records.manifest import Baseline
@@ -84,15 +87,23 @@ def baseline_of_night(params: Mapping[str, Any], night: str) -> Baseline | None:
     spec = parse_build(params["baseline"], "baseline")
     check_builds(spec, configs, key="baseline")
     primary = primary_of(configs, params["primary"])
-    need, pairs = least_pairs(len(primary)), params["repetitions"] or PAIRS
-    if pairs < need:
-        many = f"{len(primary)} configuration{'s' if len(primary) > 1 else ''}"
-        raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
+    pairs_of(params, len(primary))
     brought = build_of(spec, settings, key="baseline")
     # By its commit: a branch may move on while the night lasts.
     pinned = {**spec.as_mapping(), "revision": brought.commit}
-    build = installed_build(settings, brought)
+    build = installed_build(settings, brought, configs)
     return Baseline(series=f"{night}{BASELINE}", build=build, spec=pinned, primary=primary)
+
+
+def pairs_of(params: Mapping[str, Any], configurations: int) -> int:
+    """Pairs that a night measures of each configuration. Raises ConfigError for too few to tell anything."""
+    from faultline.comparison.gate.verdict import least_pairs
+
+    need, pairs = least_pairs(configurations), int(params["repetitions"] or PAIRS)
+    if pairs < need:
+        many = counted(configurations, "configuration")
+        raise ConfigError(f"repetitions: {pairs} pairs can tell nothing of {many}; give {need} or more, best {PAIRS}")
+    return pairs
 
 
 def primary_of(configs: Sequence[Configuration], given: Sequence[str] | None) -> dict[str, str]:

@@ -184,6 +184,7 @@ def plan_night() -> list[dict[str, Any]]:
     """The cells of this night, as arguments of `run_experiment`."""
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits
+    from faultline.experiment.night_set import night_configurations
     from faultline.orchestration.forms import refuse_unknown
     from faultline.runner.environment import installed_build
 
@@ -196,7 +197,8 @@ def plan_night() -> list[dict[str, Any]]:
         metrics_named(params["metrics"])
         parse_limits(params.get("limits"))
         night = past(night_of_run())
-        build = params["build"] or installed_build(load_settings())
+        configs = night_configurations(params["set"])
+        build = params["build"] or installed_build(load_settings(), configurations=configs)
         order = {**params, "seed": zlib.crc32(night.encode())}
         cells, baseline = night_cells(params, night), baseline_of_night(params, night)
         labels: dict[str, Any] = {"series": night, "build": build, "logical_date": night, "schedule": file.schedule}

@@ -6,8 +6,9 @@ Heavy modules are imported inside, so that `--help` answers at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from faultline.base.text import counted, say, suggest
 
 if TYPE_CHECKING:
     from faultline.experiment.night_file import NightFile
+    from faultline.reports.night_alert import Told
+
+MADE_UP = "this is no night's outcome, its figures are made up; it shows that alerts arrive, and how they look"
 
 app = typer.Typer(help="Nights as files: nightly.yaml, and nights/NAME.yaml for more.", no_args_is_help=True)
 
@@ -59,15 +63,37 @@ def test_alert(
     if not night.alerts:
         raise ConfigError(f"alerts: {night.dag_id} tells nobody; write alerts into {night.path or 'nightly.yaml'}")
     settings, now = load_settings(), datetime.now(UTC).isoformat(timespec="seconds")
-    alert = Alert(
-        kind, night.dag_id, now, f"Try-out of {night.dag_id}: {kind}",
-        ("this is no night's outcome; it shows that alerts arrive",), results_link(settings.endpoints.airflow, None),
-    )  # fmt: skip
-    told = send(alert, night.alerts)
-    if not told:
+    lines: tuple[str, ...] = (MADE_UP,)
+    title = f"Try-out of {night.dag_id}: {kind}"
+    figures: tuple[Mapping[str, Any], ...] = ()
+    if kind in KINDS and (told := _made_up(night, kind, now)) is not None:
+        title, lines, figures = f"Try-out: {told.title}", (*lines, *told.lines), told.figures
+    link = results_link(settings.endpoints.airflow, None)
+    alert = Alert(kind, night.dag_id, now, title, lines, link, figures)
+    sent = send(alert, night.alerts)
+    if not sent:
         raise ConfigError(f"--kind {kind}: nobody asked for it; {night.dag_id} tells {', '.join(_who(night))}")
-    for line in told:
+    for line in sent:
         say(line)
+
+
+def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
+    """What would be told of a night of this file that came out so."""
+    from faultline.comparison.gate.made_up import made_up_verdict
+    from faultline.orchestration.night_plan import planned_night, primary_of
+    from faultline.orchestration.nightly import form_problem, nightly_params
+    from faultline.reports.night_alert import alert_of
+    from faultline.runner.progress import describe
+
+    params = nightly_params()
+    if problem := form_problem(params, night):
+        raise ConfigError(problem)
+    values = {name: param.value for name, param in params.items()}
+    configs, cells, _ = planned_night(values)
+    figure = next(iter(primary_of(configs, values["primary"]).values()))
+    verdict = made_up_verdict(kind, now, {one.config_id: describe(one) for one in configs}, figure)
+    broken = kind == "broken"
+    return alert_of(now, verdict, planned=len(cells), missing=len(cells) if broken else 0, valid=int(not broken))
 
 
 def explained(night: NightFile) -> list[str]:

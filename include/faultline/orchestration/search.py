@@ -62,12 +62,15 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
     if not given["search"] or planned is None:
         raise AirflowSkipException("not asked for" if planned is not None else "the form was refused")
     params = spec.resolve(given)
-    build = params["build"] or installed_build(load_settings())
+    try:
+        config = spec.matrix(params).configurations()[0]
+    except ConfigError as error:
+        raise AirflowFailException(str(error)) from None
+    build = params["build"] or installed_build(load_settings(), configurations=[config])
     series = params["series"] or build
     labels = {"series": series, "build": build, "matrix": spec.name, "parent_run_id": context["run_id"]}
     labels |= {"sweep_id": sweep_id_of(context["run_id"])}
     try:
-        config = spec.matrix(params).configurations()[0]
         found, records = search_capacity(
             config,
             partial(highest_sustained, low=params["search_low"], high=params["search_high"]),

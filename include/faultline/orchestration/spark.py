@@ -58,9 +58,13 @@ def _spark_submit(submission: SparkSubmission) -> list[str]:
         conn_id="spark_default",
         conf=dict(submission.settings),
         name=submission.name,
+        java_class=submission.main_class,
         application_args=arguments,
     )
     if not hook._connection["master"].startswith("spark://"):
         raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
     command: list[str] = hook._build_spark_submit_command(program)
+    if submission.spark_submit is not None and submission.master is not None:
+        command[0] = submission.spark_submit
+        command[command.index("--master") + 1] = submission.master
     return command

@@ -150,12 +150,12 @@ def plan() -> list[dict[str, Any]]:
     try:
         refuse_unknown(context["params"], [*Configuration.model_fields, *SWEEP_PARAMS, *SEARCH_PARAMS])
         if context["params"]["resume"]:
-            return resume_sweep(context["params"], installed_build(settings))
+            return resume_sweep(context["params"])
         params = spec.resolve(context["params"])
         require_search(params)
-        build = params["build"] or installed_build(settings)
-        series = params["series"] or build
         matrix = spec.matrix(params)
+        build = params["build"] or installed_build(settings, configurations=matrix.configurations())
+        series = params["series"] or build
         cells, question = _planned(matrix, params, series)
         planned = begin_sweep(cells, series=series, build=build, params=params, question=question)
         # What was taken, since a field of the form may have made another number of what was typed.
@@ -165,12 +165,13 @@ def plan() -> list[dict[str, Any]]:
         raise refused(error) from None
 
 
-def resume_sweep(params: Mapping[str, Any], build: str) -> list[dict[str, Any]]:
+def resume_sweep(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The missing cells of another sweep, in its series. Raises ConfigError where they would not belong together."""
     from faultline.experiment.config import parse_configuration
     from faultline.experiment.matrix import PlannedCell
     from faultline.records.manifest import Manifests
     from faultline.reports.headline import resumed_headline
+    from faultline.runner.environment import installed_build
 
     name, matrix = params["resume"], get_current_context()["dag"].dag_id
     filled = [key for key, value in params.items() if value not in (None, "") and key in Configuration.model_fields]
@@ -181,13 +182,13 @@ def resume_sweep(params: Mapping[str, Any], build: str) -> list[dict[str, Any]]:
     if plan is None or plan.matrix != matrix:
         known = [one.sweep_id for one in manifests.of_matrix(matrix)]
         raise ConfigError(f"resume: {name} is no sweep of {matrix}{suggest(name, known)}")
-    build = params["build"] or build
+    cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
+    build = params["build"] or installed_build(load_settings(), configurations=[one.config for one in cells])
     if build != plan.build:
         raise ConfigError(
             f"resume: {name} was measured with the build {plan.build}, and {build} is at hand: they do not mix; "
             "trigger a sweep of its own"
         )
-    cells = [PlannedCell(parse_configuration(one.config), one.repetition, plan.series) for one in plan.cells]
     how = {**params, "only_missing": True, "axes": plan.axes}
     planned = begin_sweep(cells, series=plan.series, build=build, params=how, question=plan.decide)
     say_planned(resumed_headline(name, len(cells), len(planned)))

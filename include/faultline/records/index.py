@@ -70,6 +70,7 @@ class Index:
     """The index of the records under `root`/records. All methods may be called from several threads."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.directory = root / "records"
         self._file = root / FILE
         self._lock = threading.RLock()

@@ -19,6 +19,9 @@ from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.record import SOUND
 
+# What the series of a night's baseline ends in, after the night.
+BASELINE = ".baseline"
+
 
 class ManifestCell(BaseModel):
     """One cell: its configuration as JSON, its id, and which repetition."""
@@ -92,10 +95,12 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a valid record; `last`: what its newest record says instead, empty when it was never measured."""
+    """A cell without a valid record; `last`: what its newest record says instead, empty when it was never measured;
+    `beside`: whether it is the baseline's, which a night measures beside its own."""
 
     cell: ManifestCell
     last: str
+    beside: bool = False
 
 
 class Manifests:

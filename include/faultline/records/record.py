@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
+
+from faultline.records.environment import Environment
+from faultline.records.part import Part
 
 SCHEMA: Final = 2
 SCHEMA_PATH = Path(__file__).parent / "schemas" / "record-2.schema.json"
@@ -27,23 +30,7 @@ SOUND = frozenset({"valid", "unmet"})
 JUDGED = SOUND | {"unsound", "invalid"}
 
 
-class _Part(BaseModel):
-    # Keys that older records lack have defaults for reading; a record that is written has every key.
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        from_attributes=True,
-        json_schema_serialization_defaults_required=True,
-    )
-
-    @classmethod
-    def empty(cls) -> Any:
-        """The part with every key null."""
-        return cls(**dict.fromkeys(cls.model_fields))
-
-
-class LatencyMs(_Part):
+class LatencyMs(Part):
     """Latency of tuples, in milliseconds. `negative`, `unreflected`: tuples of the whole measured window. `batches`:
     that the tuples came from; null where there are none, and in older records."""
 
@@ -60,7 +47,7 @@ class LatencyMs(_Part):
     batches: int | None = None
 
 
-class ByRole(_Part):
+class ByRole(Part):
     """A figure for each role of a process."""
 
     driver: float | None
@@ -70,14 +57,14 @@ class ByRole(_Part):
     generator: float | None
 
 
-class StateBytes(_Part):
+class StateBytes(Part):
     """Size of the state in bytes: live rows, and what lies in the checkpoint."""
 
     logical: int | None
     checkpoint: int | None
 
 
-class ScheduleLagMs(_Part):
+class ScheduleLagMs(Part):
     """How late the generator sent, in milliseconds."""
 
     p50: float | None
@@ -85,7 +72,7 @@ class ScheduleLagMs(_Part):
     max: float | None
 
 
-class RecoveryPart(_Part):
+class RecoveryPart(Part):
     """Parts of the recovery from one fault, in seconds; all null for a control.
 
     A recovery lies in (macro_s − resolution_s, macro_s]; one that was not seen to end, above `censored_at_s`.
@@ -119,7 +106,7 @@ class RecoveryPart(_Part):
     lateness_ms: float | None = None
 
 
-class AuditPart(_Part):
+class AuditPart(Part):
     """Counts against the batch recomputation.
 
     `sums_differ`: keys whose count agrees while the sum of the hashes of what was counted does not; null where the
@@ -135,7 +122,7 @@ class AuditPart(_Part):
     sums_differ: int | None = None
 
 
-class WorkPart(_Part):
+class WorkPart(Part):
     """What the engine did in the measured window: batches and tasks, and seconds spent in each kind; of batches also
     microseconds for each record that was committed."""
 
@@ -146,7 +133,7 @@ class WorkPart(_Part):
     batch_us_per_record: float | None = None
 
 
-class CpuPerMillion(_Part):
+class CpuPerMillion(Part):
     """CPU seconds that the engine took in the measured window for a million records that it committed, with its driver
     and without."""
 
@@ -154,7 +141,7 @@ class CpuPerMillion(_Part):
     workers: float | None
 
 
-class GarbagePart(_Part):
+class GarbagePart(Part):
     """Pauses of garbage collection in the measured window, by the processes' own logs: by role, and of both together.
 
     Null as a whole where nobody logged them: then `gc_s` is what the engine told of its tasks.
@@ -166,7 +153,16 @@ class GarbagePart(_Part):
     longest_ms: float | None
 
 
-class KeysPart(_Part):
+class DataPart(Part):
+    """Data of the user's that was replayed: its records, how often it was gone through, and how many milliseconds later
+    the times in it were from one cycle to the next; null where it has none."""
+
+    records: int
+    cycles: float
+    cycle_ms: int | None
+
+
+class KeysPart(Part):
     """How unequal the keys were: Zipf exponents (asked for, estimated, 95 % interval), and the hottest key's share."""
 
     requested: float | None
@@ -177,14 +173,14 @@ class KeysPart(_Part):
     distinct: int | None
 
 
-class LatePart(_Part):
+class LatePart(Part):
     """Records that came too late to count: sent as such, and rows that the engine says it left out."""
 
     sent: int | None
     dropped_rows: int | None
 
 
-class StagesPart(_Part):
+class StagesPart(Part):
     """What the stages of a topology did after the gate, in all.
 
     `signals`: of back-pressure, to slow down. `failed`, `set_aside`: tuples. `replacements` with the longest `gap_s`
@@ -203,7 +199,7 @@ class StagesPart(_Part):
     unstored: int | None
 
 
-class CpuBesides(_Part):
+class CpuBesides(Part):
     """Cores that the experiment did not get: used by other processes of the machine, and stolen by its host.
 
     `services`, among the others: what runs the experiments. `recorder`: the recorder's. Null in records from before
@@ -216,14 +212,14 @@ class CpuBesides(_Part):
     recorder: float | None = None
 
 
-class Metrics(_Part):
+class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
     `latency_ms`: of what was produced in the measured window, before the first fault where there was one; then
-    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest.
-    `recoveries`: one for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule
-    of the end says at the instant that a fault would have had. What comes after it is null in
-    records from before it was measured.
+    `latency_during_ms` of what was produced until it was over, and `latency_after_ms` of the rest. `recoveries`: one
+    for each planned fault, in order; `recovery` is the first. `placebo`: of a control, what the rule of the end says at
+    the instant that a fault would have had. `not_measured`: of figures that a job of the user's cannot have, why. What
+    comes after `recoveries` is null in records from before it was measured.
     """
 
     latency_ms: LatencyMs
@@ -253,6 +249,8 @@ class Metrics(_Part):
     latency_after_ms: LatencyMs | None = None
     cpu_s_per_million: CpuPerMillion | None = None
     gc: GarbagePart | None = None
+    not_measured: dict[str, str] | None = None
+    data: DataPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:
@@ -272,63 +270,7 @@ class Metrics(_Part):
         )
 
 
-class ClockOffset(_Part):
-    """How far another host's clock was ahead of this one's, and how long the asking took; seconds."""
-
-    offset_s: float
-    round_trip_s: float
-
-
-class CgroupLimits(_Part):
-    """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
-
-    cpus: float | None
-    memory_mb: float | None
-
-
-class Jvm(_Part):
-    """How the JVMs of a role are started, with the names of places in capitals in place of paths, and what collects
-    their garbage; null where that is left to Java and no log named it."""
-
-    options: list[str]
-    heap_mb: int | None
-    collector: str | None = None
-
-
-class BuildPart(_Part):
-    """What was under test: the revision, as it was named, its commit, and settings beside the usual ones."""
-
-    revision: str | None
-    commit: str | None
-    settings: dict[str, str]
-
-
-class Environment(_Part):
-    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
-
-    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
-    there, by name. `build_spec`: null for the installed build. What has a default is null where it was not noted.
-    """
-
-    host: str | None
-    cores: int | None
-    memory_mb: float | None
-    oversubscribed: bool | None
-    versions: dict[str, Any] | None
-    git_commit: str | None
-    spark_conf: dict[str, Any] | None
-    kafka_conf: dict[str, Any] | None
-    clock_offsets: dict[str, ClockOffset] | None = None
-    processor: str | None = None
-    kernel: str | None = None
-    clock_source: str | None = None
-    cgroup: CgroupLimits | None = None
-    jvm: dict[str, Jvm] | None = None
-    hashes: dict[str, str] | None = None
-    build_spec: BuildPart | None = None
-
-
-class TimelineEvent(_Part):
+class TimelineEvent(Part):
     """An instant on both clocks of the host, and the evidence for it."""
 
     name: str
@@ -337,7 +279,7 @@ class TimelineEvent(_Part):
     source: str
 
 
-class Record(_Part):
+class Record(Part):
     """One attempt. `config` is the configuration's JSON, `artifacts` maps names to paths under the results folder."""
 
     schema_: Literal[1, 2] = Field(alias="schema")

@@ -122,9 +122,13 @@ class Story:
         }
 
 
+# What is not known where a figure of this name is not measured.
+NOT_MEASURED = {"latency_ms": "latency", "audit": "audit"}
+
+
 def tell(record: Record, results: Path) -> Story:
     """The story of `record`; `results` holds `attempts/` with its raw files, which may be gone."""
-    remarks: list[str] = []
+    remarks = [f"{what} not measured: {why}" for what, why in not_measured(record)]
     attempt = Attempt(results / "attempts" / record.attempt)
     conductor = _journal(attempt.conductor_journal, remarks)
     gate_ns = next((event.wall_ns for event in record.timeline if event.name == "gate"), None)
@@ -138,6 +142,12 @@ def tell(record: Record, results: Path) -> Story:
         offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
         remarks=tuple(remarks),
     )
+
+
+def not_measured(record: Record) -> list[tuple[str, str]]:
+    """Figures that a job of the user's cannot have, each in words with why."""
+    told = record.metrics.not_measured or {}
+    return [(NOT_MEASURED.get(name, name), why) for name, why in sorted(told.items())]
 
 
 def _journal(path: Path, remarks: list[str]) -> list[dict[str, Any]]:

@@ -23,9 +23,9 @@ _SIGNALS = {"tuples later": LATENCY, "lag above": LAG, "not caught up": COVERED,
 @dataclass(frozen=True)
 class Bounds:
     """The bounds of the recovery from one fault. `from_s`, `until_s`: the fault, and where it was over or no longer
-    watched, in seconds after T0."""
+    watched, in seconds after T0. `latency_ms`: None where no output tells of which input it is."""
 
-    latency_ms: float
+    latency_ms: float | None
     lag: float
     from_s: float
     until_s: float
@@ -41,18 +41,18 @@ def bounds_of(record: Record) -> list[Bounds]:
     for number, part in enumerate(parts, start=1):
         strike = at.get(_numbered("t0", number))
         end_s = part.macro_s if part.macro_s is not None else part.censored_at_s
-        if None in (gate, strike, end_s, part.latency_limit_ms, part.lag_limit):
+        if None in (gate, strike, end_s, part.lag_limit):
             continue
         from_s = (float(strike or 0) - float(gate or 0)) / NS
-        found.append(
-            Bounds(float(part.latency_limit_ms or 0), float(part.lag_limit or 0), from_s, from_s + float(end_s or 0))
-        )
+        found.append(Bounds(part.latency_limit_ms, float(part.lag_limit or 0), from_s, from_s + float(end_s or 0)))
     return found
 
 
 def latency_out(points: Sequence[Mapping[str, Any]], bound: Bounds) -> list[tuple[float, float]]:
     """Spans of seconds after T0 in which the p99 of what was emitted lay above L*, from the fault on; what came after a
     silence was late during it."""
+    if bound.latency_ms is None:
+        return []
     return _spans(((point["t_s"], point["t_s"] + 1, point["p99_ms"]) for point in points), bound.latency_ms, bound)
 
 
@@ -81,13 +81,13 @@ def last_out_text(record: Record, number: int, part: RecoveryPart, series: Mappi
     """What kept the recovery from fault `number` from its end when it was last known not to be over: `latency was
     6,120 ms, 53 % above the bound L* of 4,012 ms`. Empty where nobody knows."""
     event = next((one for one in record.timeline if one.name == _numbered("last_out", number)), None)
-    if event is None or part.latency_limit_ms is None or part.lag_limit is None:
+    if event is None or part.lag_limit is None:
         return ""
     signal = next((name for begin, name in _SIGNALS.items() if event.source.startswith(begin)), None)
     gate = next((one.wall_ns for one in record.timeline if one.name == "gate"), None)
     at_s = None if gate is None else (event.wall_ns - gate) / NS
     seen = None if at_s is None or series is None else _seen(series, signal, at_s)
-    if signal == LATENCY:
+    if signal == LATENCY and part.latency_limit_ms is not None:
         bound = f"L* of {milliseconds(part.latency_limit_ms)} ms"
         return _beyond("tuples came later than", "latency was", bound, part.latency_limit_ms, seen, milliseconds, "ms")
     if signal == LAG:

@@ -282,10 +282,11 @@ def _bounds(figure: go.Figure, series: Series, bounds: Sequence[Bounds], end: fl
     over."""
     for number, one in enumerate(bounds):
         until = bounds[number + 1].from_s if number + 1 < len(bounds) else end
-        for axis, legend, name, height, spans in (
-            ("y", "legend2", f"L* {one.latency_ms:,.0f} ms", one.latency_ms, latency_out(series["latency"], one)),
-            ("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_out(series["lag"], one)),
-        ):
+        drawn = [("y3", "legend4", f"lag* {one.lag:,.0f}", one.lag, lag_out(series["lag"], one))]
+        if one.latency_ms is not None:
+            late = latency_out(series["latency"], one)
+            drawn.insert(0, ("y", "legend2", f"L* {one.latency_ms:,.0f} ms", one.latency_ms, late))
+        for axis, legend, name, height, spans in drawn:
             figure.add_scatter(
                 x=[round(one.from_s, 3), round(until, 3)],
                 y=[round(height, 1)] * 2,

@@ -49,10 +49,7 @@ def build_of(spec: BuildSpec, settings: Settings, *, key: str) -> Build:
     if spec.revision is None:
         return Build(spec, settings.root / PROGRAMS)
     where = f"{key}.revision"
-    commit = _git(settings.root, where, ["rev-parse", "--verify", "--quiet", f"{spec.revision}^{{commit}}"])
-    if commit is None:
-        raise ConfigError(f"{where}: git knows no {spec.revision!r} in this checkout; fetch it, or name another")
-    digits = commit.decode().strip()
+    digits = commit_of(spec.revision, settings, key=key)
     listed = _git(settings.root, where, ["ls-tree", "-r", "-z", digits, "--", f"{PROGRAMS}/"]) or b""
     blobs = {path: blob for path, blob in map(_blob, filter(None, listed.split(b"\0")))}
     if not blobs:
@@ -64,6 +61,15 @@ def build_of(spec: BuildSpec, settings: Settings, *, key: str) -> Build:
     if changed:
         raise ConfigError(f"{where}: {folder / changed[0]} is not what {spec.revision} has; delete {folder}")
     return Build(spec, folder / PROGRAMS, digits)
+
+
+def commit_of(revision: str, settings: Settings, *, key: str) -> str:
+    """The commit that git takes a revision for. Raises ConfigError for one that it does not know, and without git."""
+    where = f"{key}.revision"
+    commit = _git(settings.root, where, ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"])
+    if commit is None:
+        raise ConfigError(f"{where}: git knows no {revision!r} in this checkout; fetch it, or name another")
+    return commit.decode().strip()
 
 
 def check_build(spec: BuildSpec, config: Configuration, *, key: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import read_journal, write_lines
@@ -34,9 +36,18 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
             "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
             **plan.tuples,
+            **_of_job(attempt, plan.tuples),
         },
     )
     return configuration
+
+
+def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a job of the user's: its file as it was when it ran, and what else it was told then."""
+    if "job" not in tuples:
+        return {}
+    file = tuples["job"] and str(attempt.job / tuples["job"])
+    return {"job": file, "attempt": attempt.id, "folder": str(attempt.sink)}
 
 
 def is_large(records: float) -> bool:

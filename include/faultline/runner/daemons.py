@@ -82,6 +82,8 @@ def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
     trouble = death(attempt, entry)
     if trouble and exits and exits[-1]["returncode"] == 0:
         return f"workload: ended by itself, with status 0; {_last_words_of(attempt, exits[-1])}"
+    if trouble and exits and not attempt.gate.exists():
+        return f"workload: ended before anything was measured; {_last_words_of(attempt, exits[-1])}"
     return trouble
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import socket
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from faultline.base.settings import Settings
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings, load_settings
 from faultline.cluster.jar_hashes import hashes
 from faultline.cluster.java import find_java
 from faultline.cluster.services.kafka import HEAP_MB, HEAP_OPTIONS
@@ -22,6 +25,8 @@ from faultline.engines.registry import ENGINES, engine_of
 from faultline.experiment.config import Configuration
 from faultline.runner.builds import Build
 from faultline.runner.machine import machine
+from generators.data_files import data_files
+from generators.errors import InputError
 
 # Programs in spark_jobs/ that are no part of a workload.
 READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
@@ -31,12 +36,15 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
+    another = None
+    with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
+        another = engine_of(config).another(settings, config)
     return {
         "host": socket.gethostname(),
         "cores": cores,
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
-        "versions": versions(settings, java),
+        "versions": {**versions(settings, java), **({"build": another[0]} if another else {})},
         "git_commit": git_commit(settings.root),
         # Named after the first engine that there was.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
@@ -44,7 +52,7 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
         "kafka_conf": kafka_conf(settings),
         **machine(),
         "jvm": jvms(settings, config),
-        "hashes": hashes(settings),
+        "hashes": {**hashes(settings), **{Path(name).name: said for name, said in job_hashes([config]).items()}},
     }
 
 
@@ -56,11 +64,35 @@ def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]
     return {**engine_of(config).jvms(config, with_archive=archived), "kafka": broker}
 
 
-def default_build(settings: Settings, java: str, build: Build | None = None) -> str:
+def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
+    """SHA-256 of each file of the user's that the configurations run or replay, by its path; of built-in workloads on
+    built-in texts there is none.
+
+    A file that is not there has none: whoever prepares an experiment says so.
+    """
+    files: dict[str, Path] = {}
+    builds: dict[str, str] = {}
+    for config in configurations:
+        with contextlib.suppress(ConfigError):
+            files |= {str(path): path for path in config.kind.files(config.own).values()}
+        with contextlib.suppress(ConfigError):
+            if (another := engine_of(config).another(load_settings(), config)) is not None:
+                builds |= {f"build {another[0]}": another[1]}
+        if config.data is not None:
+            with contextlib.suppress(InputError):
+                files |= {str(path): path for path in data_files(config.data)}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())}
+    return found | builds
+
+
+def default_build(
+    settings: Settings, java: str, build: Build | None = None, *, job: Mapping[str, str] | None = None
+) -> str:
     """Label of the software under test: a hash of engine versions, settings and workload programs, 10 hex digits.
 
     It is the installation's: of the engine that runs what no other has for itself; or that of a `build` under test,
-    which has the same label where it has the same programs and no settings of its own.
+    which has the same label where it has the same programs and no settings of its own. `job`: the hashes of a job of
+    the user's, which is under test as the programs are.
     """
     own = dict(sorted(build.spec.settings.items())) if build else {}
     known, usual = versions(settings, java), ENGINES.usual
@@ -71,18 +103,24 @@ def default_build(settings: Settings, java: str, build: Build | None = None) -> 
             usual.fixed_settings() | own,
             kafka_conf(settings),
             programs(build.programs if build else settings.root / "spark_jobs"),
+            *([job] if job else []),
         ],
         sort_keys=True,
     )
     return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
-def installed_build(settings: Settings, build: Build | None = None) -> str:
-    """The label that an experiment would get here, of a `build` under test or of what is installed.
+def installed_build(
+    settings: Settings, build: Build | None = None, configurations: Iterable[Configuration] = ()
+) -> str:
+    """The label that an experiment of these configurations would get here, of a `build` under test or of what is
+    installed.
 
     Raises ConfigError when there is no usable Java.
     """
-    return default_build(settings, find_java(settings.home / "java.json").version, build)
+    return default_build(
+        settings, find_java(settings.home / "java.json").version, build, job=job_hashes(configurations)
+    )
 
 
 def programs(folder: Path) -> dict[str, str]:

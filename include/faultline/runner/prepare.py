@@ -22,7 +22,7 @@ from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
 from faultline.runner.builds import Build, build_of, check_build
-from faultline.runner.environment import default_build, describe
+from faultline.runner.environment import default_build, describe, job_hashes
 from faultline.runner.orphans import owner_here
 
 # The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
@@ -78,11 +78,12 @@ def prepare(
     built = build_of(order.build_spec, settings, key="build_spec")
     attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
     attempt.folder.mkdir(parents=True)
+    copy_job(order.config, attempt)
     plan = resolve(
         order.config,
         engine=engine.name,
         repetition=order.repetition,
-        endpoints=replace(settings.endpoints, hosts=hosts or {}),
+        endpoints=replace(engine.endpoints(settings, order.config), hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
         cycles=engine.capabilities.cycles,
     )
@@ -128,11 +129,20 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
     }
 
 
+def copy_job(config: Configuration, attempt: Attempt) -> None:
+    """Keeps what of the user's is under test: it may be changed before the run is harvested."""
+    files = config.kind.files(config.own)
+    if files:
+        attempt.job.mkdir()
+    for name, path in files.items():
+        shutil.copyfile(path, attempt.job / name)
+
+
 def describe_order(order: Order, settings: Settings, java: str, built: Build | None = None) -> dict[str, Any]:
     """What every attempt says of itself: configuration, cell, build and environment. `built`: the build that its order
     names; None where none could be had, of which the record of the refusal tells."""
     made = None if order.build_spec.installed else built
-    build = order.build or default_build(settings, java, made)
+    build = order.build or default_build(settings, java, made, job=job_hashes([order.config]))
     return {
         "schema": 1,
         "config": order.config.model_dump(mode="json"),
@@ -200,7 +210,8 @@ def check_load(config: Configuration) -> None:
 
 
 def check_source(config: Configuration) -> None:
-    """Refuses a corpus or a price file that cannot be used, naming file and line."""
+    """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
+    from generators.data_files import read_data, require_forward
     from generators.errors import InputError
     from generators.prices import closes_of
     from generators.text import TextLines
@@ -211,5 +222,9 @@ def check_source(config: Configuration) -> None:
             TextLines.load(named["corpus"], 1, 0, 0)
         if "prices" in named:
             closes_of(named["prices"])
+        if named["source"] == "data":
+            data = read_data(named["data"], named["data_key"], named["data_time"])
+            if named["data_pace"] == "recorded":
+                require_forward(data, named["data"])
     except InputError as error:
         raise ConfigError(str(error)) from None

@@ -160,7 +160,7 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     """What an attempt that has not begun to measure waits for."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
     if "conductor" in roles:
-        return "the conductor opens the gate"
+        return "the conductor opens the gate, once the machine is quiet"
     filling = config.kind.filling(config.own, config)
     if "supervisor" in roles and filling is not None and filling.events:
         return f"fills its state, {_committed(attempt, 0)} of {filling.events:,}"

@@ -100,7 +100,8 @@ def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[
 
 def await_services(settings: Settings, config: Configuration) -> None:
     """Waits until the broker answers, and the engine has the room that is asked for."""
-    engine, endpoints = engine_of(config), settings.endpoints
+    engine = engine_of(config)
+    endpoints = engine.endpoints(settings, config)
     lacking: str | None = None
 
     def ready() -> bool:
@@ -161,6 +162,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[
             "env": dict(submission.environment),
             "restart_delay_s": submission.restart_delay_s,
             "max_restarts": submission.max_restarts,
+            "ends_itself": submission.ends_itself,
         },
     )
     start_fault_daemons(attempt, settings, plan.faults)

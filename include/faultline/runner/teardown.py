@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InvalidMeasurement
 from faultline.base.journal import Journal, events, read_journal
-from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_token
+from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_mark, processes_with_token
 from faultline.base.settings import Settings
 from faultline.runner.collect import keep_logs_only, remove_working_data
 
@@ -46,7 +46,8 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
         ended = end_ledger(attempt.ledger)
     finally:
         heal_leftovers(attempt)  # also when a process would not end: a paused service would stay so for everybody
-    ended += end_processes([*processes_with_token(attempt.id), *_left_by_supervisor(attempt)])
+    forked = processes_with_mark(attempt.id) if attempt.job.is_dir() else []
+    ended += end_processes([*processes_with_token(attempt.id), *_left_by_supervisor(attempt), *forked])
     if not has_record(attempt, settings):
         from faultline.records.store import Store
 

@@ -5,7 +5,8 @@ incarnation; all of them are journalled, and belong to the timeline.
 
     python -m faultline.runner.workload_supervisor --attempt-dir DIR faultline-run=ATTEMPT
 
-`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts"}.
+`workload.json` in the attempt's folder: {"command", "env", "restart_delay_s", "max_restarts",
+"ends_itself"}; one that does not end by itself is ended by a signal once the attempt's stop file is there.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class WorkloadSupervisor:
         self._environment = {**os.environ, **specification["env"]}
         self._restart_delay_s = float(specification["restart_delay_s"])
         self._max_restarts = int(specification["max_restarts"])
+        self._ends_itself = bool(specification.get("ends_itself", True))
         self._guardian = engine_at(attempt).guardian(attempt)
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
@@ -54,6 +56,9 @@ class WorkloadSupervisor:
             for incarnation in range(self._max_restarts + 1):
                 code = self._incarnate(journal, incarnation)
                 if code == 0 or self._stop.is_set() or self._attempt.stop_file.exists():
+                    break
+                # No fault comes before the gate: what ends by itself there would end again.
+                if not self._attempt.gate.exists():
                     break
                 if self._guardian is not None:
                     self._guardian.driver_died(journal)
@@ -89,7 +94,9 @@ class WorkloadSupervisor:
             try:
                 return self._child.wait(timeout=every_s)
             except subprocess.TimeoutExpired:
-                if self._guardian is not None and not self._stop.is_set():
+                if not self._ends_itself and self._attempt.stop_file.exists():
+                    self.stop()
+                elif self._guardian is not None and not self._stop.is_set():
                     self._guardian.watch(journal)
         try:
             return self._child.wait(timeout=TERM_GRACE_S)

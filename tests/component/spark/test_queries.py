@@ -82,8 +82,13 @@ def stream(
 
 
 def test_every_workload_has_a_program_and_a_kind_of_tuple() -> None:
+    examples = PROGRAMS.parent / "examples"
+    own = {
+        "query": {"job": str(examples / "word_count.py")},
+        "program": {"application": str(examples / "kafka_word_count.py")},
+    }
     for name, kind in WORKLOADS.items():
-        config = parse_configuration({"workload": name, "fault": "none"})
+        config = parse_configuration({"workload": name, "fault": "none", **own.get(name, {})})
         assert kind.program is None or (PROGRAMS / f"{kind.program}.py").is_file()
         assert kind.tuples(config.own)["tuples"] in KINDS
 

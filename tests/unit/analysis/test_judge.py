@@ -453,3 +453,29 @@ def test_the_primer_must_be_committed_when_the_gate_opens(tmp_path: Path, late_n
     content["batches"].insert(0, earlier)
     (directory / "batches.json").write_text(json.dumps(content))
     assert len(judge(directory).reasons) == bool(backlog)
+
+
+def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(tmp_path: Path) -> None:
+    """And what is not known is null, with the reason beside it."""
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    before = judge(directory)
+    tuples = pd.read_parquet(directory / "harvest" / "tuples.parquet")
+    tuples.iloc[:0].to_parquet(directory / "harvest" / "tuples.parquet")
+    (directory / "harvest" / "notes.json").write_text(
+        json.dumps({"latency_ms": "no output tells", "audit": "no batch"})
+    )
+    document = json.loads((directory / "batches.json").read_text())
+    (directory / "batches.json").write_text(json.dumps({**document, "method": "none"}))
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    assert record.status == "valid", record.reasons
+    recovery, metrics = record.metrics.recovery, record.metrics
+    assert recovery.recovered is True and recovery.latency_limit_ms is None and recovery.plateau_ratio is None
+    assert recovery.macro_s == pytest.approx((made.t6 - made.t0) / 1e9)
+    assert recovery.reload_s == before.metrics.recovery.reload_s
+    latency = metrics.latency_ms.model_dump()
+    assert latency.pop("method") == "none" and set(latency.values()) == {None}
+    assert set(metrics.audit.model_dump().values()) == {None}
+    assert metrics.not_measured == {"latency_ms": "no output tells", "audit": "no batch"}
+    assert metrics.throughput_rps == before.metrics.throughput_rps

@@ -155,7 +155,7 @@ def test_the_time_left_goes_by_the_pace_so_far(sweep: Sweep) -> None:
         (["recorder"], "starts its processes"),
         (["recorder", "generator"], "waits until the generator has sent its primer"),
         (["generator", "supervisor"], "waits until the engine has committed its first batches"),
-        (["generator", "supervisor", "conductor"], "the conductor opens the gate"),
+        (["generator", "supervisor", "conductor"], "the conductor opens the gate, once the machine is quiet"),
     ],
 )
 def test_a_starting_experiment_says_what_it_waits_for(sweep: Sweep, roles: list[str], awaited: str) -> None:

@@ -126,6 +126,7 @@ print(plan.engine, plan.workload_bootstrap, engine.name)
 submission = engine.submit(attempt, plan, settings, Runtime(folder))
 specification = {"command": list(submission.command), "env": dict(submission.environment)}
 specification |= {"restart_delay_s": submission.restart_delay_s, "max_restarts": submission.max_restarts}
+attempt.gate.touch()
 print(workload_supervisor.WorkloadSupervisor(attempt, specification).run())
 print([line["event"] for line in read_journal(attempt.supervisor_journal)])
 write_json(attempt.folder / "workload.json", specification)

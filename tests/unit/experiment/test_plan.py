@@ -12,7 +12,7 @@ import pytest
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
-from faultline.base.settings import DEFAULT_PORTS
+from faultline.base.settings import DEFAULT_PORTS, ROOT
 from faultline.experiment import config as configurations
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.plan import (
@@ -33,8 +33,15 @@ FAULTS = {"faults": [
     {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 2},
     {"victim": "kafka", "action": "delay", "at_s": 60, "duration_s": 1, "delay_ms": 100},
 ]}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "query": {"job": str(ROOT / "examples" / "word_count.py")},
+    "program": {
+        "application": str(ROOT / "examples" / "kafka_word_count.py"),
+        "reference": str(ROOT / "examples" / "word_count.py"),
+    },
+}
 VALUES: list[dict[str, Any]] = [
-    *({"workload": name, "executor_cores": 4} for name in WORKLOADS),
+    *({"workload": name, "executor_cores": 4, **OWN.get(name, {})} for name in WORKLOADS),
     {"fault_plan": FAULTS, "duration_s": 90, "commit_mode": "none", "restart_delay_s": 5},
     {"workload": "nexmark", "source": "kafka", "query": "q5"},
     {"workload": "nexmark", "preload_events": 100_000_000},

@@ -306,7 +306,7 @@ def test_a_lost_word_leaves_a_signal_unknown_until_a_probe_answers(injector: Rem
         with pytest.raises(UnsettledSignal):
             injector.signal(made_up(), signal.SIGKILL)
         assert len(host.sent) == sent
-        assert injector.signal(made_up(pid=4_001, start_ticks=1), signal.SIGKILL) is Delivery.GONE, "another victim"
+        assert injector.signal(made_up(pid=4_194_400, start_ticks=1), signal.SIGKILL) is Delivery.GONE, "another victim"
         host.answers = [("faultline alive\n", 0)]
         assert injector.probe(made_up()) is Presence.ALIVE
 

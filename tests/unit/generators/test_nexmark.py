@@ -99,7 +99,7 @@ def test_closing_events_are_of_all_kinds_and_far_ahead() -> None:
     [
         ({"rules": None}, "rules: the source nexmark needs them"),
         ({"source": "ids"}, "rules: the source nexmark needs them"),
-        ({"source": "ids", "rules": None, "closing": True}, "closing: only the source nexmark"),
+        ({"source": "ids", "rules": None, "closing": True}, "closing_ahead_s: what closes"),
         ({"state_mb": 1}, "state_mb: the records of nexmark carry no filler words"),
     ],
 )

@@ -72,6 +72,20 @@ def sleeper(attempt: Attempt, program: str = "import time; time.sleep(60)") -> E
     )
 
 
+def test_a_workload_that_ended_before_the_gate_is_not_waited_for(tmp_path: Path) -> None:
+    attempt = attempt_in(tmp_path)
+    write_json(attempt.folder / "attempt.json", {"config": {"workload": "word_count"}})
+    write_json(attempt.folder / "workload.json", {"max_restarts": 5})
+    attempt.spark_logs.mkdir()
+    (attempt.spark_logs / "driver-0.log").write_text("Traceback (most recent call last):\nValueError: no such thing\n")
+    write_lines(attempt.supervisor_journal, [{"event": "exit", "incarnation": 0, "returncode": 1}])
+    entry = sleeper(attempt)
+    end_ledger(attempt.ledger)
+    assert workload_trouble(attempt, entry) == (
+        "workload: ended before anything was measured; the last words of driver-0.log: ValueError: no such thing"
+    )
+
+
 @pytest.mark.parametrize(
     ("codes", "said"),
     [
@@ -87,6 +101,7 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(tmp_path: Path, cod
     write_json(attempt.folder / "workload.json", {"max_restarts": 1})
     attempt.spark_logs.mkdir()
     (attempt.spark_logs / "driver-0.log").write_text("an Error\n[AN_ERROR.OF_A_CLASS] why\nan Exception\nbye\n")
+    attempt.gate.touch()
     lines = [{"event": "exit", "incarnation": number, "returncode": code} for number, code in enumerate(codes)]
     write_lines(attempt.supervisor_journal, lines)
     entry = sleeper(attempt)

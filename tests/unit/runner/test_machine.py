@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faultline.records.record import Environment
+from faultline.records.environment import Environment
 from faultline.runner.machine import cgroup_limits, machine, processor
 
 

@@ -50,3 +50,26 @@ def test_a_driver_that_is_stopped_has_its_grace(
     assert time.monotonic() - began >= min(takes_s, grace_s)
     lines = read_journal(Attempt(tmp_path).supervisor_journal)
     assert [line["event"] for line in lines] == ["start", "exit", "stop"]
+
+
+def supervised(folder: Path, command: list[str], **more: object) -> list[str]:
+    """The events of a supervisor that runs a command to its end."""
+    write_json(folder / "attempt.json", {"config": {"workload": "word_count", "commit_mode": "aligned"}})
+    specification = {"command": command, "env": {}, "restart_delay_s": 0, "max_restarts": 2, **more}
+    WorkloadSupervisor(Attempt(folder), specification).run()
+    return [line["event"] for line in read_journal(Attempt(folder).supervisor_journal)]
+
+
+def test_what_ends_before_the_gate_is_broken_and_not_started_again(tmp_path: Path) -> None:
+    failing = [sys.executable, "-c", "raise SystemExit(3)"]
+    assert supervised(tmp_path, failing) == ["start", "exit", "stop"]
+    Attempt(tmp_path).gate.touch()
+    Attempt(tmp_path).supervisor_journal.unlink()
+    assert supervised(tmp_path, failing) == ["start", "exit", *["restart", "start", "exit"] * 2, "stop"]
+
+
+def test_a_program_that_does_not_look_for_the_stop_file_is_ended_by_a_signal(tmp_path: Path) -> None:
+    """And is no driver that died: it is not started again."""
+    (tmp_path / "stop").touch()
+    events = supervised(tmp_path, [sys.executable, "-c", PROGRAM, "0"], ends_itself=False)
+    assert events == ["start", "exit", "stop"]

@@ -41,7 +41,8 @@ def test_every_workload_has_a_job_whose_program_exists(workload: str) -> None:
 
 @pytest.mark.parametrize("workload", sorted(WORKLOADS.keys() - {"known_truth"}))
 def test_the_generator_understands_the_source_of_every_workload(workload: str) -> None:
-    config = configuration(workload=workload)
+    own = {"query": {"job": str(ROOT / "examples" / "word_count.py")}, "program": {"application": "/job.jar"}}
+    config = configuration(workload=workload, **own.get(workload, {}))
     given = {"rate": config.rate, "seconds": 10, "rate_curve": config.rate_curve, "skew_curve": config.skew_curve}
     spec = GeneratorSpec(
         bootstrap="x", topic="x", partitions=2, state_mb=config.state_mb, **given, **config.input_source()

@@ -76,6 +76,12 @@ class Slate:
         if config.executors > 2:
             raise ConfigError("executors: a slate has room for two hands; lower it")
 
+    def another(self, settings: Any, config: Any) -> tuple[str, str] | None:
+        return None
+
+    def endpoints(self, settings: Any, config: Any) -> Any:
+        return settings.endpoints
+
     def ready(self, endpoints: Any, config: Any) -> str | None:
         return None if Path(endpoints.engine).is_dir() else "the slate is not on the wall"
 

@@ -32,25 +32,34 @@ SLACK_INTERVALS = 0.1
 class Limits:
     """Up to where an engine counts as recovered.
 
-    `latency_ms` is L*, `lag` is lag* in records, `hold_s` is H. `baseline_p99_ms`: of the tuples before the fault.
+    `latency_ms` is L*, `lag` is lag* in records, `hold_s` is H. `baseline_p99_ms`: of the tuples before the fault. Both
+    latencies are None where no output tells what it is of: then lag alone decides.
     """
 
-    latency_ms: float
+    latency_ms: float | None
     lag: float
     hold_s: float
-    baseline_p99_ms: float
+    baseline_p99_ms: float | None
 
 
 def limits_of(
-    production: pd.DataFrame, bins: pd.DataFrame, *, start_ns: int, until_ns: int, interval_s: float, within: float
+    production: pd.DataFrame,
+    bins: pd.DataFrame,
+    *,
+    start_ns: int,
+    until_ns: int,
+    interval_s: float,
+    within: float,
+    by_lag: bool = False,
 ) -> Limits | None:
     """What was seen from warm-up (`start_ns`) to the fault, and so much more as `recovered_within` says: `within`.
 
-    `production`: PRODUCED_COLUMNS. None when no tuple was put out, or nothing committed.
+    `production`: PRODUCED_COLUMNS. `by_lag`: no tuple can be told from another, so lag alone decides. None when no
+    tuple was put out otherwise, or nothing committed.
     """
     before = between(bins, start_ns, until_ns)
-    highest_ms = p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
-    if before.empty or highest_ms is None:
+    highest_ms = None if by_lag else p99_ms(production, start_ns, until_ns, seen_by_ns=until_ns)
+    if before.empty or (highest_ms is None and not by_lag):
         return None
     return limits_from(
         highest_ms,
@@ -63,13 +72,13 @@ def limits_of(
 
 
 def limits_from(
-    highest_ms: float, largest_lag: float, *, interval_s: float, rate: float, spacing_s: float, within: float
+    highest_ms: float | None, largest_lag: float, *, interval_s: float, rate: float, spacing_s: float, within: float
 ) -> Limits:
     """L*, lag* and H. `rate`: records due in a second. `spacing_s`: between two results that are due."""
     slack_s = SLACK_INTERVALS * interval_s
     longest = HOLD_RESULTS * spacing_s if np.isfinite(spacing_s) else 0.0
     return Limits(
-        latency_ms=max((1 + within) * highest_ms, highest_ms + 1000 * slack_s),
+        latency_ms=None if highest_ms is None else max((1 + within) * highest_ms, highest_ms + 1000 * slack_s),
         lag=max((1 + within) * largest_lag, largest_lag + slack_s * rate),
         hold_s=max(SHORTEST_HOLD_S, HOLD_INTERVALS * interval_s, longest),
         baseline_p99_ms=highest_ms,
@@ -109,6 +118,8 @@ def end_of(
         out_ns = max(t0_ns, _before(watched["end_ns"], t0_ns, until_ns), _before(cells.late_ns, t0_ns, until_ns))
         return End(None, None, out_ns, "no commit covered what was there at the fault")
     t6_ns = lag_back_ns(watched, limits, t5_ns, watched_until_ns)
+    if limits.latency_ms is None:
+        return _end_by_lag(watched, limits, t0_ns=t0_ns, t5_ns=t5_ns, t6_ns=t6_ns, until_ns=until_ns)
     index = None
     if t6_ns is not None:
         # Tuples that were on time while the lag was not, and late again since, are no end.
@@ -118,13 +129,29 @@ def end_of(
     judged = cells.start_ns < (produced_until_ns if index is None else cells.start_ns[index])
     end_ns = until_ns if t7_ns is None else t7_ns
     lates = _before(cells.late_ns[judged], t0_ns, end_ns)
+    out_ns, out = max((lates, "tuples later than L*"), *_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t7_ns))
+    return End(t6_ns, t7_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+
+
+def _end_by_lag(
+    watched: pd.DataFrame, limits: Limits, *, t0_ns: int, t5_ns: int, t6_ns: int | None, until_ns: int | None
+) -> End:
+    """Where no output tells what it is of: it is over once lag is back."""
+    end_ns = until_ns if t6_ns is None else t6_ns
+    out_ns, out = max(_lags_out(watched, limits, t0_ns, t5_ns, end_ns, t6_ns))
+    return End(t6_ns, t6_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+
+
+def _lags_out(
+    watched: pd.DataFrame, limits: Limits, t0_ns: int, t5_ns: int, end_ns: int | None, t7_ns: int | None
+) -> list[tuple[int, str]]:
+    """When lag was last out of its bound before the end, and what was there at the fault last not covered."""
     lags = _before(watched.loc[watched["lag"] > limits.lag, "end_ns"], t0_ns, end_ns)
     # A commit before t5 did not cover what was there at the fault.
     uncovered = _before(watched.loc[watched["end_ns"] < t5_ns, "end_ns"], t0_ns, end_ns)
     if t7_ns is None:
         uncovered = max(uncovered, t5_ns)
-    out_ns, out = max((lates, "tuples later than L*"), (lags, "lag above lag*"), (uncovered, "not caught up"))
-    return End(t6_ns, t7_ns, max(out_ns, t0_ns), out if out_ns > t0_ns else "nothing")
+    return [(lags, "lag above lag*"), (uncovered, "not caught up")]
 
 
 def lag_back_ns(bins: pd.DataFrame, limits: Limits, t5_ns: int, until_ns: int) -> int | None:

@@ -65,7 +65,7 @@ class Evidence:
     def produced_until_ns(self) -> int:
         """Until when what is produced tells of this recovery: the load's end, or what the next fault can make late."""
         end = self.window.end_ns
-        if self.until_ns is None or self.limits is None:
+        if self.until_ns is None or self.limits is None or self.limits.latency_ms is None:
             return end
         return min(end, self.until_ns - round(self.limits.latency_ms * 1_000_000))
 

@@ -36,8 +36,11 @@ class Cells:
         return len(self.start_ns)
 
 
-def cells_of(produced: pd.DataFrame, limit_ms: float) -> Cells:
-    """The cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS."""
+def cells_of(produced: pd.DataFrame, limit_ms: float | None) -> Cells:
+    """The cells, with tuples up to `limit_ms` (L*) on time; `produced` has PRODUCED_COLUMNS. None without a limit."""
+    if limit_ms is None:
+        none = np.zeros(0, dtype=np.int64)
+        return Cells(none, none, none, none, none)
     latency = produced["latency_ms"].to_numpy(dtype=np.int64)
     good = (latency != NEVER) & (latency <= limit_ms)
     # A tuple that came is known to be late by its output; one that never came, once its time had run out.

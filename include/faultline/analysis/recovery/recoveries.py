@@ -84,6 +84,7 @@ def limits_until(measured: Measured, until_ns: int) -> Limits | None:
         until_ns=min(window.end_ns, until_ns),
         interval_s=config.checkpoint_interval_s if config.paced else measured.resolution_s,
         within=config.recovered_within,
+        by_lag=not measured.tells_tuples,
     )
 
 

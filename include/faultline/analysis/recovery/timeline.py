@@ -153,10 +153,15 @@ def _ended(evidence: Evidence, t5: Event | None) -> list[Event]:
         until_ns=evidence.until_ns,
     )
     lag = f"batches.json: lag at most {limits.lag:,.0f} records for 95 % of the next {limits.hold_s:.0f} s"
-    tuples = f"harvest/tuples.parquet: latency at most {limits.latency_ms:,.0f} ms for 95 % of the tuples of the next"
+    tuples = f"{lag}; no output tells of which input it is"
+    if limits.latency_ms is not None:
+        tuples = (
+            f"harvest/tuples.parquet: latency at most {limits.latency_ms:,.0f} ms for 95 % of the tuples of the next "
+            f"{limits.hold_s:.0f} s"
+        )
     events = [
         ("t6", end.t6_ns, lag),
-        ("t7", end.t7_ns, f"{tuples} {limits.hold_s:.0f} s"),
+        ("t7", end.t7_ns, tuples),
         ("last_out", end.out_ns, end.out),
     ]
     return [Event(name, wall_ns, source) for name, wall_ns, source in events if wall_ns is not None]

@@ -30,7 +30,7 @@ from faultline.base.window_lock import window
 from faultline.bench.figure import summarise
 from faultline.bench.topics import fresh_topics
 from faultline.client.operations import bring_up
-from faultline.cluster.supervision import Supervisor
+from faultline.cluster.daemon import Supervisor
 
 PROCESSES = 30
 SECONDS, QUICK_SECONDS = 30.0, 10.0

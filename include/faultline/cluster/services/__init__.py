@@ -22,6 +22,7 @@ from faultline.cluster.services.spark import (
     spark_submit,
     worker_registered,
 )
+from faultline.engines.spark.distributions import distributions
 from faultline.engines.spark.standalone import WORKER_MEMORY
 
 __all__ = [
@@ -41,8 +42,12 @@ __all__ = [
 
 
 def data_services(settings: Settings, java: Path, instance: str) -> list[Service]:
-    """Kafka, the Spark master and the workers, of the `up` that is known as `instance`."""
-    return [kafka_service(settings, java, instance), *spark_services(settings, instance)]
+    """Kafka, the Spark master and the workers, of the `up` that is known as `instance`; those of other builds of Spark
+    that are registered, too."""
+    # One that is gone keeps nothing else from starting; whoever asks for it is told.
+    there = [own for own in distributions(settings).values() if own.spark_home.is_dir()]
+    builds = [one for own in there for one in spark_services(settings, instance, own)]
+    return [kafka_service(settings, java, instance), *spark_services(settings, instance), *builds]
 
 
 def control_services(settings: Settings) -> list[Service]:

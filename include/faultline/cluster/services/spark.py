@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import HOST, WORKERS, Settings
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.engines.spark import standalone
+from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.standalone import worker_memory_mb
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
@@ -56,43 +58,48 @@ def spark_submit(conf: Mapping[str, str], program: Path, *arguments: str, master
     return [*command, *(("--name", name) if name else ()), str(program), *arguments]
 
 
-def spark_services(settings: Settings, instance: str) -> list[Service]:
-    """The master and the workers, of the `up` that is known as `instance`."""
-    ports = settings.ports
-    spark_class = str(spark_home() / "bin" / "spark-class")
+def spark_services(settings: Settings, instance: str, own: Distribution | None = None) -> list[Service]:
+    """The master and the workers, of the `up` that is known as `instance`; of `own`, or of the installed Spark."""
+    ports = settings.ports if own is None else own.ports
+    endpoints = settings.endpoints if own is None else own.endpoints(settings.endpoints)
+    home = spark_home() if own is None else own.spark_home
+    work = settings.spark_work if own is None else settings.spark_work / f"build-{own.name}"
+    named = (lambda name: name) if own is None else own.service
+    spark_class = str(home / "bin" / "spark-class")
     spark_environment = {
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "512m",
         # The REST submission port is not used, and it cannot be moved out of another service's way.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.spark_logging.as_uri()}",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable if own is None else own.python,
+        **({"JAVA_HOME": str(own.java_home)} if own is not None and own.java_home is not None else {}),
     }
     master = Service(
-        "spark-master",
+        named("spark-master"),
         [
             spark_class,
             "org.apache.spark.deploy.master.Master",
             *("--host", HOST, "--port", str(ports["spark_master"]), "--webui-port", str(ports["spark_master_ui"])),
         ],
-        ready=lambda: master_state(settings) is not None,
+        ready=lambda: standalone.master_state(endpoints) is not None,
         environment=spark_environment,
     )
     workers = [
         Service(
-            f"spark-worker-{number}",
+            named(f"spark-worker-{number}"),
             [
                 spark_class,
                 "org.apache.spark.deploy.worker.Worker",
                 *("--host", HOST, "--port", str(ports[f"spark_worker_{number}"])),
                 *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
                 *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
-                *("--work-dir", str(settings.spark_work / f"worker-{number}")),
-                settings.endpoints.engine,
+                *("--work-dir", str(work / f"worker-{number}")),
+                endpoints.engine,
             ],
-            ready=lambda number=number: worker_registered(settings, number),  # type: ignore[misc]
+            ready=lambda number=number: _registered(endpoints, ports, number),  # type: ignore[misc]
             environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
             victim=True,
         )
@@ -135,11 +142,13 @@ def master_state(settings: Settings) -> dict[str, object] | None:
 
 def worker_registered(settings: Settings, number: int) -> bool:
     """True when the Master knows worker `number` as alive."""
-    state = master_state(settings)
-    if not state:
-        return False
-    port = settings.ports[f"spark_worker_{number}"]
-    workers = state.get("workers")
+    return _registered(settings.endpoints, settings.ports, number)
+
+
+def _registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
+    state = standalone.master_state(endpoints)
+    workers = state.get("workers") if state else None
+    port = ports[f"spark_worker_{number}"]
     return isinstance(workers, list) and any(
         worker.get("port") == port and worker.get("state") == "ALIVE" for worker in workers
     )

@@ -97,6 +97,12 @@ class KnownTruth:
             if getattr(config, key):
                 raise ConfigError(f"{key}: this engine is no Spark, and has no JVMs; leave it out")
 
+    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+        return None
+
+    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
+        return settings.endpoints
+
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         return None
 

@@ -77,6 +77,7 @@ def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
     """What each Spark worker keeps of each application of the attempt."""
     for application in application_ids(attempt):
         yield from settings.spark_work.glob(f"worker-*/{application}")
+        yield from settings.spark_work.glob(f"build-*/worker-*/{application}")
 
 
 def application_ids(attempt: Attempt) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 from faultline.experiment.build import OWN_PREFIX
-from faultline.experiment.config import Configuration
+from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF
 
 KNOWN = Path(__file__).with_name("known_settings.json")
@@ -88,8 +88,14 @@ def check_conf(config: Configuration) -> None:
         _check_options(role, options)
 
 
-def _check_setting(config: Configuration, name: str, value: str) -> None:
-    where = f"{SPARK_CONF}.{name}"
+def check_settings(settings: Mapping[str, str], key: str) -> None:
+    """Raises ConfigError for settings that belong to a build of Spark, and that the measuring owns."""
+    for name, value in settings.items():
+        _check_setting(parse_configuration({}), name, value, key)
+
+
+def _check_setting(config: Configuration, name: str, value: str, key: str = SPARK_CONF) -> None:
+    where = f"{key}.{name}"
     if not name.startswith(PREFIX):
         raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
     if name.startswith(OWN_PREFIX):

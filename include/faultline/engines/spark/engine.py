@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,13 @@ class Spark:
         from faultline.engines.spark.conf_rules import check_conf
 
         check_conf(config)
+        if config.spark_build is not None:
+            from faultline.base.settings import load_settings
+            from faultline.engines.spark.distributions import distribution, require_unchanged
+
+            own = distribution(load_settings(), config.spark_build)
+            assert own is not None
+            require_unchanged(own)
         standalone.check_capacity(config)
         standalone.check_tasks(config)
         if config.state_store == "memory" and config.commit_mode == "aligned-changelog":
@@ -72,13 +79,30 @@ class Spark:
                 "or state_store=rocksdb"
             )
 
+    def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
+        from faultline.engines.spark.distributions import distributions
+
+        own = distributions(settings).get(config.spark_build or "")
+        return None if own is None else (f"{own.name}, Spark {own.version}", own.sha256)
+
+    def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
+        from faultline.engines.spark.distributions import distribution
+
+        own = distribution(settings, config.spark_build)
+        return settings.endpoints if own is None else own.endpoints(settings.endpoints)
+
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         room = standalone.slots_free(standalone.master_state(endpoints), config)
         return None if room else "Spark has no room for the executors"
 
     def holds(self, settings: Settings) -> dict[str, Path]:
-        ports = {number: settings.ports[f"spark_worker_{number}"] for number in range(1, WORKERS + 1)}
-        return {f"{HOST}:{port}": settings.hold(f"spark-worker-{number}") for number, port in ports.items()}
+        from faultline.engines.spark.distributions import distributions
+
+        workers: list[tuple[Mapping[str, int], str, int]]
+        workers = [(settings.ports, f"spark-worker-{number}", number) for number in range(1, WORKERS + 1)]
+        for one in distributions(settings).values():
+            workers += [(one.ports, one.service(name), number) for _, name, number in workers[:WORKERS]]
+        return {f"{HOST}:{ports[f'spark_worker_{number}']}": settings.hold(name) for ports, name, number in workers}
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         port = free_port()

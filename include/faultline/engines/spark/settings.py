@@ -12,6 +12,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.processes import run_option
 from faultline.base.settings import HOST, Settings
 from faultline.engines.spark.conf_rules import changed, megabytes, options_of
+from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
@@ -98,18 +99,21 @@ def workload_settings(
     *,
     archive: Path | None = None,
     programs: Path | None = None,
+    own: Distribution | None = None,
 ) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf, but for what only a build under test has.
 
-    `archive`: of loaded classes. `programs`: the folder of the build's; by default this project's.
+    `archive`: of loaded classes. `programs`: the folder of the build's; by default this project's. `own`: the Spark
+    that runs it, where that is not the installed one.
     """
     # The attempt's id in an executor's command line is what the guard rails look for.
     classes = None if archive is None else str(archive)
     options = java_options(config, run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
     return {
+        **(own.conf if own else {}),
         **experiment_settings(config),
         **loopback_settings(),
-        **kafka_classes(settings),
+        **({} if own and own.own_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
@@ -185,8 +189,18 @@ def batch_settings(
     }
 
 
-def spark_environment(settings: Settings, java_home: Path, programs: Path | None = None) -> dict[str, str]:
-    """Environment of every spark-submit: the Java at `java_home`, and the folder `programs`; by default this one's."""
+def spark_environment(
+    settings: Settings, java_home: Path, programs: Path | None = None, own: Distribution | None = None
+) -> dict[str, str]:
+    """Environment of every spark-submit: the Java at `java_home`, and the folder `programs`; by default this one's.
+
+    `own`: the Spark that is submitted to, where that is not the installed one.
+    """
+    if own is not None:
+        usual = spark_environment(settings, own.java_home or java_home, programs)
+        path = os.pathsep.join([usual["PYTHONPATH"], *map(str, own.python_path)])
+        python = {"PYSPARK_PYTHON": own.python, "PYSPARK_DRIVER_PYTHON": own.python}
+        return {**usual, "SPARK_HOME": str(own.spark_home), "PYTHONPATH": path, **python}
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java_home),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import run_token
+from faultline.base.processes import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
+from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
 from faultline.engines.spark.settings import PROGRAMS, spark_environment, workload_program, workload_settings
 from faultline.experiment.common import MAX_RESTARTS
@@ -27,25 +28,53 @@ class SparkSubmission(Submission):
 
     name: str
     settings: Mapping[str, str]
+    main_class: str | None = None
+    # Of another Spark than the installed one: its own spark-submit, and its master.
+    spark_submit: str | None = None
+    master: str | None = None
 
 
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
-    told = write_program_configuration(attempt, plan, told_by_spark(attempt, plan, config))
+    by_spark = told_by_spark(attempt, plan, config)
+    told = write_program_configuration(attempt, plan, by_spark)
     described = attempt.read()
     # Attempts from before there were builds under test ran the installed one.
     programs = Path(described.get("programs") or settings.root / PROGRAMS)
-    usual = workload_settings(
-        settings, attempt, config, ui_port, archive=to_spark(attempt, runtime), programs=programs
-    )  # fmt: skip
-    return SparkSubmission(
-        command=(str(workload_program(programs, config)), "--config", str(told), run_token(attempt.id)),
-        environment=spark_environment(settings, runtime.java_home, programs),
+    build = distribution(settings, config.spark_build)
+    # The archive is of the installed Spark's classes.
+    archive = to_spark(attempt, runtime) if build is None else None
+    usual = workload_settings(settings, attempt, config, ui_port, archive=archive, programs=programs, own=build)
+    own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
+    # What a job of the user's forks, on the driver or on an executor, is found by it when the attempt is closed.
+    marked = {RUN_MARK: attempt.id} if attempt.job.is_dir() else {}
+    environment = marked | spark_environment(settings, runtime.java_home, programs, build)
+    submission = SparkSubmission(
+        command=(),
+        environment=environment,
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
-        settings={**described.get("engine_settings", {}), **usual},
+        settings={
+            **described.get("engine_settings", {}),
+            **usual,
+            **{f"spark.executorEnv.{name}": value for name, value in marked.items()},
+        },
+        spark_submit=None if build is None else str(build.spark_submit),
+        master=None if build is None else plan.endpoints.engine,
+    )
+    if own is None:
+        program = workload_program(programs, config)
+        return replace(submission, command=(str(program), "--config", str(told), run_token(attempt.id)))
+    jars = {"spark.jars": ",".join(map(str, own.jars))} if own.jars else {}
+    return replace(
+        submission,
+        command=(str(own.path), *own.arguments),
+        environment={**environment, **own.environment},
+        settings={**submission.settings, **jars},
+        main_class=own.main_class,
+        ends_itself=False,
     )
 
 

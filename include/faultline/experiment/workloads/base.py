@@ -7,6 +7,7 @@ can come to lean on another's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -14,13 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
-from faultline.experiment.common import Common
-from faultline.experiment.preparations import Companion, Filling
+from faultline.experiment.common import WITH_DATA, Common
+from faultline.experiment.preparations import Application, Companion, Filling
 
 # `preloaded_state`: its state is keyed words, which a primer can make as large as wanted. `words`: it draws words, the
 # frequencies of which can be estimated. `skewed`: its keys can be drawn unequally. `real_time`: it runs in Spark's
 # real-time mode. `stateful`: it keeps state. `event_time`: records have an event time, and can be late.
-CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time"})
+# `data`: it takes whatever records there are, so the user's own.
+CAPABILITIES = frozenset({"preloaded_state", "words", "skewed", "real_time", "stateful", "event_time", "data"})
 
 # One generator process of this kind of machine reaches some 600,000 records/s; a single local
 # broker takes no more, so a higher rate would measure the generator's lateness and nothing else.
@@ -64,6 +66,8 @@ class Workload(Generic[P]):
     warm_up_batches = WARM_UP_BATCHES
     # Its parameters that name a file or a folder, each with the name of what Faultline brings along.
     built_in_paths: Mapping[str, str] = MappingProxyType({})
+    # Whether it runs what a user wrote, of which a batch is all that is known.
+    of_the_user = False
     # How long it may take to end once it is asked to.
     stop_s = 60.0
     # The matrix through which it runs as a whole, and that matrix's axis which asks for a part of it.
@@ -100,12 +104,19 @@ class Workload(Generic[P]):
         """Records/s that a configuration may ask for."""
         return MAX_RATE
 
+    def files(self, own: P) -> Mapping[str, Path]:
+        """Files of the user's that are under test, by name: each attempt runs a copy of its own, and keeps it."""
+        return {}
+
     def has_python_workers(self, own: P) -> bool:
         """Whether executors start Python workers for it."""
         return False
 
     def source(self, own: P, common: Common, repetition: int) -> dict[str, Any]:
         """The part of the generator's specification that names its source: lines of text, of a text or at random."""
+        if common.data is not None:
+            told = {name: getattr(common, name) for name in ("data", *WITH_DATA)}
+            return {"source": "data", **told}
         if common.skew is None:
             return {"source": "text", "corpus": common.corpus}
         return {"source": "zipf", "skew": common.skew, "vocabulary": common.vocabulary}
@@ -148,6 +159,10 @@ class Workload(Generic[P]):
     def program_configuration(self, attempt: Attempt, own: P, common: Common) -> dict[str, Any]:
         """What its program is told beside what every program is."""
         return {}
+
+    def application(self, attempt: Attempt, own: P, common: Common, told: Mapping[str, Any]) -> Application | None:
+        """The user's program that runs in place of one in spark_jobs/. `told`: what any program of it is told."""
+        return None
 
     def title(self, config: Mapping[str, Any]) -> str | None:
         """What tells one of its experiments from others in a few words; None: its state and interval do."""

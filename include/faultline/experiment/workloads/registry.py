@@ -75,6 +75,8 @@ def has_schedule(config: Mapping[str, Any]) -> bool:
 def offered_rate(config: Mapping[str, Any]) -> float | None:
     """Records/s that a schedule offered, of a record's configuration; None without a schedule or a usable number."""
     rate = config.get("rate")
+    if config.get("data_pace") == "recorded" and config.get("data"):
+        return None  # the data says when
     if not has_schedule(config):
         return None  # there a rate is how dense events lie in event time
     try:

@@ -92,7 +92,8 @@ def course_of(attempt: Attempt) -> Course | None:
     gate = next((line for line in conductor if line.get("event") == "gate"), None)
     newest_ns = int(recorder[-1]["wall_ns"])
     began_ns = int(gate["t0_wall_ns"]) if gate else int(recorder[0]["wall_ns"])
-    from_ns = max(began_ns, newest_ns - SHOWN_S * NS)
+    # Of a long journal only the end is read: what a process used before that belongs to no second of it.
+    from_ns = max(began_ns, newest_ns - SHOWN_S * NS, int(recorder[0]["wall_ns"]))
     produced = [((int(line["wall_ns"]) - began_ns) / NS, float(sum(line["end"].values()))) for line in samples]
     progressed = [line for line in _tail(attempt.listener_journal) if line.get("event") == "progress"]
     committed = [

@@ -54,12 +54,13 @@ def newest_answer(site: Site) -> dict[str, object] | None:
     """What the newest sweep tells that tells anything, in a few lines; None where none does."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.answer import answer_of
+    from faultline.comparison.planned import entries_of_sweep
     from faultline.reports.answer.words import short_answer
 
     for tally in site.index.sweeps(SWEEPS_ASKED):
         if tally.name is None or tally.matrix is None or tally.valid < LEAST_ANSWERED:
             continue
-        entries = site.index.of_sweep(tally.name)
+        entries = entries_of_sweep(site.index, site.results, tally.name)
         if len({one.config_id for one in entries}) > MOST_ANSWERED:
             continue
         answer = answer_of(entries)

@@ -14,6 +14,7 @@ from faultline.base.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
 from faultline.comparison.coverage import cell_text, gap_of, recorded
 from faultline.comparison.decisions import settled_in
+from faultline.comparison.planned import entries_of_sweep
 from faultline.records.manifest import Manifests
 from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
@@ -56,7 +57,7 @@ class Choice:
 def sweep_page(site: Site, sweep_id: str | None, choice: Choice | None = None) -> str:
     """The page of a sweep; of None: of the records that belong to none. Raises Unknown when it has no record."""
     site.index.refresh()
-    entries = site.index.of_sweep(sweep_id)
+    entries = entries_of_sweep(site.index, site.results, sweep_id)
     if not entries:
         raise Unknown(f"No sweep {sweep_id} has a record." if sweep_id else "Every record belongs to a sweep.")
     return _page(site, entries, choice or Choice(), sweep=sweep_id)
@@ -109,7 +110,9 @@ def _page(
         charts.limit_line(figures["metric"], limit, f"{metric.text(limit)} {metric.unit}", drawn)
     axes = axes_of(points)
     ordered = in_order(points, axes)
-    answer = _answer(members, choice, figures)
+    # A night is judged against others: what it would answer by itself is nothing that anybody asked.
+    night = next((one.logical_date for one in members if one.logical_date), None) if sweep else None
+    answer = None if night else _answer(members, choice, figures)
     page, pages, offset = paged(choice.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
     columns = _columns(metrics, metric)
@@ -128,6 +131,7 @@ def _page(
         group=group,
         groups=groups,
         answer=answer,
+        night=night,
         wish=choice,
         asks=ASKS,
         metric=metric,

@@ -182,3 +182,24 @@ def test_the_end_never_lies_before_what_was_seen_out(t5_s: float) -> None:
     end = Course.healthy().late(40, 50).behind(40, 46).end(t0_s=41, t5_s=t5_s)
     assert end.t6_ns is not None and end.t7_ns is not None
     assert at(41) <= end.out_ns < end.t7_ns and end.t6_ns <= end.t7_ns
+
+
+BY_LAG = Limits(latency_ms=None, lag=100, hold_s=10, baseline_p99_ms=None)
+
+
+def test_without_latencies_it_is_over_once_lag_is_back() -> None:
+    """Whatever tuples say: nobody can tell whose outputs they are."""
+    course = Course.healthy().late(40, 80).behind(40, 52)
+    end = course.end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert end.t6_ns == end.t7_ns == at(52) and (end.out_ns, end.out) == (at(50), "lag above lag*")
+    never = Course.healthy().behind(40, 90).end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert (never.t6_ns, never.t7_ns) == (None, None) and never.out == "lag above lag*"
+    at_once = Course.healthy().end(t0_s=41, t5_s=42, limits=BY_LAG)
+    assert at_once.t7_ns == at(42) and (at_once.out_ns, at_once.out) == (at(41), "nothing")
+    uncovered = Course.healthy().end(t0_s=41, t5_s=48, limits=BY_LAG)
+    assert uncovered.t7_ns == at(48) and (uncovered.out_ns, uncovered.out) == (at(46), "not caught up")
+
+
+def test_limits_without_latencies_are_of_lag_alone() -> None:
+    limits = limits_from(None, 100, interval_s=2, rate=500, spacing_s=float("inf"), within=0.25)
+    assert (limits.latency_ms, limits.baseline_p99_ms, limits.lag, limits.hold_s) == (None, None, 200, 10)

@@ -1,0 +1,68 @@
+"""Sessions of each user: clicks with less than a pause between them, kept by `transformWithState`.
+
+    ./faultline job check examples/sessions.py data=examples/clicks.jsonl data_key=user data_time=at
+
+A record is a click, {"user", "at", "page"}. A result is a session so far: which one it is of its user, how many pages
+it has had, and how long it lasted. Clicks of a user lie on one partition, in order, so what a session is does not hang
+on how many of them one batch takes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+JOB = {"output_mode": "update", "reflects": "newest", "arguments": {"pause_s": 5}}
+
+
+class Sessions(StatefulProcessor):
+    """The session that each user is in."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("session", "number LONG, pages LONG, began DOUBLE, last DOUBLE")
+
+    def handleInputRows(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        clicks = pd.concat(list(rows)).sort_values(["at", "offset"], kind="stable")
+        number, pages, began, last = self._state.get() or (0, 0, 0.0, None)
+        found: dict[int, tuple[int, float, int]] = {}
+        for at, newest in zip(clicks["at"].tolist(), clicks["newest"].tolist(), strict=True):
+            if last is None or at - last > self._pause_s:
+                number, pages, began = number + 1, 0, at
+            pages, last = pages + 1, at
+            found[number] = pages, at - began, newest
+        self._state.update((number, pages, began, last))
+        told = [(f"{key[0]}#{one}", f"{n} pages in {took:g} s", newest) for one, (n, took, newest) in found.items()]
+        yield pd.DataFrame(told, columns=["key", "value", "newest"])
+
+    def close(self) -> None:
+        pass
+
+
+def query(records: DataFrame, config: dict[str, str]) -> DataFrame:
+    """key: user and number of the session; value: its pages and its length; newest: of its last click."""
+    click = F.from_json(F.col("value").cast("string"), "user STRING, at DOUBLE, page STRING")
+    clicks = records.select(click.alias("click"), "offset", F.col("number").alias("newest"))
+    return (
+        clicks.select("click.user", "click.at", "offset", "newest")
+        .where("user IS NOT NULL")
+        .groupBy("user")
+        .transformWithStateInPandas(
+            Sessions(float(config["pause_s"])),
+            "key STRING, value STRING, newest LONG",
+            outputMode="Update",
+            timeMode="None",
+        )
+    )

@@ -1,0 +1,124 @@
+"""A query of the user's own: a Python file with `def query(records, config)`, measured as the built-in ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError
+from faultline.experiment.common import Common
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, NOTHING, JobFile, read_job
+from faultline.experiment.workloads.base import Parameters, Workload
+
+# How the harvest finds the first output that reflects a tuple, by what of an output tells; None: nothing does.
+METHODS = {COUNT: "batch", ID: "id", NEWEST: "newest", HEADER: "id", NOTHING: "none"}
+
+# How far ahead by their timestamps the records lie that close windows. Kafka takes none that are an hour ahead.
+CLOSING_AHEAD_S = 3300.0
+
+
+class QueryParameters(Parameters):
+    """Which file, and what it is told."""
+
+    job: str | None = Field(
+        None, description="Your Python file with `def query(records, config)`; see docs/your-own.md."
+    )
+    arguments: dict[str, Any] | None = Field(
+        None, description='What your job declares as "arguments", by name, such as {"window_s": "10"}.'
+    )
+
+
+class Query(Workload[QueryParameters]):
+    """What the file declares is asked for when an experiment is prepared: a record of it is read without its file."""
+
+    name = "query"
+    order = 60
+    section = "Your own job"
+    parameters = QueryParameters
+    capabilities = frozenset({"skewed", "stateful", "real_time", "data"})
+    program = "user_query"
+    of_the_user = True
+    built_in_paths = MappingProxyType({"job": ""})
+
+    def check(self, own: QueryParameters, common: Common) -> None:
+        if not own.job:
+            raise ValueError("job: is empty; name your Python file, or write one with ./faultline job new NAME")
+        if not own.job.startswith("/"):
+            raise ValueError(f"job: {own.job!r} is a relative path; give an absolute one, the same for every process")
+
+    def check_here(self, own: QueryParameters, common: Common) -> None:
+        job = job_of(own)
+        if common.commit_mode == "none" and (job.reflects != COUNT or job.output_mode != "update"):
+            raise ConfigError(
+                "commit_mode: none loses state, and what is left can be told from running counts only, in update mode; "
+                f"{own.job} declares {job.reflects!r} and {job.output_mode!r}: use aligned"
+            )
+
+    def files(self, own: QueryParameters) -> Mapping[str, Path]:
+        return job_of(own).files
+
+    def source(self, own: QueryParameters, common: Common, repetition: int) -> dict[str, Any]:
+        job, usual = job_of(own), super().source(own, common, repetition)
+        if job.event_time == "timestamp" and job.output_mode == "append":
+            return {**usual, "closing": True, "closing_ahead_s": CLOSING_AHEAD_S}
+        return usual
+
+    def has_python_workers(self, own: QueryParameters) -> bool:
+        return True  # perhaps: a plan that aims at one and finds none says so
+
+    def primed_batches(self, own: QueryParameters) -> int:
+        return 2 if job_of(own).event_time else 1
+
+    def drained_batches(self, own: QueryParameters) -> int:
+        """A window is shown by the batch after the one whose records have closed it."""
+        return 2 if job_of(own).event_time else 1
+
+    def tuples(self, own: QueryParameters) -> dict[str, Any]:
+        job = job_of(own)
+        return {
+            "tuples": "query",
+            "job": job.path.name,
+            "arguments": job.given(own.arguments),
+            "reflects": job.reflects,
+            "output_mode": job.output_mode,
+            "event_time": job.event_time,
+            "sink": job.has_sink,
+        }
+
+    def latency_method_of(self, own: QueryParameters) -> str:
+        return METHODS[job_of(own).reflects]
+
+    def program_configuration(self, attempt: Attempt, own: QueryParameters, common: Common) -> dict[str, Any]:
+        job = job_of(own)
+        return {
+            "job": str(attempt.job / job.path.name),
+            "arguments": job.given(own.arguments),
+            "output_mode": job.output_mode,
+            "sink": job.has_sink,
+            "attempt": attempt.id,
+            "folder": str(attempt.sink),
+        }
+
+    def title(self, config: Mapping[str, Any]) -> str | None:
+        return f"{Path(str(config.get('job') or 'query')).stem}, interval {config.get('checkpoint_interval_s', '?')} s"
+
+    def details(self, config: Mapping[str, Any]) -> list[str]:
+        return [f"{name}={value}" for name, value in (config.get("arguments") or {}).items()]
+
+
+def job_of(own: QueryParameters) -> JobFile:
+    """What the file says. Raises ConfigError in one line for one that cannot be run."""
+    try:
+        job = read_job(own.job or "")
+        job.given(own.arguments)
+        return job
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+WORKLOADS = (Query(),)

@@ -1,0 +1,63 @@
+"""Where and with what an attempt ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faultline.records.part import Part
+
+
+class ClockOffset(Part):
+    """How far another host's clock was ahead of this one's, and how long the asking took; seconds."""
+
+    offset_s: float
+    round_trip_s: float
+
+
+class CgroupLimits(Part):
+    """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
+
+    cpus: float | None
+    memory_mb: float | None
+
+
+class Jvm(Part):
+    """How the JVMs of a role are started, with the names of places in capitals in place of paths, and what collects
+    their garbage; null where that is left to Java and no log named it."""
+
+    options: list[str]
+    heap_mb: int | None
+    collector: str | None = None
+
+
+class BuildPart(Part):
+    """What was under test: the revision, as it was named, its commit, and settings beside the usual ones."""
+
+    revision: str | None
+    commit: str | None
+    settings: dict[str, str]
+
+
+class Environment(Part):
+    """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
+
+    `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
+    there, by name. `build_spec`: null for the installed build. What has a default is null where it was not noted.
+    """
+
+    host: str | None
+    cores: int | None
+    memory_mb: float | None
+    oversubscribed: bool | None
+    versions: dict[str, Any] | None
+    git_commit: str | None
+    spark_conf: dict[str, Any] | None
+    kafka_conf: dict[str, Any] | None
+    clock_offsets: dict[str, ClockOffset] | None = None
+    processor: str | None = None
+    kernel: str | None = None
+    clock_source: str | None = None
+    cgroup: CgroupLimits | None = None
+    jvm: dict[str, Jvm] | None = None
+    hashes: dict[str, str] | None = None
+    build_spec: BuildPart | None = None

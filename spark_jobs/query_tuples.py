@@ -1,0 +1,337 @@
+"""Harvest of a user's query: what it declares tells which output reflects a tuple, and the same function over the same
+input, in one batch, what should have come.
+
+What cannot be told is left out, with the reason in `harvest/notes.json`: figure -> why. Nothing of the job's may keep
+the rest of a run from being judged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+from counts import batch_counts, count_keys, group_tuples, number_alike, reflected
+from nexmark_tuples import prepare_state
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from running import NEWEST, Config
+from user_job import JobError, load, number, results, told
+
+LATENCY, AUDIT = "latency_ms", "audit"
+# A count at the beginning of a value, or in a field `count` of a JSON object.
+COUNTED = r"^\s*(\d{1,18})(?:\s|$)"
+NO_TUPLES = "lineage int, batch int, produced_ms bigint, emitted_ms bigint, primer boolean, n bigint"
+NO_COUNTS = "key string, expected bigint, final bigint, outputs bigint, reemitted bigint, unreadable bigint"
+# Pieces that the input falls into the second time: another number than before, so that other records come together.
+OTHER_PIECES = 7
+SHOWN_CHARACTERS = 300
+_PYTHONS = re.compile(r"[\w.]+(Error|Exception)\b")
+
+
+class Notes:
+    """Why figures are missing, by figure; written at once."""
+
+    def __init__(self, target: Path) -> None:
+        self._file = target / "notes.json"
+        self._file.unlink(missing_ok=True)
+        self._said: dict[str, str] = {}
+
+    def say(self, figure: str, why: str) -> None:
+        self._said[figure] = why
+        self._file.write_text(json.dumps(self._said))
+
+
+def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
+    """tuples.parquet and counts.parquet. `records`: with the columns key and raw, as they came from Kafka."""
+    notes, spark = Notes(Path(config["target"])), records.sparkSession
+    prepare_state(spark)
+    # Under a null key as under an empty one: what is joined by key must find itself again.
+    outputs = outputs.withColumn("key", F.coalesce("key", F.lit("")))
+    job = _loaded(config, notes)
+    if config["sink"] and job is not None:
+        outputs = _from_sink(job, spark, config, notes)
+    again = None if job is None else _again(job, records.where("lineage IS NOT NULL"), config, notes)
+    tuples = _tuples(job, records, outputs, again, config, notes)
+    counts = (
+        None if job is None or again is None or outputs is None else _audit(job, records, outputs, again, config, notes)
+    )
+    return (
+        spark.createDataFrame([], NO_TUPLES) if tuples is None else tuples,
+        spark.createDataFrame([], NO_COUNTS) if counts is None else counts,
+    )
+
+
+def _loaded(config: Config, notes: Notes) -> ModuleType | None:
+    """The job's module; None, with a note, where there is none, or it cannot be loaded here."""
+    if not config["job"]:
+        notes.say(AUDIT, "no reference was given, whose query over the same input says what should have come")
+        return None
+    try:
+        return load(Path(config["job"]))
+    except (Exception, SystemExit) as error:
+        notes.say(AUDIT, f"the job could not be loaded where its outputs are judged: {first_line(error)}")
+        return None
+
+
+def as_kafka(records: DataFrame) -> DataFrame:
+    """The records as the job got them while it ran."""
+    return records.select(
+        "key",
+        F.col("raw").alias("value"),
+        "topic",
+        "partition",
+        "offset",
+        F.timestamp_millis("timestamp_ms").alias("timestamp"),
+        "timestampType",
+        number(F.col("timestamp_ms"), F.col("partition")).alias("number"),
+    )
+
+
+def _from_sink(job: ModuleType, spark: SparkSession, config: Config, notes: Notes) -> DataFrame | None:
+    """What lies where the job put it, as outputs without an instant; None where it cannot be read."""
+    if not hasattr(job, "outputs"):
+        notes.say(AUDIT, "the job has no function `outputs(spark, config)` that reads back what its sink wrote")
+        return None
+    try:
+        found = results(job.outputs(spark, told(config)), ("key", "value"), "outputs")
+        rows = found.select(F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+        kept = rows.select(
+            "*",
+            F.lit(None).cast("long").alias("emitted_ms"),
+            F.monotonically_increasing_id().alias("offset"),
+            F.lit(0).alias("lineage"),
+        ).persist()
+        kept.count()
+        return kept
+    except Exception as error:
+        notes.say(AUDIT, f"what the sink wrote could not be read back: {first_line(error)}")
+        return None
+
+
+def _again(job: ModuleType, taken: DataFrame, config: Config, notes: Notes) -> DataFrame | None:
+    """key, value and perhaps `newest` of a batch over the input that was taken; None where it cannot be run so."""
+    try:
+        found = results(job.query(as_kafka(taken), told(config)), ("key", "value"), "query")
+        newest = [F.col(NEWEST).cast("long").alias(NEWEST)] if NEWEST in found.columns else []
+        key = F.coalesce(F.col("key").cast("string"), F.lit(""))
+        kept = found.select(key.alias("key"), F.col("value").cast("string").alias("value"), *newest).persist()
+        kept.count()
+        return kept
+    except Exception as error:
+        notes.say(AUDIT, f"the query could not be run as one batch over its input: {first_line(error)}")
+        return None
+
+
+def _tuples(
+    job: ModuleType | None,
+    records: DataFrame,
+    outputs: DataFrame | None,
+    again: DataFrame | None,
+    config: Config,
+    notes: Notes,
+) -> DataFrame | None:
+    """None, with a note, where outputs do not tell what they are of."""
+    if config["sink"]:
+        notes.say(LATENCY, "results go to a sink of the job's own, which does not tell when each of them came")
+        return None
+    if config["reflects"] == "nothing" or outputs is None:
+        notes.say(LATENCY, "no output tells which input it is of, as the job declares, or nobody declared for it")
+        return None
+    try:
+        found = _REFLECTED[config["reflects"]](job, records, outputs, again).persist(StorageLevel.DISK_ONLY)
+        rows = found.agg(F.sum("n").alias("n"), F.count("emitted_ms").alias("seen")).collect()[0]
+    except Exception as error:
+        notes.say(LATENCY, f"which output reflects which input could not be told: {first_line(error)}")
+        return None
+    if not rows["n"]:
+        notes.say(LATENCY, f"{_WHAT[config['reflects']]} names no record of the input")
+        return None
+    if not rows["seen"]:
+        notes.say(LATENCY, f"none of {rows['n']:,} tuples was ever seen in an output ({_WHAT[config['reflects']]})")
+    return found
+
+
+def _produced(records: DataFrame) -> DataFrame:
+    return records.select(
+        "partition", "offset", "lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms")
+    )  # fmt: skip
+
+
+def _named(job: ModuleType | None, records: DataFrame) -> DataFrame:
+    """lineage, batch, key, produced_ms, primer: what the job says that each record leaves in its outputs."""
+    if job is None:
+        raise JobError("it could not be loaded")
+    own = results(job.tuples(as_kafka(records)), ("partition", "offset", "key"), "tuples")
+    own = own.select("partition", "offset", F.coalesce(F.col("key").cast("string"), F.lit("")).alias("key"))
+    return own.join(_produced(records), ["partition", "offset"]).drop("partition", "offset")
+
+
+def _by_count(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    counted = _named(job, records)
+    return group_tuples(counted, reflected(batch_counts(counted), outputs.withColumn("count", count_in("value"))))
+
+
+def _by_id(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    if hasattr(job, "tuples"):
+        asked = _named(job, records)
+    else:
+        own = F.concat_ws(":", "partition", "offset").alias("key")
+        asked = _produced(records).select("lineage", "batch", "primer", "produced_ms", own)
+    first = outputs.groupBy("key").agg(F.min("emitted_ms").alias("emitted_ms"))
+    return number_alike(asked.join(first, "key", "left"))
+
+
+def _by_newest(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    """Each result that is due: produced when its newest record was. What never came is known from the batch."""
+    numbered = (
+        records.withColumn(NEWEST, number(F.col("timestamp_ms"), F.col("partition")))
+        .groupBy(NEWEST)
+        .agg(
+            F.min("lineage").alias("lineage"),
+            F.min("batch").alias("batch"),
+            F.bool_and("primer").alias("primer"),
+            F.min("timestamp_ms").alias("produced_ms"),
+        )
+    )
+    due = outputs.groupBy("key", "value", NEWEST).agg(F.min("emitted_ms").alias("emitted_ms"))
+    if again is not None and NEWEST in again.columns:
+        came = (again["key"] == due["key"]) & again["value"].eqNullSafe(due["value"])
+        missing = again.join(due, came, "left_anti")
+        due = due.unionByName(missing.select("key", "value", NEWEST, F.lit(None).cast("long").alias("emitted_ms")))
+    return number_alike(due.join(numbered, NEWEST).drop("key", "value", NEWEST))
+
+
+def _by_header(job: ModuleType | None, records: DataFrame, outputs: DataFrame, again: DataFrame | None) -> DataFrame:
+    """Outputs that carry their record's header on: the first of each."""
+    first = outputs.groupBy("faultline").agg(F.min("emitted_ms").alias("emitted_ms"))
+    asked = records.select("lineage", "batch", "primer", F.col("timestamp_ms").alias("produced_ms"), "faultline")
+    return number_alike(asked.where("faultline IS NOT NULL").join(first, "faultline", "left"))
+
+
+_REFLECTED = {"count": _by_count, "id": _by_id, "newest": _by_newest, "header": _by_header}
+_WHAT = {
+    "count": "the key that `tuples` gives",
+    "id": "the id that each output has for a key",
+    "newest": "the column `newest`",
+    "header": "the header `faultline`",
+}
+
+
+def count_in(value: str) -> Column:
+    """The count in a value; null where there is none."""
+    plain = F.nullif(F.regexp_extract(value, COUNTED, 1), F.lit(""))
+    return F.coalesce(plain, F.get_json_object(value, "$.count")).try_cast("bigint")
+
+
+def _audit(
+    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame, config: Config, notes: Notes
+) -> DataFrame | None:
+    """None, with a note, for a job that two batches over the same input do not agree on."""
+    every_batch = config["output_mode"] == "complete"
+    if config["output_mode"] != "append" and (twice := again.groupBy("key").count().where("count > 1").first()):
+        notes.say(
+            AUDIT,
+            f"{twice['count']:,} results have the key {twice['key']!r}, so that none can be told to take the place of "
+            'another; give each result a key of its own, or declare "output_mode": "append"',
+        )
+        return None
+    if config["output_mode"] == "append" and config["event_time"] == "value":
+        notes.say(AUDIT, "windows that were open at the end, by times in the values, cannot be told from lost ones")
+        return None
+    if config["output_mode"] == "append":
+        counts = _rows(again, outputs)
+    elif config["reflects"] == "count":
+        counts = _counts(again, outputs, every_batch=every_batch)
+    else:
+        counts = _last_rows(again, outputs, every_batch=every_batch)
+    counts = counts.persist()
+    off = counts.where("unreadable > 0 OR NOT (expected <=> final)")
+    if off.isEmpty():
+        return counts
+    other = _again(job, records.where("lineage IS NOT NULL").repartition(OTHER_PIECES, F.rand()), config, notes)
+    if other is None:
+        return None
+    rows = ("key", "value")
+    differing = again.select(*rows).exceptAll(other.select(*rows))
+    number_differing, example = differing.count(), differing.first()
+    if number_differing and example is not None:
+        notes.say(
+            AUDIT,
+            f"the job is not deterministic: of {again.count():,} results of a batch, {number_differing:,} came out "
+            f"otherwise when the same input was read in another order, such as {example['key']!r}: "
+            f"{str(example['value'])[:60]!r}",
+        )
+        return None
+    return counts
+
+
+def _counts(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
+    """By key: how much was counted; a last value that counts as much, and is another than the batch's, is wrong.
+    `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
+    counted = outputs.withColumn("count", count_in("value"))
+    expected = again.select("key", count_in("value").alias("expected"), F.col("value").alias("row"))
+    counts = count_keys(expected.drop("row"), counted, value=("value",))
+    # Only of one lineage: those of several add up to what no value says.
+    last = outputs.groupBy("key").agg(
+        F.max_by("value", "offset").alias("last"), F.count_distinct("lineage").alias("lineages")
+    )
+    other = (
+        expected.join(last.where("lineages = 1"), "key")
+        .where((F.col("row") != F.col("last")) & F.col("expected").eqNullSafe(count_in("last")))
+        .select("key", F.lit(1).cast("long").alias("other"))
+    )
+    if every_batch:
+        counts = counts.withColumn("reemitted", F.lit(0).cast("long"))
+    return (
+        counts.join(other, "key", "left")
+        .withColumn("unreadable", F.col("unreadable") + F.coalesce("other", F.lit(0)))
+        .drop("other")
+    )
+
+
+def _last_rows(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
+    """By key: expected once, and its last value is the batch's. `every_batch`: all rows come out with each batch, so
+    that none of them is a repetition."""
+    repeated = F.lit(0).cast("long") if every_batch else F.count("*") - F.count_distinct("value")
+    last = outputs.groupBy("key").agg(
+        F.max_by("value", "offset").alias("last"),
+        F.lit(1).cast("long").alias("final"),
+        F.count("*").alias("outputs"),
+        repeated.alias("reemitted"),
+    )
+    expected = again.groupBy("key").agg(F.first("value").alias("row"), F.count("*").alias("expected"))
+    both = expected.join(last, "key", "full_outer")
+    wrong = F.col("expected").isNotNull() & F.col("final").isNotNull() & ~F.col("row").eqNullSafe(F.col("last"))
+    counts = both.withColumn("unreadable", wrong.cast("long")).fillna(0, ["outputs", "reemitted", "unreadable"])
+    return counts.select("key", "expected", "final", "outputs", "reemitted", "unreadable")
+
+
+def _rows(again: DataFrame, outputs: DataFrame) -> DataFrame:
+    """By row, where each output stands for itself: as many as the batch has; more of one are repetitions."""
+    row = F.concat_ws(" ", "key", "value").alias("key")
+    expected = again.select(row).groupBy("key").agg(F.count("*").alias("expected"))
+    came = outputs.select(row).groupBy("key").agg(F.count("*").alias("outputs"))
+    both = expected.join(came, "key", "full_outer")
+    return both.select(
+        "key",
+        "expected",
+        # A row that the batch does not have is wrong, and as often as it came. (`least` passes over nulls.)
+        F.when(F.col("outputs").isNotNull(), F.least("outputs", "expected")).alias("final"),
+        F.coalesce("outputs", F.lit(0)).cast("long").alias("outputs"),
+        F.greatest(F.col("outputs") - F.col("expected"), F.lit(0)).cast("long").alias("reemitted"),
+        F.lit(0).cast("long").alias("unreadable"),
+    ).fillna(0, ["reemitted"])
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, on one line: its own class and message, not those of what carried it."""
+    text = error.getMessage() or str(error) if isinstance(error, PySparkException) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = lines[0] if lines else ""
+    # A function of Python's on an executor: its own error is the last line of the traceback.
+    own = [line for line in lines if _PYTHONS.match(line)]
+    return f"{type(error).__name__}: {own[-1] if own else said}"[:SHOWN_CHARACTERS]

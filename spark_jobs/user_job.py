@@ -1,0 +1,72 @@
+"""A job of the user's: its file is loaded where it runs, and nowhere else.
+
+What it defines is sent to executors by value, modules beside it included: they find no such files.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+# Each partition's share of the numbers of one millisecond: as many as there may be partitions.
+NUMBERS_A_MS = 1024
+# What of an input record the job sees; `number` is its instant of production and its partition in one, and grows with
+# both, so the newest of several records has the largest.
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+class JobError(Exception):
+    """What the job did not do as it said."""
+
+
+def told(config: dict[str, Any]) -> dict[str, str]:
+    """What the job's functions get as `config`: its arguments, `attempt`, a name that no other run has, and `folder`,
+    where it may keep files until the run is judged."""
+    return {**config["arguments"], "attempt": config["attempt"], "folder": config["folder"]}
+
+
+def load(path: Path) -> ModuleType:
+    """The job's module, run. Raises what it raises."""
+    folder = path.resolve().parent
+    name = f"job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    spec.loader.exec_module(module)
+    for one in list(sys.modules.values()):
+        file = getattr(one, "__file__", None)
+        if file and Path(file).resolve().parent == folder:
+            cloudpickle.register_pickle_by_value(one)
+    return module
+
+
+def number(milliseconds: Column, partition: Column) -> Column:
+    """The number of a record that was produced then, on that partition; two of one millisecond there share it."""
+    return milliseconds * F.lit(NUMBERS_A_MS) + partition
+
+
+def with_numbers(records: DataFrame) -> DataFrame:
+    """Kafka's records as a job gets them: COLUMNS and `number`."""
+    own = number(F.unix_millis("timestamp"), F.col("partition"))
+    return records.select(*COLUMNS, own.alias("number"))
+
+
+def results(frame: object, wanted: tuple[str, ...], function: str) -> DataFrame:
+    """What one of the job's functions returned, with these columns. Raises JobError for anything else."""
+    columns = getattr(frame, "columns", None)
+    if columns is None:
+        raise JobError(f"{function} returned {type(frame).__name__}, and a DataFrame is needed; return one")
+    for name in wanted:
+        if name not in columns:
+            raise JobError(f"{function} returned the columns {', '.join(columns)}, and {name} is missing; select it")
+    return frame  # type: ignore[return-value]

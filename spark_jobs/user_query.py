@@ -1,0 +1,55 @@
+"""A query of the user's own, which a Python file defines.
+
+spark-submit user_query.py --config FILE
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from running import NEWEST, Config, Query, Sink, configured, run
+from user_job import JobError, load, results, told, with_numbers
+
+
+def to_kafka(job: ModuleType) -> Query:
+    """Input: Kafka records. Output: key, value, and the newest record's number where the job has it."""
+
+    def query(records: DataFrame, config: Config) -> DataFrame:
+        found = results(job.query(with_numbers(records), told(config)), ("key", "value"), "query")
+        newest = [F.col(NEWEST)] if NEWEST in found.columns else []
+        return found.select(F.col("key").cast("string"), F.col("value").cast("string"), *newest)
+
+    return query
+
+
+def to_its_sink(job: ModuleType) -> tuple[Query, Sink]:
+    """The job's results as they are, and where it puts them."""
+
+    def query(records: DataFrame, config: Config) -> DataFrame:
+        return results(job.query(with_numbers(records), told(config)), (), "query")
+
+    def sink(found: DataFrame, config: Config) -> DataStreamWriter:
+        writer = job.sink(found, told(config))
+        if not isinstance(writer, DataStreamWriter):
+            raise JobError(f"sink returned {type(writer).__name__}; return results.writeStream…, and do not start it")
+        return writer
+
+    return query, sink
+
+
+def main() -> None:
+    config = configured(__doc__)
+    job = load(Path(config["job"]))
+    if config["sink"]:
+        query, sink = to_its_sink(job)
+        run(query, __doc__, sink=sink)
+    else:
+        run(to_kafka(job), __doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Harvest of jobs as people write them, on planted inputs and outputs, in a real Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.planted import T0_MS, Harvested
+from tests.support.spark_session import PROGRAMS as PROGRAMS
+
+from harvest import harvest  # isort: skip  # a program's neighbour, like the next one
+from user_job import NUMBERS_A_MS  # isort: skip
+
+pytestmark = pytest.mark.timeout(300)
+
+INPUTS = (
+    "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
+    "key binary, raw binary, topic string, timestampType int, faultline string"
+)
+OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint, faultline string"
+HEAD = "from pyspark.sql import functions as F\n"
+COUNT = (
+    HEAD
+    + """
+JOB = {"reflects": "count"}
+def words(records):
+    return records.select("partition", "offset", F.explode(F.split(F.col("value").cast("string"), " ")).alias("key"))
+def query(records, config):
+    return words(records).groupBy("key").count().select("key", F.col("count").cast("string").alias("value"))
+tuples = words
+"""
+).replace("tuples = words", "def tuples(records):\n    return words(records)")
+
+
+class Job:
+    """A job's file, what it was given, and what came of it. Times are milliseconds after T0."""
+
+    def __init__(self, folder: Path, text: str, **declared: Any) -> None:
+        self.folder = folder
+        (folder / "job.py").write_text(text)
+        self.config = {
+            "tuples": "query", "job": str(folder / "job.py"), "target": str(folder), "arguments": {},
+            "output_mode": "update", "reflects": "nothing", "event_time": None, "sink": False,
+            "attempt": "a1", "folder": str(folder), **declared,
+        }  # fmt: skip
+        self.inputs: list[tuple[Any, ...]] = []
+        self.outputs: list[tuple[Any, ...]] = []
+
+    def take(self, value: str, at: int, batch: int | None, *, primer: bool = False) -> int:
+        """A record; returns its number."""
+        raw, lineage = bytearray(value.encode()), None if batch is None else 0
+        self.inputs.append(
+            (value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), None, raw, "in", 0, str(len(self.inputs)))
+        )
+        return (T0_MS + at) * NUMBERS_A_MS
+
+    def emit(
+        self, key: str | None, value: str, at: int, newest: int | None = None, *, faultline: str | None = None
+    ) -> None:
+        self.outputs.append((key, value, T0_MS + at, 0, len(self.outputs), newest, faultline))
+
+    def harvest(self, spark: SparkSession) -> Harvested:
+        tables = harvest(
+            spark.createDataFrame(self.inputs, INPUTS), spark.createDataFrame(self.outputs, OUTPUTS), self.config
+        )
+        return Harvested(tables)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        file = self.folder / "notes.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def test_counts_reflect_what_the_job_says_it_counts(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="count")
+    job.take("a", 0, 0, primer=True)
+    job.take("a b", 10, 1)
+    job.take("a a", 20, 2)
+    job.take("b", 30, None)
+    job.emit("a", "1", 5)
+    job.emit("a", "2", 15)
+    job.emit("b", "1", 15)
+    job.emit("a", "2", 16)  # emitted again
+    job.emit("a", "3", 25)  # one was lost
+    job.emit("z", "1", 25)
+    found = job.harvest(spark)
+    assert found.counts == {"a": (4, 3, 4, 1, 0), "b": (1, 1, 1, 0, 0), "z": (None, 1, 1, 0, 0)}
+    assert found.tuples == sorted(
+        [(0, 0, 0, 5, True, 1), (0, 1, 10, 15, False, 2), (0, 2, 20, None, False, 2), (None, None, 30, None, False, 1)],
+        key=str,
+    )
+    assert job.notes == {}
+
+
+def test_a_last_value_that_counts_as_much_and_says_something_else_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    text = COUNT.replace('F.col("count").cast("string")', 'F.concat_ws(" ", F.col("count").cast("string"), "key")')
+    job = Job(tmp_path, text, reflects="count")
+    job.take("a b", 0, 0)
+    job.emit("a", "1 a", 5)
+    job.emit("b", "1 c", 5)
+    assert job.harvest(spark).counts == {"a": (1, 1, 1, 0, 0), "b": (1, 1, 1, 0, 1)}
+
+
+def test_an_output_carries_the_place_of_its_record_unless_the_job_says_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plain = HEAD + (
+        "def query(records, config):\n"
+        "    return records.select(F.concat_ws(':', 'partition', 'offset').alias('key'), 'value')\n"
+    )
+    job = Job(tmp_path, plain, reflects="id", output_mode="append")
+    job.take("x", 0, 0)
+    job.take("y", 10, 0)
+    job.take("z", 20, 1)
+    job.emit("0:0", "x", 3)
+    job.emit("0:0", "x", 30)  # a batch that was tried again
+    job.emit("0:1", "q", 3)  # no such result
+    found = job.harvest(spark)
+    assert found.tuples == sorted(
+        [(0, 0, 0, 3, False, 1), (0, 0, 10, 3, False, 1), (0, 1, 20, None, False, 1)], key=str
+    )
+    assert found.counts == {
+        "0:0 x": (1, 1, 2, 1, 0), "0:1 y": (1, None, 0, 0, 0), "0:1 q": (None, 1, 1, 0, 0),
+        "0:2 z": (1, None, 0, 0, 0),
+    }  # fmt: skip
+
+
+def test_a_result_is_as_old_as_the_newest_record_that_it_names(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    by = records.groupBy(F.col('value').cast('string').alias('key'))\n"
+        "    return by.agg(F.count('*').cast('string').alias('value'), F.max('number').alias('newest'))\n"
+    )
+    job = Job(tmp_path, text, reflects="newest")
+    first = job.take("a", 0, 0)
+    second = job.take("a", 10, 1)
+    job.take("b", 20, 1)
+    job.emit("a", "1", 5, first)
+    job.emit("a", "2", 15, second)
+    found = job.harvest(spark)
+    assert found.tuples == sorted(
+        [(0, 0, 0, 5, False, 1), (0, 1, 10, 15, False, 1), (0, 1, 20, None, False, 1)], key=str
+    ), "b never came, and was due"
+    assert found.counts == {"a": (1, 1, 2, 0, 0), "b": (1, None, 0, 0, 0)}
+
+
+def test_where_nothing_tells_latency_is_unknown_and_the_audit_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT)
+    job.take("a b", 0, 0)
+    job.emit("a", "1", 5)
+    job.emit("b", "2", 5)
+    found = job.harvest(spark)
+    assert found.tuples == [] and found.counts == {"a": (1, 1, 1, 0, 0), "b": (1, 1, 1, 0, 1)}
+    assert list(job.notes) == ["latency_ms"] and "no output tells" in job.notes["latency_ms"]
+
+
+def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    text = F.col('value').cast('string')\n"
+        "    return records.groupBy(F.lit('k').alias('key')).agg(F.first(text).alias('value'))\n"
+    )
+    job = Job(tmp_path, text)
+    for number in range(200):
+        job.take(f"v{number}", number, number // 10)
+    job.emit("k", "v150", 300)
+    found = job.harvest(spark)
+    assert found.counts == {}
+    assert "not deterministic" in job.notes["audit"] and "'k'" in job.notes["audit"]
+
+
+def test_a_deterministic_job_that_was_wrong_is_called_so(spark: SparkSession, tmp_path: Path) -> None:
+    """The second batch is what tells both apart: without it, this and the one above would be alike."""
+    job = Job(tmp_path, COUNT)
+    for number in range(50):
+        job.take("a", number, number // 10)
+    job.emit("a", "49", 300)
+    assert job.harvest(spark).counts == {"a": (1, 1, 1, 0, 1)} and "audit" not in job.notes
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    raise ValueError('no such thing')\n", "ValueError: no such thing"),
+        ("    return 3\n", "query returned int, and a DataFrame is needed"),
+        ("    return records.select('value')\n", "key is missing; select it"),
+        ("    return records.select('key', 'valeu')\n", "valeu"),
+        (
+            "    broken = F.udf(lambda text: {}['gone'])\n"
+            "    return records.select('key', broken('value').alias('value'))\n",
+            "KeyError: 'gone'",
+        ),
+        (
+            "    once = records.withWatermark('timestamp', '1 second').dropDuplicatesWithinWatermark(['value'])\n"
+            "    return once.select('key', 'value')\n",
+            "atermark",
+        ),
+    ],
+)
+def test_what_cannot_be_run_as_a_batch_is_said_and_the_rest_is_harvested(
+    spark: SparkSession, tmp_path: Path, body: str, said: str
+) -> None:
+    job = Job(tmp_path, f"{HEAD}def query(records, config):\n{body}")
+    job.take("a", 0, 0)
+    job.emit("a", "1", 5)
+    found = job.harvest(spark)
+    assert found.counts == {} and "one batch" in job.notes["audit"] and said in job.notes["audit"]
+
+
+def test_a_job_that_never_emits_is_said_to(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="count")
+    job.take("a b", 0, 0)
+    found = job.harvest(spark)
+    assert "none of 2 tuples was ever seen" in job.notes["latency_ms"]
+    assert found.counts == {"a": (1, None, 0, 0, 0), "b": (1, None, 0, 0, 0)}, "both are lost"
+
+
+def test_a_program_that_carries_the_header_on_tells_which_record_each_output_is_of(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, "", job=None, reflects="header")
+    job.take("a", 0, 0)
+    job.take("b", 10, 0)
+    job.emit("x", "1", 5, faultline="0")
+    job.emit("x", "1", 50, faultline="0")
+    job.emit("x", "1", 50)
+    found = job.harvest(spark)
+    assert found.tuples == sorted([(0, 0, 0, 5, False, 1), (0, 0, 10, None, False, 1)], key=str)
+    assert found.counts == {} and "no reference was given" in job.notes["audit"]
+
+
+SINK = (
+    "def query(records, config):\n"
+    "    return records.select(F.col('value').cast('string').alias('key'), F.lit(config['word']).alias('value'))\n"
+    "def sink(results, config):\n"
+    "    return results.writeStream.format('parquet').option('path', config['folder'] + '/rows')\n"
+)
+
+
+def test_what_a_sink_wrote_is_read_back_for_the_audit(spark: SparkSession, tmp_path: Path) -> None:
+    outputs = "def outputs(spark, config):\n    return spark.read.parquet(config['folder'] + '/rows')\n"
+    job = Job(tmp_path, HEAD + SINK + outputs, sink=True, output_mode="append", arguments={"word": "w"})
+    for number, value in enumerate("aab"):
+        job.take(value, number, 0)
+    spark.createDataFrame([("a", "w"), ("c", "w")], "key string, value string").write.parquet(str(tmp_path / "rows"))
+    found = job.harvest(spark)
+    assert found.counts == {"a w": (2, 1, 1, 0, 0), "b w": (1, None, 0, 0, 0), "c w": (None, 1, 1, 0, 0)}
+    assert found.tuples == [] and "sink" in job.notes["latency_ms"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        ("", "no function `outputs(spark, config)`"),
+        ("def outputs(spark, config):\n    return spark.read.parquet('/nowhere')\n", "could not be read back"),
+    ],
+)
+def test_a_sink_that_cannot_be_read_back_is_not_audited(
+    spark: SparkSession, tmp_path: Path, reader: str, said: str
+) -> None:
+    job = Job(tmp_path, HEAD + SINK + reader, sink=True, output_mode="append", arguments={"word": "w"})
+    job.take("a", 0, 0)
+    assert job.harvest(spark).counts == {} and said in job.notes["audit"]
+
+
+def test_windows_by_times_in_values_are_not_audited_in_append_mode(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, output_mode="append", event_time="value")
+    job.take("a", 0, 0)
+    assert job.harvest(spark).counts == {} and "open at the end" in job.notes["audit"]
+
+
+def test_results_that_share_a_key_are_not_called_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """A map without keys, in the mode that nobody declared."""
+    job = Job(tmp_path, HEAD + "def query(records, config):\n    return records.select('key', 'value')\n")
+    for number in range(3):
+        job.take(f"v{number}", number, 0)
+        job.emit(None, f"v{number}", 5)
+    assert job.harvest(spark).counts == {}
+    assert "3 results have the key ''" in job.notes["audit"] and "append" in job.notes["audit"]
+
+
+def test_a_key_that_is_null_finds_itself_again(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    all = records.agg(F.count('*').cast('string').alias('value'), F.max('number').alias('newest'))\n"
+        "    return all.withColumn('key', F.lit(None).cast('string'))\n"
+    )
+    job = Job(tmp_path, text, reflects="newest", output_mode="complete")
+    job.take("a", 0, 0)
+    newest = job.take("b", 10, 1)
+    job.emit(None, "2", 15, newest)
+    found = job.harvest(spark)
+    assert found.tuples == [(0, 1, 10, 15, False, 1)] and found.counts == {"": (1, 1, 1, 0, 0)}
+
+
+def test_rows_that_come_out_with_each_batch_are_no_repetitions(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(tmp_path, COUNT, reflects="count", output_mode="complete")
+    job.take("a", 0, 0)
+    job.take("b", 10, 1)
+    for key, at in (("a", 5), ("a", 15), ("b", 15)):
+        job.emit(key, "1", at)
+    assert job.harvest(spark).counts == {"a": (1, 1, 2, 0, 0), "b": (1, 1, 1, 0, 0)}
+
+
+@pytest.mark.parametrize("text", ["import no_such_module_anywhere\n", "raise SystemExit(3)\n"])
+def test_a_job_that_cannot_be_loaded_here_costs_the_audit_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, text: str
+) -> None:
+    job = Job(tmp_path, text, reflects="id")
+    job.take("a", 0, 0)
+    job.emit("0:0", "x", 5)
+    found = job.harvest(spark)
+    assert found.tuples == [(0, 0, 0, 5, False, 1)] and found.counts == {}
+    assert "could not be loaded" in job.notes["audit"]

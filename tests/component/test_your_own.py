@@ -1,0 +1,75 @@
+"""docs/your-own.md, command by command, as far as nothing has to be measured; the rest is a test of the system."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+
+import pytest
+
+from faultline.base.settings import ROOT
+from faultline.experiment.job_file import KEYS, REFLECTS, TOLD
+from faultline.experiment.workloads.program import TOLD as TOLD_PROGRAMS
+from tests.support.installation import Installation, make_installation
+
+pytestmark = pytest.mark.timeout(300)
+
+PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line.removeprefix("$ ./faultline "))
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.replace("\\\n", " ").splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """One that nobody has brought up, in a folder with the examples."""
+    made = make_installation(tmp_path_factory.mktemp("own"))
+    shutil.copytree(ROOT / "examples", made.home / "examples")
+    shutil.copy(ROOT / "examples" / "clicks.jsonl", made.home / "clicks.jsonl")
+    return made
+
+
+def test_the_page_names_all_that_can_be_declared() -> None:
+    named = set(re.findall(r"`([^`\n]+)`", PAGE))
+    assert {*KEYS, *REFLECTS, *TOLD} <= named
+    assert {f"FAULTLINE_{name.upper()}" for name in TOLD_PROGRAMS} <= named
+
+
+def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
+    new = next(command for command in COMMANDS if command[:2] == ["job", "new"])
+    assert installation.run(*new).returncode == 0
+    again = installation.run(*new)
+    assert again.returncode == 2 and "is there already; choose another name" in again.stderr
+    assert installation.run("job", "new", "no name").returncode == 2
+    planned = [command for command in COMMANDS if command[0] == "run" and "orders.parquet" not in " ".join(command)]
+    assert len(planned) == 3
+    for command in planned:
+        said = installation.run(*command, "--dry-run")
+        assert said.returncode == 0 and "executor" in said.stdout, (command, said.stderr)
+    swept = re.search(r"`\./faultline (sweep [^`]+)`", PAGE)
+    assert swept is not None
+    said = installation.run(*shlex.split(swept[1]), "--dry-run")
+    assert said.returncode == 0 and "checkpoint_interval_s: 2, 10" in said.stdout, said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("job", "check", "nowhere.py"), "nowhere.py: is no file"),
+        (("run", "query", "job=clicks.jsonl", "--dry-run"), "defines no function query"),
+        (("run", "query", "job=examples/sessions.py", "arguments.pause=1", "--dry-run"), "did you mean pause_s"),
+        (("run", "word_count", "spark_build=snapshot", "--dry-run"), "no Spark build is called 'snapshot'"),
+        (("build", "add", "mine", "--spark-home", "examples"), "is no Spark"),
+        (("build", "remove", "mine"), "no Spark build is called 'mine'"),
+        (("compare", "--measure", "installed", "installed"), "B: is installed, too"),
+        (("compare", "a", "b", "rate=1"), "only --measure takes an experiment"),
+        (("record", "orders", "--to", "orders.csv"), "does not end in .parquet"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(installation: Installation, words: tuple[str, ...], said: str) -> None:
+    done = installation.run(*words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,200 @@
+"""Jobs of a user's on real Kafka and Spark: the examples, a program, a sink, a broken one, another build of Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.settings import ROOT
+from faultline.cluster.services import spark_home
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.postgresql import Cluster, new_cluster
+
+pytestmark = pytest.mark.timeout(1800)
+
+EXAMPLES = ROOT / "examples"
+CLICKS = (f"data={EXAMPLES / 'clicks.jsonl'}", "data_key=user", "data_time=at", "rate=100")
+SHORT = ("warmup_s=5", "duration_s=20", "fault=none")
+KILL = ("warmup_s=8", "duration_s=55", "checkpoint_interval_s=1", "fault=executor")
+
+
+@pytest.fixture(scope="module")
+def installation(shared_installation: Installation) -> Installation:
+    done = shared_installation.run("up", "--no-airflow")
+    assert done.returncode == 0, done.stderr
+    return shared_installation
+
+
+def measured(installation: Installation, workload: str, *words: str) -> dict[str, Any]:
+    """The record of an experiment, sound but for what other work on the machine did to it."""
+    done = installation.run("run", workload, *words)
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    return record
+
+
+def exact(record: dict[str, Any]) -> None:
+    audit = record["metrics"]["audit"]
+    assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4
+
+
+def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
+    done = installation.run("job", "check", str(EXAMPLES / "word_count.py"))
+    assert done.returncode in (0, 1), done.stderr
+    assert "latency of each input by the first output of its key that counts it" in done.stderr
+    if done.returncode == 0:
+        assert "Latency: p50" in done.stdout and "none lost, overcounted or wrong" in done.stdout
+        assert "Not measured" not in done.stdout
+
+
+def test_a_job_that_raises_is_told_by_its_own_error(installation: Installation, tmp_path: Path) -> None:
+    job = tmp_path / "broken.py"
+    job.write_text("def query(records, config):\n    raise ValueError('the job says no')\n")
+    done = installation.run("run", "query", f"job={job}", *SHORT)
+    assert done.returncode == 1, done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] == "failed" and "ValueError: the job says no" in record["reasons"][0], record["reasons"]
+    starts = (installation.results / "attempts" / record["attempt"] / "supervisor.jsonl").read_text()
+    assert starts.count('"start"') == 1, "it would say no again"
+
+
+@pytest.mark.thorough
+def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -> None:
+    """By lag alone; and with a reference that tells its outputs, by tuples, too."""
+    program = (
+        f"application={EXAMPLES / 'kafka_word_count.py'}",
+        "application_arguments={bootstrap} {input} {output} {checkpoint} {interval_ms}",
+    )
+    alone = measured(installation, "program", *program, *KILL)
+    metrics = alone["metrics"]
+    assert metrics["latency_ms"]["p50"] is None and metrics["recovery"]["latency_limit_ms"] is None
+    assert set(metrics["not_measured"]) == {"latency_ms", "audit"}
+    assert metrics["recovery"]["reload_s"] is not None and metrics["cpu_cores"]["executors"] > 0
+    beside = measured(installation, "program", *program, *SHORT, f"reference={EXAMPLES / 'word_count.py'}")
+    assert beside["metrics"]["latency_ms"]["p50"] > 0 and beside["metrics"]["not_measured"] is None
+    exact(beside)
+
+
+@pytest.mark.thorough
+def test_sessions_over_replayed_clicks_are_exact_under_a_kill(installation: Installation) -> None:
+    record = measured(installation, "query", f"job={EXAMPLES / 'sessions.py'}", *CLICKS, *KILL)
+    exact(record)
+    metrics = record["metrics"]
+    assert metrics["latency_ms"]["p50"] > 0 and metrics["recovery"]["reload_s"] is not None
+    assert metrics["data"]["records"] == 1500 and metrics["data"]["cycles"] > 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with new_cluster() as made:
+        yield made
+
+
+@pytest.mark.thorough
+def test_a_sink_in_postgresql_is_read_back_after_a_kill(installation: Installation, cluster: Cluster) -> None:
+    job = (f"job={EXAMPLES / 'stream_static_join.py'}", f"arguments.database={cluster.address}")
+    record = measured(installation, "query", *job, *CLICKS, *KILL)
+    exact(record)
+    assert "sink" in record["metrics"]["not_measured"]["latency_ms"]
+    (table,) = cluster.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'clicks_%'").split()
+    assert int(cluster.query(f"SELECT count(*) FROM {table}")) >= record["metrics"]["audit"]["expected"] > 5000
+
+
+JAVA = """
+import org.apache.spark.sql.*;
+import org.apache.spark.sql.streaming.Trigger;
+import static org.apache.spark.sql.functions.*;
+public class Count {
+  public static void main(String[] told) throws Exception {
+    SparkSession spark = SparkSession.builder().appName("Count").getOrCreate();
+    Dataset<Row> lines = spark.readStream().format("kafka")
+      .option("kafka.bootstrap.servers", told[0]).option("subscribe", System.getenv("FAULTLINE_INPUT"))
+      .option("startingOffsets", "earliest").load().selectExpr("CAST(value AS STRING) AS line");
+    lines.select(explode(split(col("line"), " ")).alias("key")).groupBy("key").count()
+      .selectExpr("key", "CAST(count AS STRING) AS value").writeStream().format("kafka")
+      .option("kafka.bootstrap.servers", told[0]).option("topic", System.getenv("FAULTLINE_OUTPUT"))
+      .option("checkpointLocation", System.getenv("FAULTLINE_CHECKPOINT")).outputMode("update")
+      .trigger(Trigger.ProcessingTime(told[1] + " milliseconds")).start().awaitTermination();
+  }
+}
+"""
+
+
+@pytest.mark.thorough
+def test_a_jar_that_was_compiled_here_recovers(installation: Installation, tmp_path: Path) -> None:
+    javac = shutil.which("javac")
+    if javac is None:
+        pytest.skip("javac is not installed: install a JDK to compile the jar")
+    (tmp_path / "Count.java").write_text(JAVA)
+    jars = os.pathsep.join(map(str, (spark_home() / "jars").glob("*.jar")))
+    subprocess.run([javac, "-cp", jars, "-d", str(tmp_path), str(tmp_path / "Count.java")], check=True)
+    jar = tmp_path / "count.jar"
+    subprocess.run(["jar", "--create", "--file", str(jar), "-C", str(tmp_path), "Count.class"], check=True)
+    words = (f"application={jar}", "main_class=Count", "application_arguments={bootstrap} {interval_ms}")
+    record = measured(installation, "program", *words, *KILL, f"reference={EXAMPLES / 'word_count.py'}")
+    exact(record)
+    assert record["metrics"]["recovery"]["reload_s"] is not None
+
+
+@pytest.mark.thorough
+def test_another_build_of_spark_runs_what_it_is_told(installation: Installation, tmp_path: Path) -> None:
+    """The same Spark from another folder: its own workers start its executors, and a kill there is seen."""
+    home = tmp_path / "spark" / "pyspark"
+    shutil.copytree(spark_home(), home, copy_function=os.link)
+    added = installation.run("build", "add", "twin", "--spark-home", str(home))
+    assert added.returncode == 0, added.stderr
+    try:
+        record = measured(installation, "word_count", "spark_build=twin", "state_mb=0", *KILL)
+        exact(record)
+        assert record["environment"]["versions"]["build"].startswith("twin, Spark")
+        command = json.loads((installation.results / "attempts" / record["attempt"] / "workload.json").read_text())[
+            "command"
+        ]
+        assert command[0] == str(home / "bin" / "spark-submit")
+        work = installation.home / "spark" / "work"
+        assert not list(work.glob("build-twin/worker-*/app-*")), "removed with the attempt"
+        (home / "jars" / "more.jar").touch()
+        refused = installation.run("run", "word_count", "spark_build=twin", *SHORT)
+        assert refused.returncode == 2 and "its jars have changed" in refused.stderr
+    finally:
+        assert installation.run("build", "remove", "twin").returncode == 0
+    states = installation.run("doctor", "--json").stdout
+    assert "twin" not in states
+
+
+def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, tmp_path: Path) -> None:
+    """Keys, headers and times of a topic that somebody else filled."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    from generators.data_files import read_data
+
+    bootstrap, topic = installation.settings.endpoints.kafka, f"clicks-{os.getpid()}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # what it is asked for ends with it
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
+    for key, value, at in sent:
+        producer.produce(topic, value, key, timestamp=at, headers=[("h", key)])
+    producer.produce(topic, b"primer", b"x", headers=[("phase", b"primer")])
+    assert producer.flush(30) == 0
+    file = tmp_path / "clicks.parquet"
+    done = installation.run("record", topic, "--to", str(file))
+    assert done.returncode == 0 and "500 records" in done.stderr, done.stderr
+    data = read_data(str(file))
+    assert sorted(zip(data.keys, data.values, data.times_ms, strict=True)) == sorted(sent)
+    assert data.times_ms == sorted(data.times_ms) and all(
+        one == [("h", key)] for one, key in zip(data.headers, data.keys, strict=True)
+    )
+    again = installation.run("record", topic, "--to", str(file))
+    assert again.returncode == 2 and "is there already" in again.stderr
+    nowhere = installation.run("record", "no-such-topic", "--to", str(tmp_path / "b.parquet"))
+    assert nowhere.returncode == 2 and "there is no such topic" in nowhere.stderr

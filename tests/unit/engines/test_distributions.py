@@ -1,0 +1,152 @@
+"""Other builds of Spark: what is registered, what is refused, and what an experiment on one is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT, Settings
+from faultline.cluster.services import data_services
+from faultline.engines.spark import distributions as own
+from faultline.engines.spark.distributions import Distribution, distribution, distributions, examined, keep
+from faultline.engines.spark.engine import Spark
+from faultline.engines.spark.settings import spark_environment, workload_settings
+from faultline.experiment.config import parse_configuration
+
+VERSION = "4.2.0"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(ROOT, tmp_path / "home", tmp_path / "results")
+
+
+def spark(folder: Path, version: str = VERSION, *, scala: str = "2.13", connector: bool = False) -> Path:
+    """A folder that looks like a Spark."""
+    for name in ("bin", "jars", "python/pyspark", "python/lib"):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin" / "spark-submit").touch()
+    (folder / "jars" / f"spark-core_{scala}-{version}.jar").write_text("core")
+    (folder / "python" / "lib" / "py4j-1-src.zip").touch()
+    if connector:
+        (folder / "jars" / f"spark-sql-kafka-0-10_2.13-{version}.jar").touch()
+    return folder
+
+
+def made(settings: Settings, home: Path, name: str = "mine", **more: str) -> Distribution:
+    found = examined(settings, name, home, None, more, VERSION)
+    keep(settings, found)
+    return found
+
+
+def test_what_is_registered_is_read_again(settings: Settings, tmp_path: Path) -> None:
+    first = made(settings, spark(tmp_path / "a"), **{"spark.x": "1"})
+    second = made(settings, spark(tmp_path / "b", "4.1.3", connector=True), "other")
+    assert distributions(settings) == {"mine": first, "other": second}
+    assert distribution(settings, None) is None and distribution(settings, "other") == second
+    assert len({*first.ports.values(), *second.ports.values()}) == 12, "each has ports of its own"
+    assert made(settings, tmp_path / "a", **{"spark.x": "2"}).ports == first.ports, "and keeps them"
+    own.forget(settings, "mine")
+    assert distributions(settings) == {"other": second}
+    with pytest.raises(ConfigError, match="NAME: no Spark build is called 'mine'"):
+        own.forget(settings, "mine")
+
+
+def test_a_build_that_is_gone_or_changed_is_refused(settings: Settings, tmp_path: Path) -> None:
+    one = made(settings, spark(tmp_path / "a"))
+    own.require_unchanged(one)
+    (one.spark_home / "jars" / "patched.jar").touch()
+    with pytest.raises(ConfigError, match="its jars have changed; add it under another name"):
+        own.require_unchanged(one)
+    one.spark_home.rename(tmp_path / "b")
+    with pytest.raises(ConfigError, match="mine is gone from"):
+        own.require_unchanged(one)
+
+
+def test_what_cannot_be_run_is_refused_with_the_option_named(settings: Settings, tmp_path: Path) -> None:
+    plain = spark(tmp_path / "plain")
+    without = spark(tmp_path / "without")
+    (without / "python" / "pyspark").rmdir()
+    cases = [
+        ("Mine", plain, None, "NAME: 'Mine' is no name of a build"),
+        ("installed", plain, None, "NAME: 'installed' is no name"),
+        ("a", tmp_path, None, "is no Spark: it lacks bin/spark-submit"),
+        ("a", spark(tmp_path / "old", "3.5.1"), None, "Spark 3.5.1 is older than 4.0"),
+        ("a", spark(tmp_path / "scala", scala="2.12"), None, "is built for Scala 2.12"),
+        ("a", spark(tmp_path / "next", "4.3.0-SNAPSHOT"), None, "needs its own connector to Kafka"),
+        ("a", without, None, "has no python/pyspark"),
+        ("a", plain, tmp_path / "nojava", "--java: .* has no bin/java"),
+    ]
+    for name, home, java, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            examined(settings, name, home, java, {}, VERSION)
+    assert distributions(settings) == {}
+    (settings.home).mkdir(exist_ok=True)
+    (settings.home / own.FILE).write_text("[]")
+    with pytest.raises(ConfigError, match="is no list of Spark builds"):
+        distributions(settings)
+
+
+def test_a_wheel_runs_with_the_python_that_it_was_installed_for(settings: Settings, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    home = spark(venv / "lib" / "site-packages" / "pyspark")
+    (venv / "pyvenv.cfg").touch()
+    found = made(settings, home)
+    assert found.python == str(venv / "bin" / "python")
+    assert made(settings, spark(tmp_path / "dist"), "dist").python == sys.executable
+
+
+def test_an_experiment_names_a_build_or_the_installed_one(settings: Settings, tmp_path: Path) -> None:
+    made(settings, spark(tmp_path / "a"))
+    plain, named = parse_configuration({}), parse_configuration({"spark_build": "mine"})
+    assert parse_configuration({"spark_build": "installed"}) == plain and plain.config_id != named.config_id
+    engine = Spark()
+    assert engine.endpoints(settings, plain) == settings.endpoints
+    found, usual = engine.endpoints(settings, named), settings.endpoints
+    assert found.engine != usual.engine and found.engine_ui != usual.engine_ui and found.kafka == usual.kafka
+    with pytest.raises(ConfigError, match="spark_build: no Spark build is called 'mina'; did you mean mine"):
+        engine.endpoints(settings, parse_configuration({"spark_build": "mina"}))
+    assert {path.stem for path in engine.holds(settings).values()} == {
+        *("spark-worker-1", "spark-worker-2", "spark-worker-1@mine", "spark-worker-2@mine"),
+    }
+
+
+def test_it_is_submitted_with_its_own_home_python_and_settings(settings: Settings, tmp_path: Path) -> None:
+    one = made(settings, spark(tmp_path / "a", connector=True), **{"spark.x": "1", "spark.sql.shuffle.partitions": "9"})
+    told = spark_environment(settings, Path("/java"), own=one)
+    assert told["SPARK_HOME"] == str(tmp_path / "a") and told["JAVA_HOME"] == "/java"
+    assert told["PYTHONPATH"].split(":")[1:] == [
+        *(str(tmp_path / "a" / "python"), str(tmp_path / "a" / "python" / "lib" / "py4j-1-src.zip")),
+    ]
+    config = parse_configuration({"spark_build": "mine"})
+    conf = workload_settings(settings, Attempt(tmp_path / "attempt"), config, 1, own=one)
+    assert conf["spark.x"] == "1" and conf["spark.sql.shuffle.partitions"] == "2", "the experiment decides"
+    assert "spark.driver.extraClassPath" not in conf, "its connector is among its own jars"
+    assert "spark.driver.extraClassPath" in workload_settings(settings, Attempt(tmp_path / "attempt"), config, 1)
+
+
+def test_each_has_a_master_and_workers_of_its_own(settings: Settings, tmp_path: Path) -> None:
+    before = {service.name for service in data_services(settings, Path("/java"), "i")}
+    one = made(settings, spark(tmp_path / "a"))
+    services = {service.name: service for service in data_services(settings, Path("/java"), "i")}
+    added = {"spark-master@mine", "spark-worker-1@mine", "spark-worker-2@mine"}
+    assert services.keys() - before == added
+    for name in added:
+        assert services[name].environment["SPARK_HOME"] == str(one.spark_home)
+        assert services[name].command[0] == str(one.spark_home / "bin" / "spark-class")
+    assert services["spark-worker-1@mine"].command[-1] == one.endpoints(settings.endpoints).engine
+
+
+def test_settings_that_belong_to_it_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "defaults.conf"
+    file.write_text("# mine\nspark.a  1\nspark.b=two words\n\n")
+    assert own.read_conf(file) == {"spark.a": "1", "spark.b": "two words"}
+    file.write_text("spark.a 1\nspark.b\n")
+    with pytest.raises(ConfigError, match=r"--conf: .*line 2: spark.b has no value"):
+        own.read_conf(file)
+    with pytest.raises(ConfigError, match="--conf: .* cannot be read"):
+        own.read_conf(tmp_path / "none")

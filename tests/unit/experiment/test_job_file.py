@@ -1,0 +1,111 @@
+"""What a job's file declares: read, never run, and refused in one line that names file, line and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, read_job
+
+QUERY = "def query(records, config):\n    return records\n"
+TUPLES = "def tuples(records):\n    return records\n"
+
+
+def written(folder: Path, text: str, name: str = "job.py") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_query_alone_is_enough(tmp_path: Path) -> None:
+    job = read_job(written(tmp_path, QUERY))
+    assert (job.output_mode, job.reflects, job.event_time, dict(job.arguments)) == ("update", "nothing", None, {})
+    assert not job.has_sink and list(job.files) == ["job.py"]
+
+
+def test_the_file_is_not_run(tmp_path: Path) -> None:
+    read_job(written(tmp_path, f"import nowhere_to_be_found\nraise SystemExit('run')\n{QUERY}"))
+
+
+@given(
+    mode=st.sampled_from(OUTPUT_MODES),
+    reflects=st.sampled_from(REFLECTS),
+    time=st.none() | st.sampled_from(EVENT_TIMES),
+    arguments=st.dictionaries(st.from_regex("[a-z_]{1,8}", fullmatch=True), st.integers() | st.booleans() | st.text()),
+)
+def test_what_is_declared_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, mode: str, reflects: str, time: str | None, arguments: dict[str, object]
+) -> None:
+    declared = {"output_mode": mode, "reflects": reflects, "arguments": arguments}
+    declared |= {} if time is None else {"event_time": time, "watermark_s": 2.5}
+    job = read_job(written(tmp_path_factory.mktemp("job"), f"JOB = {declared!r}\n{QUERY}{TUPLES}"))
+    assert (job.output_mode, job.reflects, job.event_time) == (mode, reflects, time)
+    assert job.watermark_s == (0 if time is None else 2.5)
+    assert dict(job.arguments) == {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in arguments.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\n", "defines no function query"),
+        ("def query(records):\n    return records\n", "line 1: query takes (records, config)"),
+        ("def query(:\n", "line 1: no Python"),
+        (f"JOB = 3\n{QUERY}", "line 1: JOB is no dictionary"),
+        (f"JOB = dict(reflects='id')\n{QUERY}", "line 1: JOB is read and not run"),
+        (f"JOB = {{[1]: 1}}\n{QUERY}", "line 1: JOB is read and not run"),
+        (f"JOB = {{'reflect': 'id'}}\n{QUERY}", "did you mean reflects?"),
+        (f"JOB = {{'reflects': 'ids'}}\n{QUERY}", "'reflects' is 'ids', which is none of count, id, newest, nothing"),
+        (f"JOB = {{'output_mode': None}}\n{QUERY}", "'output_mode' is None"),
+        (f"JOB = {{'reflects': 'count'}}\n{QUERY}", "define `def tuples(records)`"),
+        (f"JOB = {{'watermark_s': 5}}\n{QUERY}", '"watermark_s" needs an "event_time"'),
+        (f"JOB = {{'event_time': 'value', 'watermark_s': -1}}\n{QUERY}", "give seconds from 0"),
+        (f"JOB = {{'arguments': ['a']}}\n{QUERY}", '"arguments" is no dictionary'),
+        (f"JOB = {{'arguments': {{'a': None}}}}\n{QUERY}", "the default of the argument a is None"),
+        (f"JOB = {{'reflects': 'id'}}\ndef sink(results, config):\n    pass\n{QUERY}", 'use "nothing"'),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ValueError, match=r"^job: ") as refused:
+        read_job(path)
+    assert said in str(refused.value) and path in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path, said in ((tmp_path, "is a folder"), (tmp_path / "no.py", "cannot be read: No such file")):
+        with pytest.raises(ValueError, match=said):
+            read_job(str(path))
+    binary = tmp_path / "job.py"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="it is not UTF-8"):
+        read_job(str(binary))
+
+
+def test_modules_beside_it_belong_to_it(tmp_path: Path) -> None:
+    """And what they import; what is installed does not."""
+    written(tmp_path, "import deeper\n", "helper.py")
+    written(tmp_path, "import helper\n", "deeper.py")
+    written(tmp_path, "x = 1\n", "other.py")
+    job = read_job(written(tmp_path, f"import json\nfrom helper import x\n{QUERY}"))
+    assert sorted(job.files) == ["deeper.py", "helper.py", "job.py"]
+    before = job.hashes()
+    written(tmp_path, "import helper  # changed\n", "deeper.py")
+    assert {name for name, said in job.hashes().items() if said != before[name]} == {"deeper.py"}
+
+
+def test_only_declared_arguments_can_be_given(tmp_path: Path) -> None:
+    job = read_job(written(tmp_path, f"JOB = {{'arguments': {{'window_s': 10}}}}\n{QUERY}"))
+    assert job.given(None) == {"window_s": "10"} and job.given({"window_s": "5"}) == {"window_s": "5"}
+    with pytest.raises(ValueError, match=r"arguments.windows: job.py declares none such; did you mean window_s\?"):
+        job.given({"windows": "5"})
+
+
+def test_a_module_that_would_be_shadowed_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, "x = 1\n", "counts.py")
+    with pytest.raises(ValueError, match="imports counts.py, and a program of Faultline's has that name; rename it"):
+        read_job(written(tmp_path, f"import counts\n{QUERY}"))

@@ -1,0 +1,156 @@
+"""Data of the user's: what is sent is what the file holds, and what is broken is named with file and line."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from generators import data_files
+from generators.data_files import read_data, require_forward
+from generators.errors import InputError
+
+TEXTS = (
+    "2026-11-25T12:00:00Z", "2026-11-25 12:00:00", "2026-11-25T12:00:00.250+01:00", "2026-11-25 12:00:00.123456",
+)  # fmt: skip
+objects = st.dictionaries(st.text(min_size=1, max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=4)
+
+
+def written(folder: Path, name: str, text: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+@given(st.lists(objects, min_size=1, max_size=8))
+def test_lines_of_json_are_sent_as_they_stand(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    lines = [json.dumps(row) for row in rows]
+    path = written(tmp_path_factory.mktemp("data"), "a.jsonl", "\n".join(lines))
+    assert read_data(path).values == [line.encode() for line in lines]
+
+
+def test_keys_and_times_come_from_columns_whatever_the_form(tmp_path: Path) -> None:
+    at = [datetime(2026, 11, 25, 12, 0, second, tzinfo=UTC) for second in (0, 1, 3)]
+    plain = [{"user": f"u{n}", "at": one.isoformat(), "n": n} for n, one in enumerate(at)]
+    pd.DataFrame({"user": ["u0", "u1", "u2"], "at": at, "n": [0, 1, 2]}).to_parquet(tmp_path / "c.parquet")
+    files = [
+        written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, plain))),
+        written(tmp_path, "b.csv", "user,at,n\n" + "\n".join(",".join(map(str, row.values())) for row in plain)),
+        str(tmp_path / "c.parquet"),
+        written(
+            tmp_path,
+            "d.jsonl",
+            "\n".join(json.dumps({**row, "at": one.timestamp()}) for row, one in zip(plain, at, strict=True)),
+        ),
+        written(
+            tmp_path,
+            "e.jsonl",
+            "\n".join(
+                json.dumps({**row, "at": 1000 * round(one.timestamp())}) for row, one in zip(plain, at, strict=True)
+            ),
+        ),
+    ]
+    for file in files:
+        data = read_data(file, "user", "at")
+        assert data.keys == [b"u0", b"u1", b"u2"], file
+        assert data.times_ms == [round(one.timestamp() * 1000) for one in at], file
+        require_forward(data, file)
+
+
+@pytest.mark.parametrize("at", [1_795_608_000, 1_795_608_000.5, 1_795_608_000_123, *TEXTS])
+def test_a_time_that_is_moved_keeps_its_form(tmp_path: Path, at: Any) -> None:
+    data = read_data(written(tmp_path, "a.jsonl", json.dumps({"at": at, "x": "ä"})), None, "at")
+    assert data.shift is not None
+    moved = json.loads(data.shift(0, 90_000))
+    assert type(moved["at"]) is type(at) and moved["x"] == "ä"
+    if isinstance(at, str):
+        assert re.sub(r"\d", "0", moved["at"]) == re.sub(r"\d", "0", at)
+    again = read_data(written(tmp_path, "b.jsonl", json.dumps(moved)), None, "at")
+    assert again.times_ms[0] - data.times_ms[0] == 90_000
+
+
+def test_a_folder_is_all_of_its_files_by_name(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        written(tmp_path, f"{name}.txt", f"{name}1\n\n{name}2\n")
+    assert read_data(str(tmp_path)).values == [b"a1", b"a2", b"b1", b"b2"]
+    written(tmp_path, "c.csv", "x\n1\n")
+    with pytest.raises(InputError, match=r"holds \.csv and \.txt; keep files of one kind"):
+        read_data(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "time", "said"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": \n', None, None, "a.jsonl, line 2: no JSON"),
+        ("a.jsonl", "[1]\n", None, None, "a.jsonl, line 1: no JSON object"),
+        ("a.jsonl", '{"a": 1}\n\n{"b": 2}\n', "a", None, "data_key: .*a.jsonl, line 3 has no a; it has b"),
+        ("a.jsonl", '{"a": "x"}\n', None, "a", "a.jsonl, line 1: a is 'x', which is no time"),
+        ("a.jsonl", "\n", None, None, "holds no record; fill it"),
+        ("a.csv", "a,b\n1,2\n3\n", None, None, "a.csv, line 3: 1 columns, and the first line names 2"),
+        ("a.txt", b"ok\n\xff\n", None, None, "a.txt, line 2: not UTF-8"),
+        ("a.txt", "x\n", "k", None, "data_key: lines of text have no columns"),
+        ("a.parquet", b"no parquet", None, None, "is no Parquet file"),
+        ("a.bin", b"x", None, None, r"ends in .bin; use .jsonl, .csv, .parquet, .txt"),
+    ],
+)
+def test_what_is_broken_is_named_by_file_and_line(
+    tmp_path: Path, name: str, text: str | bytes, key: str | None, time: str | None, said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        read_data(written(tmp_path, name, text), key, time)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_not_there_and_what_does_not_fit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="is no file and holds none"):
+        read_data(str(tmp_path / "no.txt"))
+    monkeypatch.setattr(data_files, "SHARE_OF_MEMORY", 10 / psutil.virtual_memory().total)
+    with pytest.raises(InputError, match="are held in this machine's memory at most"):
+        read_data(written(tmp_path, "a.txt", "x" * 100))
+
+
+def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", '{"t": 5}\n{"t": 7}\n{"t": 6}\n')
+    data = read_data(path, None, "t")
+    with pytest.raises(InputError, match=r"record 3: its time 1970-01-01T00:00:06.000Z lies before"):
+        require_forward(data, path)
+    with pytest.raises(InputError, match="data_time: .* has no times to replay"):
+        require_forward(read_data(path), path)
+
+
+def test_a_recording_is_replayed_with_keys_headers_and_times(tmp_path: Path) -> None:
+    """In the order of time, whatever the order of its partitions."""
+    rows = [
+        {"partition": 0, "offset": 0, "timestamp_ms": 5, "key": b"k", "value": b"late", "headers": []},
+        {"partition": 1, "offset": 0, "timestamp_ms": 3, "key": None, "value": None,
+         "headers": [{"name": "h", "value": b"1"}]},
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    data = read_data(str(tmp_path / "a.parquet"))
+    assert (data.values, data.keys) == ([b"", b"late"], [None, b"k"])
+    assert (data.headers, data.times_ms) == ([[("h", b"1")], []], [3, 5])
+    with pytest.raises(InputError, match="data_key: .* is a topic that was recorded"):
+        read_data(str(tmp_path / "a.parquet"), "key")
+
+
+def test_columns_of_bytes_are_texts_or_refused_and_a_mark_at_the_beginning_is_none(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [b"abc"]}), tmp_path / "a.parquet")
+    assert read_data(str(tmp_path / "a.parquet")).values == [b'{"a":"abc"}']
+    pq.write_table(pa.table({"a": [b"\xff"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="bytes that are no text"):
+        read_data(str(tmp_path / "b.parquet"))
+    assert read_data(written(tmp_path, "c.csv", b"\xef\xbb\xbfk,v\n1,2\n"), "k").keys == [b"1"]
+    with pytest.raises(InputError, match="which is no time"):
+        read_data(written(tmp_path, "d.jsonl", '{"t": 1e999}'), None, "t")

@@ -1,0 +1,123 @@
+"""A replay: which record comes when and where is a function of data, seed and repetition alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from generators.data_files import Data
+from generators.listed import MS, Listed
+from generators.murmur2 import murmur2, partition_of
+from generators.pacing import Stripe
+from generators.replay import Replay
+from generators.spec import GeneratorSpec
+from generators.state import Fillers
+from generators.stream import Stream, make_source
+
+times = st.lists(st.integers(0, 5_000), min_size=1, max_size=12).map(sorted)
+
+
+@given(times, st.sampled_from([0.5, 1.0, 3.0, 10.0]), st.floats(0.01, 30))
+def test_a_listed_schedule_is_its_list_over_and_over(at_ms: list[int], speed: float, seconds: float) -> None:
+    """Against a plain walk through all of its records."""
+    listed = Listed.over(at_ms, speed, seconds)
+    span = round((at_ms[-1] - at_ms[0]) * MS / speed)
+    gap = max(1, span // max(1, len(at_ms) - 1)) if span else 10**9
+    due, k = [], 0
+    while len(due) <= 2000:
+        cycle, place = divmod(k, len(at_ms))
+        at = cycle * (span + gap) + round((at_ms[place] - at_ms[0]) * MS / speed)
+        if at >= round(seconds * 1e9):
+            break
+        due.append(at)
+        k += 1
+    assert listed.count == len(due) or len(due) > 2000
+    assert [listed.due_ns(n) for n in range(len(due))] == due
+    assert listed.due_array(0, 1, len(due)).tolist() == due
+    for at in {0, *due[:5], *(one + 1 for one in due[:5])}:
+        assert listed.due_count(at) == min(listed.count, sum(one <= at for one in due))
+
+
+def test_keys_lie_where_kafkas_own_clients_put_them() -> None:
+    """Kafka's own test values of its hash (Utils.murmur2), as unsigned numbers."""
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    assert {key: murmur2(key) for key in known} == {key: value % 2**32 for key, value in known.items()}
+    assert partition_of(b"foobar", 7) == (-790332482 & 0x7FFFFFFF) % 7
+
+
+def spec(path: Path, **more: object) -> GeneratorSpec:
+    told = {"bootstrap": "x", "topic": "t", "partitions": 3, "rate": 100, "seconds": 2, "source": "data"}
+    return GeneratorSpec.model_validate({**told, "data": str(path), **more})
+
+
+def sent(one: GeneratorSpec, stripe: Stripe | None = None) -> list[tuple[object, ...]]:
+    """(partition, key, value, headers, due) of all records of a stripe."""
+    stream = Stream(make_source(one), Fillers(0, 0, 1, 0), one, stripe or Stripe())
+    rows: list[tuple[object, ...]] = []
+    while len(rows) < stream.total:
+        chunk = stream.take(17)
+        n = len(chunk.payloads)
+        keys, headers = chunk.keys or [None] * n, chunk.headers or [None] * n
+        rows += zip(chunk.partitions, keys, chunk.payloads, headers, chunk.due_ns.tolist(), strict=True)
+    return rows
+
+
+def test_equal_seeds_send_equal_bytes_and_other_repetitions_begin_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"line {n}" for n in range(50)))
+    first, again = sent(spec(tmp_path / "a.txt")), sent(spec(tmp_path / "a.txt"))
+    assert first == again and len(first) == 200
+    other = sent(spec(tmp_path / "a.txt", repetition=1))
+    assert other != first and sorted(str(row[2]) for row in other) == sorted(str(row[2]) for row in first)
+
+
+def test_several_processes_send_what_one_would(tmp_path: Path) -> None:
+    rows = [{"k": f"key{n % 4}", "n": n} for n in range(30)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    whole = spec(tmp_path / "a.jsonl", data_key="k", numbered=True)
+    parts = [row for index in range(3) for row in sent(whole, Stripe(index, 3))]
+    assert sorted(parts, key=lambda row: row[4]) == sorted(sent(whole), key=lambda row: row[4])  # type: ignore[arg-type, return-value]
+    for partition, key, *_ in parts:
+        assert isinstance(key, bytes) and partition == partition_of(key, 3)
+
+
+def test_recorded_times_decide_and_cycles_move_the_times_in_values(tmp_path: Path) -> None:
+    rows = [{"at": 1_795_608_000 + second} for second in (0, 1, 4)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    one = spec(tmp_path / "a.jsonl", data_time="at", data_pace="recorded", data_speed=4.0)
+    assert [row[4] for row in sent(one)][:4] == [0, 250_000_000, 1_000_000_000, 1_500_000_000]
+    values = [json.loads(bytes(row[2]))["at"] - 1_795_608_000 for row in sent(one)]  # type: ignore[arg-type]
+    assert values == [0, 1, 4, 6, 7], "the second cycle begins a mean gap after the end of the first"
+
+
+def test_the_primer_of_data_with_times_makes_nothing_late() -> None:
+    data = Data(values=[b"a", b"b"], times_ms=[1, 2])
+    assert list(Replay(data, 1, 0).primer(3)) == [b"a", b"a", b"a"]
+    assert list(Replay(Data(values=[b"a", b"b"]), 1, 0).primer(3)) == [b"a", b"b", b"a"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"data_pace": "recorded", "seconds": None, "rate": None, "records": 5}, "data_pace"),
+        ({"source": "text"}, "data:"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, more: dict[str, object], said: str) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(ValueError, match=said):
+        spec(tmp_path / "a.txt", **more)
+
+
+def test_a_cycle_is_as_long_as_its_times_whatever_their_order() -> None:
+    assert Replay(Data(values=[b"a"] * 3, times_ms=[100, 500, 90]), 1, 0).cycle_ms == 410 + 205
+    assert Replay(Data(values=[b"a"] * 2, times_ms=[7, 7]), 1, 0).cycle_ms == 1000
+
+
+def test_the_primer_of_data_has_its_own_keys() -> None:
+    data = Data(values=[b"a", b"b"], keys=[b"k", None])
+    assert [Replay(data, 1, 0).primer_key(number) for number in range(3)] == [b"k", None, b"k"]
+    assert Replay(Data(values=[b"a"]), 1, 0).primer_key(0) is None
