@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -143,12 +144,17 @@ class GeneratorSpec(BaseModel):
             require_forward(data, self.data or "")
         return data
 
+    @cached_property
+    def _recorded(self) -> Listed | None:
+        """When records of data are due that come as they were recorded; made once, since it is asked for again."""
+        if self.data_pace != "recorded" or self.seconds is None:
+            return None
+        return Listed.over(self.replayed().times_ms, self.data_speed, self.seconds)
+
     @property
     def schedule(self) -> DueTimes | None:
         """The schedule, or None when records go out as fast as possible."""
-        if self.data_pace == "recorded" and self.seconds is not None:
-            return Listed.over(self.replayed().times_ms, self.data_speed, self.seconds)
-        return self.at_rate
+        return self._recorded or self.at_rate
 
     @property
     def at_rate(self) -> Schedule | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from faultline.base.hashes import file_hash, list_hash
 from faultline.base.settings import ROOT, Settings
 from faultline.cluster.services import spark_home
 
@@ -39,17 +40,10 @@ def set_hashes(sets: Mapping[str, Path], cache: Path) -> dict[str, str]:
         if isinstance(before, dict) and before.get("identity") == identity and isinstance(before.get("hash"), str):
             found[name] = {"identity": identity, "hash": before["hash"]}
             continue
-        listed = "".join(f"{file_hash(jar)}  {jar.name}\n" for jar in jars)
-        found[name] = {"identity": identity, "hash": hashlib.sha256(listed.encode()).hexdigest()}
+        found[name] = {"identity": identity, "hash": list_hash(jars)}
     if found != known:
         _write(cache, found)
     return {name: one["hash"] for name, one in found.items()}
-
-
-def file_hash(file: Path) -> str:
-    """SHA-256 of a file, 64 hex digits."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _read(cache: Path) -> dict[str, Any]:

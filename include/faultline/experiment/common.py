@@ -15,6 +15,8 @@ from faultline.experiment.faults import short_form
 # What must be left after the fault, so that a recovery can be seen to hold.
 SECONDS_AFTER_FAULT = 30.0
 BUILT_IN_CORPUS = "moby-dick"
+# How an axis names the Spark that is there anyway.
+INSTALLED = "installed"
 # Parameters that say how data is replayed.
 WITH_DATA = ("data_key", "data_time", "data_pace", "data_speed")
 # Where the engine makes events itself, a rate is how dense they lie in event time.

@@ -21,6 +21,7 @@ from faultline.base.settings import WORKERS
 from faultline.base.text import suggest
 from faultline.experiment.common import (
     BUILT_IN_CORPUS,
+    INSTALLED,
     MAX_RESTARTS,
     SECONDS_AFTER_FAULT,
     WITH_DATA,
@@ -112,8 +113,8 @@ class _Checked(Common):
                 values[key] = take_object(key, values.get(key))
         for key in OBJECTS:
             values[key] = take_settings(key, values.get(key))
-        if values.get("spark_build") == "installed":
-            values["spark_build"] = None  # as an axis names it
+        if values.get("spark_build") == INSTALLED:
+            values["spark_build"] = None
         if values.get("duration_s", 0) is None:
             del values["duration_s"]  # an empty field of a form
         kind = workload_of({"workload": "word_count"} | values)

@@ -7,7 +7,6 @@ Spark runs it, and where its outputs are held against a batch.
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,10 +55,6 @@ class JobFile:
     def has_sink(self) -> bool:
         """Whether it writes its results itself, elsewhere than to Kafka."""
         return SINK in self.functions
-
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of each of its files, by name."""
-        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(self.files.items())}
 
     def given(self, arguments: Mapping[str, str] | None) -> dict[str, str]:
         """The arguments that it gets. Raises ValueError for one that it does not declare."""

@@ -20,7 +20,6 @@ from faultline.cluster.services.spark import (
     spark_home,
     spark_services,
     spark_submit,
-    worker_registered,
 )
 from faultline.engines.spark.distributions import distributions
 from faultline.engines.spark.standalone import WORKER_MEMORY
@@ -37,7 +36,6 @@ __all__ = [
     "prepare_spark",
     "spark_home",
     "spark_submit",
-    "worker_registered",
 ]
 
 

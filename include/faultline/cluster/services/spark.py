@@ -140,11 +140,6 @@ def master_state(settings: Settings) -> dict[str, object] | None:
     return standalone.master_state(settings.endpoints)
 
 
-def worker_registered(settings: Settings, number: int) -> bool:
-    """True when the Master knows worker `number` as alive."""
-    return _registered(settings.endpoints, settings.ports, number)
-
-
 def _registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
     state = standalone.master_state(endpoints)
     workers = state.get("workers") if state else None

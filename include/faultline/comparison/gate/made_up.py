@@ -8,7 +8,7 @@ from typing import Any
 
 from faultline.comparison.gate.nights import as_json
 from faultline.comparison.gate.verdict import Paired, Pairs, judge_gate
-from faultline.records.manifest import Baseline, Manifest, ManifestCell
+from faultline.records.manifest import BASELINE, Baseline, Manifest, ManifestCell
 from faultline.records.metrics import KNOWN
 
 # How much worse or better a made-up night is, and how its pairs scatter around that.
@@ -30,7 +30,7 @@ def made_up_verdict(kind: str, night: str, configurations: Mapping[str, str], fi
 
 
 def _plan(night: str, ids: Sequence[str]) -> Manifest:
-    told = Baseline(series=f"{night}.baseline", build="baseline", spec={}, primary=dict.fromkeys(ids, ""))
+    told = Baseline(series=f"{night}{BASELINE}", build="baseline", spec={}, primary=dict.fromkeys(ids, ""))
     return Manifest(
         schema=1, sweep_id="made-up", matrix="nightly_regression", run_id="made-up", series=night, build="tonight",
         logical_date=night, planned_at=night, baseline=told,

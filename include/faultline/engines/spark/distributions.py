@@ -7,7 +7,6 @@ it is asked for: what was measured under a name stays what that name stands for.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,11 +20,12 @@ from typing import Any
 from faultline.base.attempt import write_json
 from faultline.base.endpoints import HOST, Endpoints
 from faultline.base.errors import ConfigError
+from faultline.base.hashes import list_hash
 from faultline.base.settings import WORKERS, Settings, free_port
 from faultline.base.text import suggest
+from faultline.experiment.common import INSTALLED
 
 FILE = "spark-builds.json"
-INSTALLED = "installed"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _CORE = re.compile(r"spark-core_(\d+\.\d+)-(.+)\.jar")
 SCALA = "2.13"
@@ -181,11 +181,7 @@ def version_of(home: Path) -> str:
 
 def hash_of(home: Path) -> str:
     """SHA-256 of all jars, by name and content."""
-    total = hashlib.sha256()
-    for jar in sorted((home / "jars").glob("*.jar")):
-        with jar.open("rb") as file:
-            total.update(f"{jar.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
+    return list_hash(sorted((home / "jars").glob("*.jar")))
 
 
 def keep(settings: Settings, one: Distribution) -> None:
