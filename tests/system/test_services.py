@@ -11,7 +11,8 @@ import pytest
 from faultline.base.settings import port_is_free
 from faultline.base.waiting import wait_until
 from faultline.cluster.daemon import Supervisor
-from faultline.cluster.services import kafka_ready, master_state, worker_registered
+from faultline.cluster.services import kafka_ready, master_state
+from faultline.cluster.services.spark import worker_registered
 from faultline.cluster.supervision import marked_processes
 from tests.support.installation import Installation
 
@@ -56,7 +57,11 @@ def check_restarts(installation: Installation) -> None:
             what=f"{name}: its restart",
         )
     wait_until(lambda: kafka_ready(settings.endpoints.kafka), timeout_s=120, what="kafka: ready again")
-    wait_until(lambda: worker_registered(settings, 1), timeout_s=120, what="worker 1: registered again")
+    wait_until(
+        lambda: worker_registered(settings.endpoints, settings.ports, 1),
+        timeout_s=120,
+        what="worker 1: registered again",
+    )
     assert master_state(settings) is not None
 
 

@@ -99,7 +99,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
                 *("--work-dir", str(work / f"worker-{number}")),
                 endpoints.engine,
             ],
-            ready=lambda number=number: _registered(endpoints, ports, number),  # type: ignore[misc]
+            ready=lambda number=number: worker_registered(endpoints, ports, number),  # type: ignore[misc]
             environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
             victim=True,
         )
@@ -140,7 +140,8 @@ def master_state(settings: Settings) -> dict[str, object] | None:
     return standalone.master_state(settings.endpoints)
 
 
-def _registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
+def worker_registered(endpoints: Endpoints, ports: Mapping[str, int], number: int) -> bool:
+    """True when the Master at `endpoints` knows worker `number`, of the installation with `ports`, as alive."""
     state = standalone.master_state(endpoints)
     workers = state.get("workers") if state else None
     port = ports[f"spark_worker_{number}"]
