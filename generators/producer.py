@@ -26,6 +26,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from generators.errors import GeneratorError
+from generators.login import login
 
 PRIMER_KEY = "__faultline_primer__"
 # The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end.
@@ -51,6 +52,7 @@ def make_producer(bootstrap: str) -> Producer:
     return Producer(
         {
             "bootstrap.servers": bootstrap,
+            **login(),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": LINGER_MS,
@@ -204,7 +206,7 @@ class Broker:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **login(), "log_level": 3})
 
     def check_topic(self, topic: str, partitions: int) -> None:
         """Raises GeneratorError unless `topic` exists with just that many partitions."""

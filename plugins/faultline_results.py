@@ -2,7 +2,8 @@
 
 from airflow.plugins_manager import AirflowPlugin
 
-from faultline.orchestration.results_page import VIEWS, ResultsApp, ResultsLink
+from faultline.cluster.proof import PREFIX as PROOF
+from faultline.orchestration.results_page import VIEWS, ProofApp, ResultsApp, ResultsLink
 from faultline.reports.pages import PREFIX
 
 
@@ -10,6 +11,9 @@ class FaultlineResults(AirflowPlugin):
     """Serves the results under /faultline, and links to them from every DAG, run and task."""
 
     name = "faultline_results"
-    fastapi_apps = [{"app": ResultsApp(), "url_prefix": PREFIX, "name": "Faultline results"}]
+    fastapi_apps = [
+        {"app": ResultsApp(), "url_prefix": PREFIX, "name": "Faultline results"},
+        {"app": ProofApp(), "url_prefix": PROOF, "name": "Faultline proof"},
+    ]
     external_views = list(VIEWS)
     global_operator_extra_links = [ResultsLink()]

@@ -6,9 +6,9 @@ memory is left to `faultline.analysis.judge`. Definitions: docs/reference/metric
 
     spark-submit harvest.py --config FILE
 
-The configuration is JSON: bootstrap, input_topic, output_topic, batches (path of batches.json),
-tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s, slide_s, late_ms;
-for `nexmark` also query; for `query` what the job declares, and its file.
+The configuration is JSON: bootstrap, kafka_options (how to log in there), input_topic, output_topic, batches (path of
+batches.json), tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s,
+slide_s, late_ms; for `nexmark` also query; for `query` what the job declares, and its file.
 Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
@@ -63,11 +63,12 @@ RECORDS_A_PIECE = 500_000
 FEWEST_PIECES = 2
 
 
-def read_topic(spark: SparkSession, bootstrap: str, topic: str, pieces: int) -> DataFrame:
+def read_topic(spark: SparkSession, config: Config, topic: str, pieces: int) -> DataFrame:
     """Every record of a topic, with headers, by at least so many tasks."""
     return (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.bootstrap.servers", config["bootstrap"])
+        .options(**config.get("kafka_options", {}))
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
@@ -183,9 +184,9 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     pieces = pieces_of(batches)
     # Set for each harvest: the session may be one that stays.
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
-    topic = read_topic(spark, config["bootstrap"], config["input_topic"], pieces)
+    topic = read_topic(spark, config, config["input_topic"], pieces)
     inputs = inputs_of(topic, raw=config["tuples"] in WITH_RAW)
-    outputs = outputs_of(read_topic(spark, config["bootstrap"], config["output_topic"], pieces))
+    outputs = outputs_of(read_topic(spark, config, config["output_topic"], pieces))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
     kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
     tables = harvest(with_batches(inputs, batches), outputs, config, kept)

@@ -85,6 +85,7 @@ class Workload:
         records = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", config["bootstrap"])
+            .options(**config.get("kafka_options", {}))
             .option("subscribe", config["input_topic"])
             .option("startingOffsets", "latest" if lineage else "earliest")
             .option("kafka.fetch.max.wait.ms", str(FETCH_WAIT_MS))
@@ -103,6 +104,7 @@ class Workload:
                 results.select("key", "value", F.array(*headers).alias("headers"))
                 .writeStream.format("kafka")
                 .option("kafka.bootstrap.servers", config["bootstrap"])
+                .options(**config.get("kafka_options", {}))
                 .option("topic", topic)
             )
         return writer.option("checkpointLocation", checkpoint).outputMode(config["output_mode"])

@@ -53,6 +53,7 @@ def plans(config: Config) -> list[Plan]:
                 groups=config["groups"],
                 failing={**config["failing"], "stage": name} if config["failing"] and name in REPLAYED else None,
                 ends_chain=last,
+                sink_options=config.get("kafka_options", {}),
             )
         )
     return found

@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION
 from faultline.base.text import say
 from faultline.client import build_command, job_command
 from faultline.client.asking import advise, compare
@@ -28,7 +29,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured.",
+    help="Benchmark stream processing under faults: Airflow runs it, Kafka feeds it, Spark is measured. Every command "
+    "takes --allow-root, without which root starts nothing.",
 )
 
 
@@ -38,8 +40,11 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    arguments = [one for one in sys.argv[1:] if one != ALLOW_ROOT_OPTION]
+    if len(arguments) < len(sys.argv) - 1:
+        os.environ[ALLOW_ROOT] = "1"
     try:
-        raise SystemExit(app(sys.argv[1:] or ["--help"], prog_name="./faultline", standalone_mode=False))
+        raise SystemExit(app(arguments or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
         # Of bad usage Typer knows in which command.
         command = getattr(getattr(error, "ctx", None), "command_path", "./faultline")
@@ -113,9 +118,18 @@ def up(
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
-        from faultline.cluster.airflow_home import USER, password
+        from faultline.cluster.airflow_home import login_words
 
-        say(f"Airflow {settings.endpoints.airflow}, user {USER}, password {password(settings)}")
+        say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+
+
+@app.command()
+def password() -> None:
+    """Print the password of the one user of Airflow's page."""
+    from faultline.base.settings import load_settings
+    from faultline.cluster.airflow_home import password as known
+
+    print(known(load_settings()))
 
 
 @app.command()

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from .control import decode
 from .frontier import Frontier, covers
-from .kafka import TopicEnds
+from .kafka import TopicEnds, connection
 from .regulator import LOOK_EVERY_S, Regulator
 from .replay import EDEN, SPACES
 from .stage import Stage
@@ -39,7 +39,7 @@ class Hearing(threading.Thread):
     def __init__(self, bootstrap: str, topic: str, regulators: dict[str, Regulator], journal: Journal) -> None:
         super().__init__(name="hearing", daemon=True)
         self._regulators = regulators
-        settings = {"bootstrap.servers": bootstrap, "group.id": "faultline-control", "enable.auto.commit": False}
+        settings = {**connection(bootstrap), "group.id": "faultline-control", "enable.auto.commit": False}
         self._consumer = Consumer({**settings, "auto.offset.reset": "latest"})
         self._place = TopicPartition(topic, 0)
         self._journal = journal

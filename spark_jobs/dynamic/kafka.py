@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -13,6 +16,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 TIMEOUT_S = 30.0
 CONTROL_TIMEOUT_S = 1.0
 CHUNK_RECORDS = 50_000
+# Names a JSON object of librdkafka's settings, with which this process logs in at the broker.
+LOGIN = "FAULTLINE_KAFKA_LOGIN"
+
+
+def connection(bootstrap: str) -> dict[str, Any]:
+    """Settings of every client here: where the broker is, and who comes."""
+    file = Path(os.environ.get(LOGIN) or "/nowhere")
+    return {"bootstrap.servers": bootstrap, **(json.loads(file.read_text()) if file.is_file() else {})}
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class TopicEnds:
     """End offsets of some topics, all in one request. Raises KafkaException when the broker does not answer."""
 
     def __init__(self, bootstrap: str, topics: Iterable[str], partitions: int) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient(connection(bootstrap))
         self._wanted = {
             TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(partitions)
         }
@@ -48,7 +59,7 @@ class Sender:
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._refused: list[str] = []
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        settings = {**connection(bootstrap), "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": round(timeout_s * 1000)})
 
     def send(self, topic: str, key: str | None, value: str | bytes, headers: Any = None) -> None:
@@ -120,7 +131,7 @@ def read_range(bootstrap: str, topic: str, partition: int, first: int, end: int)
 def _consumer(bootstrap: str) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "faultline-stage",  # never committed to: places come from Spark
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

@@ -34,7 +34,8 @@ RATE_BATCHES = 5
 @dataclass(frozen=True)
 class Plan:
     """What a stage is told. `inputs`: queue -> topic, of `partitions` partitions each. `output`: topic, or None for
-    the last stage, which persists. `groups`: partitions of its state. `failing`: of `failing.Failing`, or None.
+    the last stage, which persists. `sink_options`: of Spark's Kafka sink, beside where it is. `groups`: partitions of
+    its state. `failing`: of `failing.Failing`, or None.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Plan:
     groups: int
     failing: dict[str, Any] | None
     ends_chain: bool
+    sink_options: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -234,7 +236,7 @@ class Stage:
         if plan.ends_chain:
             rows = rows.withColumn("headers", F.array(header("lineage", F.lit("0"))))
         writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", plan.bootstrap)
-        return writer.option("topic", plan.output or "").outputMode("update")
+        return writer.options(**plan.sink_options).option("topic", plan.output or "").outputMode("update")
 
     def _tell(self, **changes: Any) -> None:
         """Changes some of the orders; limit and hold come from threads of their own."""

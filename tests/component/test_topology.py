@@ -20,7 +20,7 @@ from faultline.experiment.workloads.topology_services import MEMCACHED
 from spark_jobs.dynamic.stores import SqliteStore
 from tests.support.chain import ChainRun
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
-from tests.support.topics import read_topic
+from tests.support.topics import client, read_topic
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -58,7 +58,7 @@ def stored(chain: ChainRun) -> dict[str, int]:
 
 def acknowledged(chain: ChainRun) -> dict[str, int]:
     found: dict[str, int] = {}
-    for record in read_topic(chain.bootstrap, chain.topics["output"]):
+    for record in read_topic(chain.installation.settings, chain.topics["output"]):
         found[record.key] = max(found.get(record.key, 0), int(record.value))
     return found
 
@@ -120,7 +120,7 @@ def test_replay_loses_nothing_under_failures_and_kills_of_stages_at_work(chains:
     failed = sum(line["count"] for line in chain.journal("failed"))
     assert failed > 0.2 * sum(expected.values()) * 0.8
     # A line that always fails is set aside after its attempts, and stands in nobody's way.
-    aside = read_topic(chain.bootstrap, chain.topics["set-aside"])
+    aside = read_topic(chain.installation.settings, chain.topics["set-aside"])
     assert [(record.key, record.value) for record in aside] == [("12", "poison poison")]
 
 
@@ -191,7 +191,7 @@ def test_pressure_goes_up_a_step_and_ends_when_nobody_can_lift_it(chains: Chains
     assert ("count", "split", "slow") in {(line["stage"], line["to"], line["act"]) for line in signals}
     assert all(line["queue"] > 320 for line in signals if line["act"] == "slow")
     # Nobody can lift a limit any more when the control topic is gone, so all are lifted.
-    admin = AdminClient({"bootstrap.servers": chain.bootstrap})
+    admin = AdminClient(client(chain.installation.settings))
     for deleted in admin.delete_topics([chain.topics["control"]]).values():
         deleted.result()
     wait_until(lambda: not any(limits().values()), timeout_s=60, what="the limits to be lifted")

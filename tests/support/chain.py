@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import read_journal
+from faultline.base.kafka_login import kafka_options
+from faultline.base.secrets import HARNESS, jaas_file, login_file
 from faultline.base.settings import ROOT
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
@@ -24,8 +26,10 @@ from faultline.cluster.services import spark_home
 from faultline.engines.spark.checkpoint import latest_offsets
 from faultline.engines.spark.settings import kafka_classes
 from faultline.experiment.config import parse_configuration
+from generators.login import LOGIN
 from tests.support.installation import Installation
 from tests.support.spark_session import local_settings
+from tests.support.topics import client
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 LIMIT_S = 240.0
@@ -50,7 +54,7 @@ class ChainRun:
         own = self.config.kind.topics(self.config.own, self.config)
         self.topics = {role: f"{self.folder.name}-{role}" for role in ("input", "output", *own)}
         self.bootstrap = self.installation.settings.endpoints.kafka
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient(client(self.installation.settings))
         new = [
             NewTopic(name, num_partitions=own.get(role, 1), replication_factor=1) for role, name in self.topics.items()
         ]
@@ -62,6 +66,7 @@ class ChainRun:
             {
                 **self.config.kind.program_configuration(self.attempt, self.config.own, self.config),
                 "bootstrap": self.bootstrap,
+                "kafka_options": kafka_options(self.installation.settings),
                 "input_topic": self.topics["input"],
                 "output_topic": self.topics["output"],
                 "checkpoint": str(self.attempt.checkpoint),
@@ -75,6 +80,7 @@ class ChainRun:
 
     def start(self) -> None:
         """Starts the program, at its checkpoint if it ran before."""
+        secrets = self.installation.settings.secrets
         settings = {
             **local_settings(self.folder),
             "spark.master": f"local[{self.config.executor_cores}]",
@@ -82,6 +88,7 @@ class ChainRun:
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": str(self.config.shuffle_partitions),
             **kafka_classes(self.installation.settings),
+            "spark.driver.extraJavaOptions": f"-Djava.security.auth.login.config={jaas_file(secrets, HARNESS)}",
         }
         options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
         program = str(ROOT / "spark_jobs" / "topology.py")
@@ -91,6 +98,7 @@ class ChainRun:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": str(ROOT / "spark_jobs"),
             "PYSPARK_PYTHON": sys.executable,
+            LOGIN: str(login_file(secrets, HARNESS)),
         }
         with (self.folder / "program.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -107,7 +115,7 @@ class ChainRun:
 
     def send(self, lines: Iterable[str]) -> None:
         """Puts lines into the input."""
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = Producer(client(self.installation.settings))
         for line in lines:
             producer.produce(self.topics["input"], line)
             self.sent += 1

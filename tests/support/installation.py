@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from faultline.base.rights import ALLOW_ROOT
 from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
@@ -31,12 +32,17 @@ class Installation:
     def environment(self) -> dict[str, str]:
         # Nor the database, the schedule or the patience of whoever runs the tests.
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "FAULTLINE_"))}
-        return {**clean, "FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results), **self.given}
+        own = {"FAULTLINE_HOME": str(self.home), "FAULTLINE_RESULTS": str(self.results), ALLOW_ROOT: "1"}
+        return {**clean, **own, **self.given}
 
     @property
     def settings(self) -> Settings:
         ports = json.loads((self.home / "ports.json").read_text())
         return Settings(ROOT, self.home, self.results, ports)
+
+    def command(self, name: str) -> list[str]:
+        """What calls a command of its command line."""
+        return [sys.executable, "-P", "-m", "faultline", name]
 
     def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

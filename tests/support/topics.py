@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from faultline.base.kafka_login import kafka_client
+from faultline.base.settings import Settings
+
+
+def client(settings: Settings) -> dict[str, Any]:
+    """How a test logs in at an installation's broker: as its harness."""
+    return kafka_client(settings.endpoints.kafka, secrets=settings.secrets)
 
 
 @dataclass(frozen=True)
@@ -15,11 +24,11 @@ class Found:
     primer: bool
 
 
-def read_topic(bootstrap: str, topic: str) -> list[Found]:
-    """Every record of a topic, partition by partition in order of offset."""
+def read_topic(settings: Settings, topic: str) -> list[Found]:
+    """Every record of a topic of an installation's broker, partition by partition in order of offset."""
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "independent", "enable.auto.commit": False})
+    consumer = Consumer({**client(settings), "group.id": "independent", "enable.auto.commit": False})
     partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])

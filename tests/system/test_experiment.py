@@ -26,5 +26,5 @@ def test_a_word_count_is_exact_under_kills(shared_installation: Installation) ->
     word_count.check_record(record)
     word_count.check_kills(record, folder)
     topic = json.loads((folder / "attempt.json").read_text())["topics"]["input"]
-    word_count.check_count(record, folder, read_topic(installation.settings.endpoints.kafka, topic))
+    word_count.check_count(record, folder, read_topic(installation.settings, topic))
     word_count.check_teardown(record, folder)

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
 from faultline.base.processes import load_token, processes_with_token
+from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.daemon import Supervisor
@@ -28,10 +29,11 @@ from faultline.cluster.java import find_java
 from faultline.cluster.services import kafka_ready, spark_submit
 from faultline.engines.running import Runtime
 from faultline.engines.spark.generator_job import generator_job
+from generators.login import LOGIN
 from generators.producer import QUEUE_RECORDS
 from generators.spec import GeneratorSpec
 from tests.support.installation import Installation
-from tests.support.topics import read_topic
+from tests.support.topics import client, read_topic
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,13 +60,13 @@ class Sent:
         arguments = ["--config", str(config), "--gate", str(self.attempt.gate)]
         arguments += ["--histogram", str(folder / "lag.hlog")]
         self.command = [sys.executable, "-m", "generators", *arguments]
-        self.environment = {"PYTHONPATH": str(ROOT)}
+        self.environment = {"PYTHONPATH": str(ROOT), LOGIN: str(login_file(settings.secrets, HARNESS))}
         if on_executors:
             runtime = Runtime(find_java(settings.home / "java.json").home)
             job = generator_job(self.attempt, processes, settings, runtime, tuple(arguments))
             program, *rest = job.command
             self.command = spark_submit(
-                job.settings, Path(program), *rest, master=settings.endpoints.engine, name=job.name
+                settings, job.settings, Path(program), *rest, master=settings.endpoints.engine, name=job.name
             )
             self.environment = dict(job.environment)
 
@@ -98,7 +100,7 @@ class Sent:
 
     def schedule(self, t0_wall_ns: int) -> list[tuple[int, str]]:
         """What lies in the topic beside the primer: (ms after T0, line), sorted."""
-        found = [one for one in read_topic(self.settings.endpoints.kafka, self.topic) if not one.primer]
+        found = [one for one in read_topic(self.settings, self.topic) if not one.primer]
         return sorted((one.timestamp_ms - t0_wall_ns // 1_000_000, one.value) for one in found)
 
 
@@ -110,7 +112,7 @@ def settings(shared_installation: Installation) -> Settings:
 
 @contextmanager
 def topics(settings: Settings, names: Sequence[str]) -> Iterator[None]:
-    admin = AdminClient({"bootstrap.servers": settings.endpoints.kafka})
+    admin = AdminClient(client(settings))
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
         future.result()
     try:
@@ -133,7 +135,7 @@ def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp
             assert (done["records"], done["acked"], done["unknown"]) == (RATE * SECONDS, RATE * SECONDS, 0)
             assert done["schedule_lag_ms"]["max"] > 0 and (sent.attempt.folder / "lag.hlog").exists()
             found.append(sent.schedule(t0))
-            primers.append([one.value for one in read_topic(settings.endpoints.kafka, name) if one.primer])
+            primers.append([one.value for one in read_topic(settings, name) if one.primer])
             wait_until(
                 lambda sent=sent: not leftovers(sent), timeout_s=60, what=f"{name}: the end of all its processes"
             )  # type: ignore[misc]
@@ -201,7 +203,9 @@ def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_
         assert done["records"] == FLOOD * SECONDS and done["acked"] + done["unknown"] == done["records"]
         assert 0 < before["sent"] <= done["acked"] + QUEUE_RECORDS and done["unknown"] > FLOOD
         assert peak < 300e6, "100,000 records of 100 bytes on their way, and no others"
-        wait_until(lambda: kafka_ready(settings.endpoints.kafka), timeout_s=60, what="the broker's answer")
+        wait_until(
+            lambda: kafka_ready(settings.endpoints.kafka, settings.secrets), timeout_s=60, what="the broker's answer"
+        )
 
 
 def leftovers(sent: Sent) -> list[int]:

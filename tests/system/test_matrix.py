@@ -80,7 +80,7 @@ def measured(ui: Ui) -> Measured:
         attempt = current_attempt(installation.settings, sweep_id_of(run_id))
         if not lines and attempt and (attempt.folder / "end.json").exists():
             # All is sent and counted, and the topics stand until the record is written.
-            lines.extend(read_topic(installation.settings.endpoints.kafka, attempt.read()["topics"]["input"]))
+            lines.extend(read_topic(installation.settings, attempt.read()["topics"]["input"]))
         return api.run_state(DAG_ID, run_id) in FINISHED
 
     wait_until(ended, timeout_s=1500, every_s=0.5, what=f"the end of {run_id}")

@@ -16,6 +16,7 @@ from faultline.base.settings import ROOT
 from faultline.cluster.services import spark_home
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.postgresql import Cluster, new_cluster
+from tests.support.topics import client
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -177,10 +178,10 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
 
     from generators.data_files import read_data
 
-    bootstrap, topic = installation.settings.endpoints.kafka, f"clicks-{os.getpid()}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # what it is asked for ends with it
+    broker, topic = client(installation.settings), f"clicks-{os.getpid()}"
+    admin = AdminClient(broker)  # what it is asked for ends with it
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer(broker)
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
     for key, value, at in sent:
         producer.produce(topic, value, key, timestamp=at, headers=[("h", key)])

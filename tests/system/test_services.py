@@ -56,7 +56,9 @@ def check_restarts(installation: Installation) -> None:
             timeout_s=120,
             what=f"{name}: its restart",
         )
-    wait_until(lambda: kafka_ready(settings.endpoints.kafka), timeout_s=120, what="kafka: ready again")
+    wait_until(
+        lambda: kafka_ready(settings.endpoints.kafka, settings.secrets), timeout_s=120, what="kafka: ready again"
+    )
     wait_until(
         lambda: worker_registered(settings.endpoints, settings.ports, 1),
         timeout_s=120,

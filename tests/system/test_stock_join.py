@@ -70,13 +70,13 @@ def test_the_sums_are_exact_under_a_kill(shared_installation: Installation) -> N
 
     folder = installation.results / "attempts" / record["attempt"]
     topics = json.loads((folder / "attempt.json").read_text())["topics"]
-    bootstrap = installation.settings.endpoints.kafka
-    sent = read_topic(bootstrap, topics["input"])
+    settings = installation.settings
+    sent = read_topic(settings, topics["input"])
     late = sum('"eventTime":"2013-03-01T13:' in one.value for one in sent)
     assert late == record["metrics"]["late"]["sent"] > 0, "what must be left out was there"
     expected = joined(sent)
     assert audit["expected"] == sum(n for n, _ in expected.values()) > 1000
-    last = {one.key: one.value for one in read_topic(bootstrap, topics["output"])}
+    last = {one.key: one.value for one in read_topic(settings, topics["output"])}
     assert last == {key: f"{n} {total:.2f}" for key, (n, total) in expected.items()}
     counts = pd.read_parquet(folder / "harvest" / "counts.parquet").set_index("key")
     assert counts["expected"].to_dict() == {key: n for key, (n, _) in expected.items()}

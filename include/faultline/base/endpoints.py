@@ -15,7 +15,8 @@ class Endpoints:
     """Addresses of one target.
 
     `kafka`: the broker's, host:port; `kafka_detoured`: of its listener that advertises `kafka_detour`, which is where
-    whatever stands between workload and broker listens. `engine`: what a workload is submitted to; `engine_ui` and
+    whatever stands between workload and broker listens; `kafka_gated` and `kafka_gate`: the same of the gate for what
+    cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
     `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
     on this one.
     """
@@ -26,6 +27,8 @@ class Endpoints:
     engine: str
     engine_ui: str
     airflow: str
+    kafka_gated: str = ""
+    kafka_gate: str = ""
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -35,6 +38,8 @@ class Endpoints:
             kafka=f"{HOST}:{ports['kafka']}",
             kafka_detoured=f"{HOST}:{ports['kafka_proxied']}",
             kafka_detour=f"{HOST}:{ports['kafka_proxy']}",
+            kafka_gated=f"{HOST}:{ports['kafka_gated']}",
+            kafka_gate=f"{HOST}:{ports['kafka_gate']}",
             engine=f"spark://{HOST}:{ports['spark_master']}",
             engine_ui=f"http://{HOST}:{ports['spark_master_ui']}",
             airflow=f"http://{HOST}:{ports['airflow']}",

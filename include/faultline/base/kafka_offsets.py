@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Instant
+from faultline.base.kafka_login import kafka_client
 
 # How long before the fault the broker is asked, and how long its answer is waited for.
 OFFSETS_LEAD_S = 0.2
@@ -46,11 +47,7 @@ class KafkaEndOffsets:
         try:
             if self._admin is None:
                 self._admin = admin.AdminClient(
-                    {
-                        "bootstrap.servers": self._bootstrap,
-                        "client.id": "faultline-conductor",
-                        "reconnect.backoff.ms": 500,
-                    }
+                    kafka_client(self._bootstrap, client_id="faultline-conductor", reconnect_backoff_ms=500)
                 )
             if not self._partitions:
                 topics = self._admin.list_topics(self._topic, timeout=timeout_s).topics

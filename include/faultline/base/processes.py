@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from fault.victims import start_ticks
+from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import line_bytes, parse_line
 
@@ -105,16 +106,6 @@ def birth(pid: int) -> tuple[int, str]:
     return start_ticks(pid), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without Airflow's task variables, plus `extra`."""
-    keep = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("AIRFLOW_CTX_", "_AIRFLOW_", "__AIRFLOW_", "AIRFLOW__"))
-    }
-    return {**keep, **(extra or {})}
-
-
 _LAUNCHER = """\
 import json, os, sys
 spec = json.loads(sys.stdin.read())
@@ -138,13 +129,14 @@ def spawn_detached(
     env: Mapping[str, str] | None = None,
     punctual: bool = False,
     token: str | None = None,
+    for_workload: bool = False,
     timeout_s: float = 20.0,
 ) -> Entry:
     """Starts `command` so that it outlives, and holds nothing of, its starter.
 
-    Double fork, new session, no inherited descriptors, standard streams to files, Airflow's
-    variables removed. The ledger line is synced to disk before the program itself starts: a
-    process that runs is always in the ledger. The attempt's token is appended to the command,
+    Double fork, new session, no inherited descriptors, standard streams to files, of the environment only what children
+    get (`for_workload`: with what the user passes on to workloads). The ledger line is synced to disk before the
+    program itself starts: a process that runs is always in the ledger. The attempt's token is appended to the command,
     or `token`.
     A `punctual` process is scheduled before others, where the system lets this user ask for that.
 
@@ -158,7 +150,7 @@ def spawn_detached(
         "stdout": str(stdout),
         "stderr": str(stderr),
         "cwd": str(cwd),
-        "env": clean_environment(env),
+        "env": clean_environment(env, for_workload=for_workload),
         "punctual": punctual,
         "reply": str(ledger.parent / f".spawn-{role}-{time.monotonic_ns()}"),
     }

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+from collections.abc import Iterator
+
+from faultline.base.errors import ConfigError
+
+# Running as root is asked for by this variable, or by --allow-root.
+ALLOW_ROOT = "FAULTLINE_ALLOW_ROOT"
+ALLOW_ROOT_OPTION = "--allow-root"
+# The group may read results.
+SHARED = "FAULTLINE_SHARED_RESULTS"
 
 
 @functools.cache
@@ -30,3 +40,41 @@ def may_raise_priority() -> bool:
     thread.start()
     thread.join()
     return bool(found)
+
+
+def refuse_root() -> None:
+    """Raises ConfigError for root, unless that was asked for."""
+    if os.geteuid() == 0 and not os.environ.get(ALLOW_ROOT):
+        raise ConfigError(
+            "root: services, and every job that is measured, would run with all rights on this machine; run it as "
+            f"another user, or give {ALLOW_ROOT_OPTION}"
+        )
+
+
+def shares_results() -> bool:
+    """Whether the group may read results."""
+    return bool(os.environ.get(SHARED))
+
+
+def files_mask() -> int:
+    """The umask of whatever an installation makes: others have no right to it, nor has the group unless it was given
+    one."""
+    return 0o027 if shares_results() else 0o077
+
+
+def be_private() -> None:
+    """From here on this process makes files that are nobody else's business."""
+    _callers[0] = os.umask(files_mask())
+
+
+@contextlib.contextmanager
+def as_caller() -> Iterator[None]:
+    """What is made meanwhile has the rights that the caller's own umask gives: it is for others to read."""
+    before = os.umask(_callers[0])
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+_callers = [0o022]

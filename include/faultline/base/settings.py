@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 from faultline.base.endpoints import HOST as HOST
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
+from faultline.base.rights import shares_results
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 2
@@ -31,6 +33,8 @@ DEFAULT_PORTS: dict[str, int] = {
     "kafka_controller": 19093,
     "kafka_proxied": 19094,
     "kafka_proxy": 19095,
+    "kafka_gated": 19096,
+    "kafka_gate": 19097,
     "spark_master": 17077,
     "spark_master_ui": 18080,
     "spark_worker_1": 17081,
@@ -63,6 +67,11 @@ class Settings:
     @property
     def jars(self) -> Path:
         return self.home / "jars"
+
+    @property
+    def secrets(self) -> Path:
+        """What only this user may read; see `faultline.base.secrets`."""
+        return self.home / "secrets"
 
     @property
     def logs(self) -> Path:
@@ -163,6 +172,11 @@ def instance(settings: Settings) -> dict[str, str]:
     return value
 
 
+def is_open(settings: Settings) -> bool:
+    """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
+    return instance(settings).get("open") == "yes"
+
+
 SSH_KEYS = ("host", "user", "key_file", "known_hosts")
 
 
@@ -204,6 +218,7 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
     for key, folder in (("FAULTLINE_HOME", settings.home), ("FAULTLINE_RESULTS", settings.results)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _close_to_others(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and shares_results() else 0o700)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
                 pass
         except OSError as error:
@@ -215,6 +230,18 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
             raise ConfigError(
                 f"{key}: {folder} has {free_mb} MB left, {need_mb} MB are needed; free some or point {key} elsewhere"
             )
+
+
+def _close_to_others(key: str, folder: Path, widest: int) -> None:
+    """Takes from a folder what rights others have beyond `widest`. Raises ConfigError for one that they can change."""
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"{key}: {folder} belongs to user {found.st_uid}; point {key} elsewhere")
+    if mode & 0o022:
+        raise ConfigError(f"{key}: others can write {folder} (mode {mode:04o}); chmod go-w {folder}")
+    if mode & ~widest:
+        folder.chmod(mode & widest)
 
 
 def port_is_free(port: int) -> bool:

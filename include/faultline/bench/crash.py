@@ -289,7 +289,9 @@ def _survived(settings: Settings, kill: Kill, process: psutil.Process) -> None:
     def back() -> bool:
         if supervisor.pids().get(name) in (None, process.pid) or supervisor.states().get(name) != "RUNNING":
             return False
-        return kafka_ready(settings.endpoints.kafka) if kill.victim == "kafka" else bool(airflow_health(settings))
+        if kill.victim == "kafka":
+            return kafka_ready(settings.endpoints.kafka, settings.secrets)
+        return bool(airflow_health(settings))
 
     wait_until(back, timeout_s=_RECOVERY_S, every_s=0.5, what=f"{name}: back after a kill")
 

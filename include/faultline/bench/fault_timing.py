@@ -26,6 +26,7 @@ from fault.identity import EXECUTOR
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import JournalReader, events, last
+from faultline.base.kafka_login import kafka_client
 from faultline.base.processes import Entry, process_of, spawn_detached
 from faultline.base.settings import Settings
 from faultline.base.text import Say
@@ -241,7 +242,7 @@ def _topic(bootstrap: str, name: str) -> Iterator[str]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin = AdminClient(kafka_client(bootstrap, log_level=3))
     try:
         admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=_STOP_S)[name].result()
     except KafkaException as error:

@@ -11,6 +11,7 @@ import psutil
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError, InfrastructureError
+from faultline.base.kafka_login import kafka_client
 from faultline.base.processes import processes_with_token
 from faultline.base.settings import Settings, port_is_free
 from faultline.cluster.daemon import Supervisor
@@ -121,5 +122,5 @@ def stray_topics(settings: Settings) -> list[str]:
     """Topics of attempts that still exist."""
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient({"bootstrap.servers": settings.endpoints.kafka, "log_level": 0})
+    client = AdminClient(kafka_client(settings.endpoints.kafka, secrets=settings.secrets, log_level=0))
     return [f"topic {name}" for name in client.list_topics(timeout=30).topics if name.startswith("faultline-")]

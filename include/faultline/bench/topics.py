@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.kafka_login import kafka_client
 from faultline.experiment.config import Configuration
 from faultline.experiment.workloads.stock import StockParameters
 from generators.producer import QUEUE_RECORDS, Sender, make_producer
@@ -257,7 +258,7 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
     """An input and an output topic under names of their own; both are deleted afterwards."""
     run = uuid.uuid4().hex[:12]
     names = (f"faultline-bench-{run}-in", f"faultline-bench-{run}-out")
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin = AdminClient(kafka_client(bootstrap, log_level=3))
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
     made: list[str] = []
     try:
@@ -275,7 +276,7 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
 
 def delete_topics(bootstrap: str, names: Sequence[str]) -> None:
     """Deletes topics. Raises InfrastructureError for one that stays."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    admin = AdminClient(kafka_client(bootstrap, log_level=3))
     for name, future in (admin.delete_topics(list(names)) if names else {}).items():
         try:
             future.result()

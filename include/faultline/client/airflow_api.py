@@ -12,8 +12,11 @@ from typing import Any
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.secrets import read_secrets
 from faultline.base.settings import Settings
 from faultline.cluster.airflow_home import USER, password
+from faultline.cluster.proof import PREFIX as PROOF
+from faultline.cluster.proof import new_challenge, require_own_listener, require_proof
 
 FINISHED = frozenset({"success", "failed"})
 TOKEN_LIFE_S = 3600.0
@@ -100,10 +103,20 @@ class AirflowApi:
     def token(self) -> str:
         """The bearer token of the one user."""
         if self._token is None or time.monotonic() > self._token_until:
+            self._require_own_server()
             body = {"username": USER, "password": password(self._settings)}
             self._token = str(self._request("POST", "/auth/token", body, {})["access_token"])
             self._token_until = time.monotonic() + TOKEN_LIFE_S
         return self._token
+
+    def _require_own_server(self) -> None:
+        """Raises InfrastructureError when whoever answers cannot show that it is this installation's."""
+        key, challenge = read_secrets(self._settings.secrets).proof, new_challenge()
+        try:
+            given = self._request("GET", f"{PROOF}/?challenge={challenge}", None, {})
+        except ConfigError:
+            given = ""  # it has no such address
+        require_proof(key, challenge, self._settings.ports["airflow"], str(given))
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(
@@ -112,6 +125,8 @@ class AirflowApi:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **headers},
         )
+        # Also later, when it is known: a server that died leaves its port to whoever takes it.
+        require_own_listener(self._settings)
         try:
             with self._opener.open(request, timeout=30) as answer:
                 text = answer.read()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.rights import as_caller
 from faultline.base.settings import Settings
 from faultline.base.targets import check_target
 from faultline.base.text import Say, counted
@@ -13,7 +15,7 @@ from faultline.client.airflow_api import AirflowApi
 from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags, newest_records, print_outcome, say_times
-from faultline.cluster.airflow_home import USER, password
+from faultline.cluster.airflow_home import login_words
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix, sweep_id_of
 from faultline.records.record import Record
@@ -31,7 +33,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     if output is not None:
         check_target(output, "--output")
     settings = bring_up(say)
-    say(f"Airflow {settings.endpoints.airflow}, user {USER}, password {password(settings)}")
+    say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if again else newest_records(settings, cells)[1]
@@ -67,8 +69,9 @@ def show(settings: Settings, records: list[Record], started: datetime, output: P
     print_outcome(records)
     say_times(settings, records, started, say)
     target = output or settings.results / "reports" / f"demo-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html"
-    print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
-    print(f"airflow: {settings.endpoints.airflow} (user {USER}, password {password(settings)})")
+    with as_caller():
+        print(f"report: {write_report(records, settings.results, target, title='Word count under a kill')}")
+    print(f"airflow: {settings.endpoints.airflow} ({login_words(settings, sys.stdout)})")
 
 
 def _running(api: AirflowApi) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
 from faultline.base.errors import ConfigError
+from faultline.base.rights import be_private, refuse_root
+from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings, check_folders, load_settings
 from faultline.base.text import Say, suggest
 from faultline.cluster.jars import verify
@@ -20,6 +23,7 @@ from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record, Status
 from faultline.records.store import Contents, Store
+from generators.login import LOGIN
 
 
 def require(settings: Settings) -> Java:
@@ -27,6 +31,8 @@ def require(settings: Settings) -> Java:
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
+    refuse_root()
+    be_private()
     check_folders(settings)
     longest_wait_s()
     java = find_java(settings.home / "java.json")
@@ -41,7 +47,10 @@ def bring_up(
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    return up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+    settings = up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+    # What this process sends and reads itself, as benchmarks do, it does as the harness.
+    os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
+    return settings
 
 
 def select_records(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.kafka_login import kafka_client
 from faultline.base.text import Say, counted
 from generators.data_files import PARQUET
 from generators.producer import NUMBER, PHASE
@@ -65,7 +66,7 @@ def _batches(bootstrap: str, topic: str) -> Iterator[list[dict[str, Any]]]:
     """All records that were there when this began, some thousands at a time."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **kafka_client(bootstrap),
             "group.id": f"faultline-record-{os.getpid()}",
             "enable.auto.commit": False,
             # The end of a partition may be a transaction's mark, which no record stands for.

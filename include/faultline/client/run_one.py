@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings, instance, load_settings
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi

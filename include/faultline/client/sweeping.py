@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweep_words import Wanted, wanted_of
-from faultline.cluster.airflow_home import USER, password
+from faultline.cluster.airflow_home import login_words
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell, sweep_id_of
@@ -212,7 +213,7 @@ def finish(
         (show or print_outcome)(records)
     if course:
         print(f"page: {settings.endpoints.airflow}{UI_PAGE}/sweeps/{quote(course.sweep_id, safe='')}"
-              f" (user {USER}, password {password(settings)})")  # fmt: skip
+              f" ({login_words(settings, sys.stdout)})")  # fmt: skip
     if not ended:
         return 1
     decided = course is not None and bool(_settled(settings, course))

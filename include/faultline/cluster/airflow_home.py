@@ -8,12 +8,15 @@ and a detached process inherits none of them.
 from __future__ import annotations
 
 import configparser
+import io
 import json
 import os
 import secrets
 from pathlib import Path
+from typing import TextIO
 
 from faultline.base.errors import ConfigError
+from faultline.base.secrets import require_private, write_private
 from faultline.base.settings import HOST, Settings
 
 USER = "admin"
@@ -91,20 +94,18 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     home.chmod(0o700)
     secret_file = home / "secrets.json"
     if not secret_file.exists():
-        _write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
+        write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
     keys = json.loads(secret_file.read_text())
     if given := os.environ.get(PASSWORD):
         keys["password"] = given
     parser = configparser.RawConfigParser()
     parser.read_dict(configuration(settings, keys, database))
     target = home / "airflow.cfg"
-    temporary = target.with_suffix(".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        parser.write(file)
+    text = io.StringIO()
+    parser.write(text)
     # Airflow interpolates its configuration, so a literal percent sign is written twice.
-    temporary.write_text(temporary.read_text().replace("%", "%%"))
-    temporary.rename(target)
-    _write_private(password_file(settings), json.dumps({USER: keys["password"]}))
+    write_private(target, text.getvalue().replace("%", "%%"))
+    write_private(password_file(settings), json.dumps({USER: keys["password"]}))
     return home
 
 
@@ -177,8 +178,16 @@ def password_file(settings: Settings) -> Path:
 
 
 def password(settings: Settings) -> str:
-    """The password of the one user, made by the first `up`."""
-    return str(json.loads(password_file(settings).read_text())[USER])
+    """The password of the one user, made by the first `up`. Raises ConfigError before that."""
+    file = password_file(settings)
+    require_private(file)
+    return str(json.loads(file.read_text())[USER])
+
+
+def login_words(settings: Settings, out: TextIO) -> str:
+    """Who logs in, and with what; the password only where `out` is a terminal, and not where it would be kept."""
+    how = f"password {password(settings)}" if out.isatty() else "./faultline password shows the password"
+    return f"user {USER}, {how}"
 
 
 def airflow_environment(settings: Settings) -> dict[str, str]:
@@ -204,10 +213,3 @@ def _new_keys() -> dict[str, str]:
         "api": secrets.token_urlsafe(32),
         "jwt": secrets.token_urlsafe(48),
     }
-
-
-def _write_private(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    temporary.rename(path)

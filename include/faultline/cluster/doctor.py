@@ -49,7 +49,7 @@ def examine() -> dict[str, Any]:
         "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
         "services": {
             "processes": Supervisor(settings).states(),
-            "kafka": kafka_ready(settings.endpoints.kafka),
+            "kafka": kafka_ready(settings.endpoints.kafka, settings.secrets),
             "spark_workers": len(workers) if isinstance(workers, list) else 0,
             "airflow": airflow_health(settings),
         },

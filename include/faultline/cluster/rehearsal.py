@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from faultline.base.processes import clean_environment
+from faultline.base.environment import clean_environment
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.cluster.class_data import archive_path
@@ -60,7 +60,7 @@ def _rehearse(settings: Settings, made: Path, log: Path) -> str | None:
     # The workloads' JVMs have the page that tells of stages and executors.
     conf["spark.ui.enabled"] = "true"
     conf["spark.ui.port"] = "0"
-    command = spark_submit(conf, program(settings, "rehearsal"), str(folder), master=LOCAL_MASTER)
+    command = spark_submit(settings, conf, program(settings, "rehearsal"), str(folder), master=LOCAL_MASTER)
     with log.open("wb") as out:
         try:
             done = subprocess.run(

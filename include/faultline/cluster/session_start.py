@@ -22,7 +22,7 @@ def main() -> None:
     prepare_spark(settings)
     conf = batch_settings(settings, archive=archive_here(settings))
     socket = ("--socket", str(settings.session_socket))
-    command = spark_submit(conf, program(settings, "session"), *socket, master=LOCAL_MASTER, name="session")
+    command = spark_submit(settings, conf, program(settings, "session"), *socket, master=LOCAL_MASTER, name="session")
     environment = {**os.environ, **spark_environment(settings, find_java(settings.home / "java.json").home)}
     os.execve(command[0], command, environment)
 

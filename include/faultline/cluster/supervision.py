@@ -20,8 +20,11 @@ from pathlib import Path
 import psutil
 
 from faultline.base.attempt import open_ledgers, write_json
+from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.processes import clean_environment, end_ledger, end_processes
+from faultline.base.processes import end_ledger, end_processes
+from faultline.base.rights import files_mask
+from faultline.base.secrets import write_private
 from faultline.base.settings import Settings, choose_ports, instance
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
@@ -30,6 +33,8 @@ from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 
 MARK = "FAULTLINE_INSTANCE"
+# Lets everybody of the machine in: by it, what keeping them out costs is measured.
+OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
 
 CONF_HEAD = """\
@@ -38,6 +43,7 @@ file={socket}
 chmod=0700
 
 [supervisord]
+umask={umask}
 logfile={logs}/supervisord.log
 logfile_maxbytes=5MB
 pidfile={home}/supervisord.pid
@@ -220,8 +226,10 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
 
 
 def write_instance(settings: Settings) -> None:
-    """Gives the installation a new mark, which all processes of its services carry."""
+    """Gives the installation a new mark, which all processes of its services carry; and says who may come in."""
     terms = {"instance": os.urandom(8).hex(), "results": str(settings.results)}
+    if os.environ.get(OPEN):
+        terms["open"] = "yes"
     write_json(settings.home / "instance.json", terms)
 
 
@@ -272,6 +280,7 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
         logs=escape(str(settings.logs)),
         home=escape(str(settings.home)),
         user=user,
+        umask=f"{files_mask():03o}",
     )
     for service in services:
         text += CONF_PROGRAM.format(
@@ -282,7 +291,7 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
             stop_signal=service.stop_signal,
             logs=escape(str(settings.logs)),
         )
-    (settings.home / "supervisord.conf").write_text(text)
+    write_private(settings.home / "supervisord.conf", text)
 
 
 def start_command(settings: Settings, service: Service) -> list[str]:

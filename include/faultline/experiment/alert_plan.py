@@ -20,7 +20,7 @@ WAYS = {
     "mail": "an object with to, from and server",
     "notifier": "an object with class and arguments",
 }
-MAIL_KEYS = ("to", "from", "server", "user", "password_env", "tls")
+MAIL_KEYS = ("to", "from", "server", "user", "password_file", "tls")
 
 
 @dataclass(frozen=True)

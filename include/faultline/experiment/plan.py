@@ -56,7 +56,7 @@ class AttemptPlan:
     started. `primed_batches`: what is awaited before the gate, unless there is a `filling`; `drained_batches`: and at
     the end of the schedule. `stop_s`: how long the workload may take to end. `method`, `tuples`: how the harvest finds
     a tuple's first output, and what it takes for one. `aim`: None where the faults come at the very times that a plan
-    gives them.
+    gives them. `gated`: the workload cannot log in at the broker, and comes to it through the gate.
     """
 
     workload: str
@@ -80,6 +80,7 @@ class AttemptPlan:
     method: str
     tuples: Mapping[str, Any]
     aim: Aim | None = None
+    gated: bool = False
 
     @property
     def window_s(self) -> float:
@@ -103,8 +104,14 @@ class AttemptPlan:
     @property
     def workload_bootstrap(self) -> str:
         """Where the workload reaches the broker: by the detour only if a fault needs it, since it is one more hop."""
-        detour = any(one.fault.how.detours for one in self.faults)
-        return self.endpoints.kafka_detour if detour else self.endpoints.kafka
+        if self.gated:
+            return self.endpoints.kafka_gate
+        return self.endpoints.kafka_detour if self.detours else self.endpoints.kafka
+
+    @property
+    def detours(self) -> bool:
+        """Whether a fault stands between the workload and the broker."""
+        return any(one.fault.how.detours for one in self.faults)
 
     def as_mapping(self) -> dict[str, Any]:
         """JSON values; `from_mapping` gives the same plan again."""
@@ -176,6 +183,7 @@ def resolve(
         method=kind.latency_method_of(own),
         tuples=kind.tuples(own),
         aim=_aim(config, repetition) if "checkpoint" in cycles else None,
+        gated=config.kind.own_client,
     )
 
 

@@ -8,6 +8,7 @@ import os
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.secrets import require_private
 
 if TYPE_CHECKING:
     from faultline.experiment.alert_plan import AlertPlan
@@ -117,6 +119,16 @@ def notifier_of(plan: AlertPlan, alert: Alert) -> BaseNotifier:
     return made
 
 
+def _password(target: Mapping[str, Any]) -> str:
+    """What the server is told; from a file, since every child of a service reads the service's environment."""
+    named = target.get("password_file")
+    if not named:
+        return ""
+    file = Path(str(named))
+    require_private(file)
+    return file.read_text().strip()
+
+
 def results_link(address: str, sweep_id: str | None) -> str:
     """Where the night's page is."""
     from faultline.reports.pages import UI_PAGE
@@ -130,7 +142,7 @@ def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
 
     host, _, port = str(target["server"]).partition(":")
     tls = bool(target.get("tls", True))
-    password = os.environ.get(str(target.get("password_env", "")), "")
+    password = _password(target)
     connection = {
         "conn_type": "smtp", "host": host, "port": int(port or 587), "login": target.get("user"),
         "password": password or None, "extra": {"disable_ssl": True, "disable_tls": not tls, "timeout": int(TIMEOUT_S)},

@@ -53,9 +53,10 @@ class LocalSparkJob(SparkSubmitOperator):
     def _submit(self, context: Any) -> None:
         from faultline.cluster.class_data import archive_here
         from faultline.cluster.java import find_java
-        from faultline.engines.spark.settings import batch_settings, spark_environment
+        from faultline.engines.spark.settings import batch_settings, properties_file, spark_environment
 
         settings = load_settings()
         self.conf = batch_settings(settings, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
+        self.properties_file = str(properties_file(settings))
         self.env_vars = spark_environment(settings, find_java(settings.home / "java.json").home)
         super().execute(context)

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
-from faultline.base.processes import clean_environment
+from faultline.base.environment import clean_environment
 from faultline.base.settings import load_settings
 from faultline.base.waiting import wait_until
 from faultline.base.window_lock import window

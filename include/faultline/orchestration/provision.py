@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError
+from faultline.base.kafka_login import kafka_client
 from faultline.base.settings import Settings, check_ssh_host, load_settings, ssh_hosts
 from faultline.cluster.airflow_home import present_database
 from faultline.orchestration.spark import spark_connections
@@ -21,7 +22,7 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
     return {
         "kafka_default": {
             "conn_type": "kafka",
-            "extra": json.dumps({"bootstrap.servers": settings.endpoints.kafka}),
+            "extra": json.dumps(kafka_client(settings.endpoints.kafka, secrets=settings.secrets)),
         },
         **spark_connections(settings),
         **{f"ssh_{name}": _ssh(host) for name, host in ssh_hosts(settings).items()},

@@ -46,6 +46,27 @@ class ResultsApp:
         await self._app(scope, receive, send)
 
 
+class ProofApp:
+    """Shows whoever asks that this server is the installation's; the one address that asks for no login."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from urllib.parse import parse_qs
+
+        from faultline.base.secrets import read_secrets
+        from faultline.base.settings import load_settings
+        from faultline.cluster.proof import answer
+
+        if scope["type"] != "http":
+            return
+        settings = load_settings()
+        challenge = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("challenge", [""])[0]
+        given = answer(read_secrets(settings.secrets).proof, challenge, settings.ports["airflow"])
+        body = f'"{given or ""}"'.encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200 if given else 400, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
 class ResultsLink(BaseOperatorLink):
     """From a task of any of the DAGs to what its run has measured."""
 

@@ -59,6 +59,7 @@ def _spark_submit(submission: SparkSubmission) -> list[str]:
         conf=dict(submission.settings),
         name=submission.name,
         java_class=submission.main_class,
+        properties_file=str(submission.properties),
         application_args=arguments,
     )
     if not hook._connection["master"].startswith("spark://"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import read_journal, write_lines
+from faultline.base.kafka_login import kafka_options
 from faultline.base.settings import Settings
 from faultline.engines.batches import BATCHES
 from faultline.engines.registry import engine_at
@@ -31,6 +32,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
         configuration,
         {
             "bootstrap": plan.endpoints.kafka,
+            "kafka_options": kafka_options(settings),
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),

@@ -5,31 +5,43 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
 from fault.action import Daemon, Site
-from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
+from faultline.base.secrets import WORKLOAD, login_file
 from faultline.base.settings import HOST, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.registry import engine_at
+from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Companion
 
 DAEMON_START_S = 10.0
 
 
-def start_fault_daemons(attempt: Attempt, settings: Settings, planned: Sequence[PlannedFault]) -> list[Entry]:
-    """Starts what the planned actions need beside the workload, such as the proxy between it and the broker."""
-    site = Site(attempt.folder, kafka=settings.endpoints.kafka_detoured, detour=settings.endpoints.kafka_detour)
-    needed = dict.fromkeys(daemon for one in planned for daemon in one.fault.how.hands.prepare(site))
-    return [_start_daemon(attempt, settings, daemon) for daemon in needed]
+def start_fault_daemons(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> list[Entry]:
+    """Starts what the planned actions need beside the workload, such as the proxy between it and the broker; and the
+    gate of a workload that cannot log in, which comes before the proxy."""
+    own = settings.endpoints
+    site = Site(attempt.folder, own.kafka_gated if plan.gated else own.kafka_detoured, own.kafka_detour)
+    needed = dict.fromkeys(daemon for one in plan.faults for daemon in one.fault.how.hands.prepare(site))
+    gate = [_gate(attempt, settings, own.kafka_detour if plan.detours else own.kafka_gated)] if plan.gated else []
+    return [_start_daemon(attempt, settings, daemon) for daemon in [*needed, *gate]]
+
+
+def _gate(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
+    """The gate of this attempt, as the broker's user for workloads."""
+    ready = attempt.scratch / "gate"
+    ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
+    login = ("--login", str(login_file(settings.secrets, WORKLOAD)), "--ready", str(ready))
+    return Daemon("gate", "faultline.runner.kafka_gate", (*ends, *login), ready)
 
 
 def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:
@@ -127,6 +139,7 @@ def spawn(
         cwd=settings.root,
         env=environment,
         token=token,
+        for_workload=role == "supervisor",
         # Both keep a schedule, and use few cores: what they delay is small, what delays them is a wrong figure. Of a
         # generator on the cluster this is only the lead, a JVM.
         punctual=role in ("generator", "conductor") and token is None,

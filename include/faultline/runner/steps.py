@@ -14,6 +14,7 @@ from typing import Any
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.processes import Entry, load_token, process_of
+from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until
 from faultline.cluster.class_data import archive_here
@@ -41,6 +42,7 @@ from faultline.runner.drain import drain_limit_s
 from faultline.runner.punctuality import require_punctual
 from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
+from generators.login import LOGIN
 
 # Of an attempt's generator with these arguments: its command, and its environment beside this one.
 ExecutorCommand = Callable[[Attempt, Settings, Sequence[str]], tuple[list[str], Mapping[str, str]]]
@@ -106,7 +108,7 @@ def await_services(settings: Settings, config: Configuration) -> None:
 
     def ready() -> bool:
         nonlocal lacking
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka) else "Kafka is away"
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, settings.secrets) else "Kafka is away"
         return lacking is None
 
     wait_until(
@@ -139,7 +141,9 @@ def start_generator(attempt: Attempt, settings: Settings, on_executors: Executor
     arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
     journal = attempt.generator_journal
     if configuration_of(attempt).generator_on == "host":
-        return spawn(attempt, settings, "generator", [*module("generators"), *arguments], stdout=journal)
+        logged_in = {LOGIN: str(login_file(settings.secrets, HARNESS))}
+        command = [*module("generators"), *arguments]
+        return spawn(attempt, settings, "generator", command, stdout=journal, environment=logged_in)
     command, environment = on_executors(attempt, settings, arguments)
     token = load_token(attempt.id)
     return spawn(attempt, settings, "generator", command, stdout=journal, environment=environment, token=token)
@@ -165,7 +169,7 @@ def submit_workload(attempt: Attempt, settings: Settings, command_of: Callable[[
             "ends_itself": submission.ends_itself,
         },
     )
-    start_fault_daemons(attempt, settings, plan.faults)
+    start_fault_daemons(attempt, settings, plan)
     for companion in plan.companions:
         start_companion(attempt, settings, companion)
     entry = _fill(attempt, settings, plan.filling) if plan.filling else _prime(attempt, settings, plan)

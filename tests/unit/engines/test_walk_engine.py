@@ -110,7 +110,7 @@ except ConfigError as error:
     print(error)
 
 steps.SERVICES_TIMEOUT_S = 0.1
-steps.kafka_ready = lambda bootstrap: True
+steps.kafka_ready = lambda bootstrap, secrets: True
 try:
     steps.await_services(settings, config)
 except InfrastructureError as error:

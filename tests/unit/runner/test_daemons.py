@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,16 +14,28 @@ import pytest
 from fault.plan import Fault, FaultPlan, PlannedFault
 from fault.proxy_control import ProxyControl
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
 from faultline.base.processes import Entry, end_ledger, read_ledger, spawn_detached
+from faultline.base.secrets import make_secrets, write_logins
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.experiment.preparations import Companion
 from faultline.runner.daemons import last_words, start_companion, start_fault_daemons, workload_trouble
+from tests.support.installation import free_ports
 
 
 def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
     return FaultPlan(faults).resolve(rate=1, checkpoint_interval_s=1, snapshot_interval_s=1)
+
+
+def plan(faults: tuple[PlannedFault, ...], *, gated: bool = False) -> AttemptPlan:
+    config, endpoints = parse_configuration({"fault": "none"}), Endpoints.loopback(DEFAULT_PORTS)
+    topics = {"input": "a", "output": "b"}
+    made = resolve(config, engine="spark", repetition=0, endpoints=endpoints, topics=topics)
+    return replace(made, faults=faults, gated=gated)
 
 
 def attempt_in(folder: Path) -> Attempt:
@@ -31,9 +44,9 @@ def attempt_in(folder: Path) -> Attempt:
     return attempt
 
 
-def settings(folder: Path, detour: int) -> Settings:
+def settings(folder: Path, detour: int, **more: int) -> Settings:
     return Settings(
-        ROOT, folder / "home", folder / "results", {**DEFAULT_PORTS, "kafka_proxied": 1, "kafka_proxy": detour}
+        ROOT, folder / "home", folder / "results", {**DEFAULT_PORTS, "kafka_proxied": 1, "kafka_proxy": detour, **more}
     )
 
 
@@ -45,7 +58,7 @@ def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
         Fault("kafka", "delay", 1, duration_s=1, delay_ms=1), Fault("kafka", "reset", 5), Fault("executor", "kill", 9)
     )
     try:
-        (entry,) = start_fault_daemons(attempt, settings(tmp_path, detour), faults)
+        (entry,) = start_fault_daemons(attempt, settings(tmp_path, detour), plan(faults))
         assert entry.role == "proxy"
         assert ProxyControl(attempt.folder / "proxy.json").status()["mode"] == "plain"
         assert f"faultline-run={attempt.id}" in psutil.Process(entry.pid).cmdline()
@@ -56,8 +69,23 @@ def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
 def test_faults_on_processes_need_none(tmp_path: Path) -> None:
     attempt = attempt_in(tmp_path)
     faults = planned(Fault("executor", "kill", 1), Fault("kafka", "pause", 3, duration_s=1))
-    assert start_fault_daemons(attempt, settings(tmp_path, 1), faults) == []
+    assert start_fault_daemons(attempt, settings(tmp_path, 1), plan(faults)) == []
     assert read_ledger(attempt.ledger) == []
+
+
+def test_what_cannot_log_in_gets_a_gate_before_whatever_stands_there(tmp_path: Path) -> None:
+    attempt, (detour, gate) = attempt_in(tmp_path), free_ports(2)
+    attempt.scratch.mkdir()
+    known = settings(tmp_path, detour, kafka_gate=gate)
+    write_logins(known.secrets, make_secrets(known.secrets))
+    cut = planned(Fault("kafka", "cut", 1, duration_s=1))
+    try:
+        entries = start_fault_daemons(attempt, known, plan(cut, gated=True))
+        assert [entry.role for entry in entries] == ["proxy", "gate"]
+        assert f"127.0.0.1:{detour}" in entries[1].command, "to the broker through the proxy"
+        assert not any(word in " ".join(entries[1].command) for word in make_secrets(known.secrets).kafka.values())
+    finally:
+        end_ledger(attempt.ledger)
 
 
 def sleeper(attempt: Attempt, program: str = "import time; time.sleep(60)") -> Entry:

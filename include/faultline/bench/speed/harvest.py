@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from faultline.analysis.audit import audit
 from faultline.base.attempt import write_json
 from faultline.base.errors import InfrastructureError
+from faultline.base.kafka_login import kafka_options
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.bench.figure import Figure
@@ -100,6 +101,7 @@ def write_configuration(
     path = folder / "harvest_config.json"
     content = {
         "bootstrap": settings.endpoints.kafka,
+        "kafka_options": kafka_options(settings),
         "input_topic": topics[0],
         "output_topic": topics[1],
         "batches": str(batches),

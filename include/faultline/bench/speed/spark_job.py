@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
-from faultline.base.processes import clean_environment
 from faultline.base.settings import Settings
 from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
@@ -43,7 +43,7 @@ class Cost:
 def submit_command(settings: Settings, name: str, arguments: Sequence[str], *, large: bool = False) -> list[str]:
     """The spark-submit of program `name`; `large` as in `batch_settings`."""
     conf = batch_settings(settings, archive=archive_here(settings), large=large)
-    return spark_submit(conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
+    return spark_submit(settings, conf, program(settings, name), *arguments, master=LOCAL_MASTER, name=f"bench {name}")
 
 
 def run_job(settings: Settings, command: Sequence[str], folder: Path) -> Cost:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from faultline.base.environment import passed_on
 from faultline.base.http import fetch_json
 from faultline.base.settings import HOST, Settings
 from faultline.cluster.services.service import Service
@@ -36,6 +37,7 @@ def airflow_services(settings: Settings) -> list[Service]:
                 "--skip-serve-logs",
             ],
             component("scheduler"),
+            environment=passed_on(),
         ),
         Service("airflow-dag-processor", [airflow, "dag-processor"], component("dag_processor")),
         Service("airflow-triggerer", [airflow, "triggerer", "--skip-serve-logs"], component("triggerer")),

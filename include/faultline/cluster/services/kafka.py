@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.settings import HOST, Settings
+from faultline.base.kafka_login import kafka_client
+from faultline.base.secrets import (
+    BROKER,
+    HARNESS,
+    MECHANISM,
+    PROTOCOL,
+    Secrets,
+    make_secrets,
+    properties,
+    remove_logins,
+    scram_module,
+    write_logins,
+    write_private,
+)
+from faultline.base.settings import HOST, Settings, is_open
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.cluster.services.spark import spark_home
 
+LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
 HEAP_MB = 512
 HEAP_OPTIONS = ("-Xms384m", f"-Xmx{HEAP_MB}m")
 LOG4J_KAFKA = """\
@@ -40,7 +58,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
             "kafka.Kafka",
             str(settings.home / "kafka" / "server.properties"),
         ],
-        ready=lambda: kafka_ready(settings.endpoints.kafka),
+        ready=lambda: kafka_ready(settings.endpoints.kafka, settings.secrets),
         victim=True,
     )
 
@@ -59,18 +77,21 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     data = folder / "data"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
+    known = make_secrets(settings.secrets)
     broker, controller = settings.ports["kafka"], settings.ports["kafka_controller"]
-    proxied, proxy = settings.ports["kafka_proxied"], settings.ports["kafka_proxy"]
-    # Who comes in through PROXIED is told to come back through the proxy: faults of the connection work there.
-    listeners = f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller},PROXIED://{HOST}:"
-    properties = {
+    ports = settings.ports
+    # Who comes in through PROXIED is told to come back through the proxy, where faults of the connection work; through
+    # GATED, by the gate, which logs in for whoever cannot.
+    own = f"DIRECT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}"
+    listeners = f"{own},PROXIED://{HOST}:{ports['kafka_proxied']},GATED://{HOST}:{ports['kafka_gated']}"
+    advertised = f"{own},PROXIED://{HOST}:{ports['kafka_proxy']},GATED://{HOST}:{ports['kafka_gate']}"
+    values = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
-        "listeners": f"{listeners}{proxied}",
-        "advertised.listeners": f"{listeners}{proxy}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "inter.broker.listener.name": "DIRECT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
         "offsets.topic.replication.factor": "1",
@@ -83,26 +104,73 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
         "auto.create.topics.enable": "false",
         "log.retention.hours": "24",
         "log.message.timestamp.type": "CreateTime",
+        **_who_may_come(settings, known),
     }
     file = folder / "server.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    if (data / "meta.properties").exists():
-        return
+    write_private(file, properties(values))
+    if not _knows_users(folder, known):
+        _format(settings, java, file, known)
+
+
+def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
+    """Settings by which every listener asks who comes, and only the harness may do all; and what users log in with."""
+    protocol = "PLAINTEXT" if is_open(settings) else PROTOCOL
+    listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
+    if is_open(settings):
+        remove_logins(settings.secrets)
+        return listeners
+    write_logins(settings.secrets, known)
+    jaas = scram_module(BROKER, known.kafka[BROKER])
+    own = {f"listener.name.{name.lower()}.{MECHANISM.lower()}.sasl.jaas.config": jaas for name in LISTENERS}
+    return {
+        **listeners,
+        **own,
+        "sasl.enabled.mechanisms": MECHANISM,
+        "sasl.mechanism.inter.broker.protocol": MECHANISM,
+        "sasl.mechanism.controller.protocol": MECHANISM,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{BROKER};User:{HARNESS}",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def _knows_users(folder: Path, known: Secrets) -> bool:
+    """Whether the storage was formatted with the passwords that hold now. One that was not is moved aside: nobody could
+    log in, and topics are an attempt's."""
+    marker, data = folder / "users.sha256", folder / "data"
+    if not (data / "meta.properties").exists():
+        return False
+    if marker.exists() and marker.read_text() == _digest(known):
+        return True
+    data.rename(folder / f"data-before-{time.time_ns()}")
+    return False
+
+
+def _digest(known: Secrets) -> str:
+    return hashlib.sha256(json.dumps(dict(known.kafka), sort_keys=True).encode()).hexdigest()
+
+
+def _format(settings: Settings, java: Path, file: Path, known: Secrets) -> None:
+    """Formats the storage, with its users; by a file of arguments, since everybody can read command lines."""
     # `--cluster-id=` with an equals sign: a random id may begin with a dash.
-    command = [str(java), "-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format"]
-    done = subprocess.run(
-        [*command, f"--cluster-id={_cluster_id()}", "--standalone", "-c", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
+    arguments += ["--standalone", "-c", str(file)]
+    for user, password in known.kafka.items():
+        arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+    told = settings.secrets / "format.arguments"
+    write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
+    try:
+        done = subprocess.run([str(java), f"@{told}"], capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        told.unlink()
     if done.returncode:
+        data = file.parent / "data"
         raise InfrastructureError(f"kafka: storage in {data} could not be formatted: {_last_line(done.stderr)}")
+    (file.parent / "users.sha256").write_text(_digest(known))
 
 
-def kafka_ready(bootstrap: str) -> bool:
-    """True when the broker answers a metadata request."""
+def kafka_ready(bootstrap: str, secrets: Path) -> bool:
+    """True when the broker answers a metadata request of the harness, whose login lies among `secrets`."""
     host, port = bootstrap.split(":")
     try:
         with socket.create_connection((host, int(port)), timeout=0.5):
@@ -113,7 +181,7 @@ def kafka_ready(bootstrap: str) -> bool:
     from confluent_kafka.admin import AdminClient
 
     try:
-        client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        client = AdminClient(kafka_client(bootstrap, secrets=secrets, log_level=0))
         return bool(client.list_topics(timeout=3).brokers)
     except KafkaException:
         return False

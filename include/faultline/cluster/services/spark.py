@@ -9,10 +9,12 @@ from pathlib import Path
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
-from faultline.base.settings import HOST, WORKERS, Settings
+from faultline.base.secrets import make_secrets, write_private
+from faultline.base.settings import HOST, WORKERS, Settings, is_open
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.engines.spark import standalone
 from faultline.engines.spark.distributions import Distribution
+from faultline.engines.spark.settings import properties_file, properties_text
 from faultline.engines.spark.standalone import worker_memory_mb
 
 # A worker offers more slots than the machine has cores, so that the papers' executor counts run
@@ -51,9 +53,12 @@ def spark_home() -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def spark_submit(conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = "") -> list[str]:
+def spark_submit(
+    settings: Settings, conf: Mapping[str, str], program: Path, *arguments: str, master: str, name: str = ""
+) -> list[str]:
     """The command that hands a program of ours to Spark, without Airflow's Connections."""
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", master]
+    command += ["--properties-file", str(properties_file(settings))]
     command += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     return [*command, *(("--name", name) if name else ()), str(program), *arguments]
 
@@ -66,6 +71,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
     work = settings.spark_work if own is None else settings.spark_work / f"build-{own.name}"
     named = (lambda name: name) if own is None else own.service
     spark_class = str(home / "bin" / "spark-class")
+    told = ("--properties-file", str(properties_file(settings)))
     spark_environment = {
         "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
@@ -83,6 +89,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
             spark_class,
             "org.apache.spark.deploy.master.Master",
             *("--host", HOST, "--port", str(ports["spark_master"]), "--webui-port", str(ports["spark_master_ui"])),
+            *told,
         ],
         ready=lambda: standalone.master_state(endpoints) is not None,
         environment=spark_environment,
@@ -97,6 +104,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
                 *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
                 *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
                 *("--work-dir", str(work / f"worker-{number}")),
+                *told,
                 endpoints.engine,
             ],
             ready=lambda number=number: worker_registered(endpoints, ports, number),  # type: ignore[misc]
@@ -129,7 +137,9 @@ def session_listens(settings: Settings) -> bool:
 
 
 def prepare_spark(settings: Settings) -> None:
-    """Writes the logging settings that every Spark process reads."""
+    """Writes what every Spark process reads: logging settings, and those that keep strangers out."""
+    secret = make_secrets(settings.secrets).spark
+    write_private(properties_file(settings), properties_text(secret, is_open=is_open(settings)))
     settings.spark_conf.mkdir(parents=True, exist_ok=True)
     settings.spark_work.mkdir(parents=True, exist_ok=True)
     settings.spark_logging.write_text(LOG4J_SPARK)

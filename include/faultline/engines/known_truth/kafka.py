@@ -10,6 +10,8 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.kafka_login import kafka_client
+from faultline.base.secrets import WORKLOAD
 from faultline.engines.known_truth.incarnation import Arrival
 
 PRIMER_HEADER = "phase"
@@ -30,7 +32,7 @@ class KafkaTransport:
         self._failed = ""
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **kafka_client(bootstrap, user=WORKLOAD),
                 "enable.idempotence": True,
                 "acks": "all",
                 # Nothing may wait in the queue: what a kill finds there was never emitted, yet is stamped.
@@ -120,7 +122,7 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Any]:
 def _consumer(bootstrap: str) -> Any:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **kafka_client(bootstrap, user=WORKLOAD),
             # Required, though partitions are assigned and nothing is committed to the broker.
             "group.id": "faultline-known-truth",
             "enable.auto.commit": False,

@@ -20,6 +20,7 @@ from faultline.base.text import suggest
 from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import JVM_OPTIONS, SPARK_CONF
+from generators.login import LOGIN
 
 KNOWN = Path(__file__).with_name("known_settings.json")
 PREFIX = "spark."
@@ -56,11 +57,17 @@ _BY_REASON: Mapping[str, str] = {
     "spark.driver.extraClassPath": _CLASSES, "spark.executor.extraClassPath": _CLASSES, "spark.jars": _CLASSES,
     "spark.jars.packages": _CLASSES, "spark.archives": _CLASSES,
     "spark.executorEnv.PYTHONPATH": "the programs are found by it",
+    f"spark.executorEnv.{LOGIN}": "executors log in at the broker with it",
     "spark.sql.session.timeZone": "times are compared in UTC",
     "spark.sql.streaming.minBatchesToRetain": "ends of batches are evidence, and none may be purged before it is read",
     "spark.sql.streaming.checkpointLocation": "the harvest reads the checkpoint where it knows it to be",
     "spark.dynamicAllocation.enabled": "a fault aims at as many executors as `executors` says",
 }  # fmt: skip
+# Strangers are kept out by settings that begin so.
+_CLOSED = (
+    "spark.authenticate", "spark.network.crypto.", "spark.ui.killEnabled", "spark.ui.threadDumpsEnabled",
+    "spark.ui.heapHistogramEnabled", "spark.master.ui.decommission",
+)  # fmt: skip
 ROLES = ("driver", "executors")
 # Beginnings of JVM options that are not to be given, with what sets them or why.
 _OWN_OPTIONS: Mapping[str, str] = {
@@ -68,6 +75,7 @@ _OWN_OPTIONS: Mapping[str, str] = {
     "-Dlog4j": _LOGS, "-Djava.io.tmpdir": "what an attempt leaves behind is removed with it",
     "-XX:SharedArchiveFile": _ARCHIVES, "-Xshare": _ARCHIVES, "-Xlog:gc": _COLLECTIONS, "-Xloggc": _COLLECTIONS,
     "-Dfaultline.": "processes of an attempt are found by it",
+    "-Djava.security.auth.login.config": "it logs in at the broker",
 }  # fmt: skip
 _SIZE = re.compile(r"\d+(\.\d+)?\s*(b|[kmgtp]i?b?)?", re.IGNORECASE)
 _TIME = re.compile(r"-?\d+\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
@@ -106,6 +114,8 @@ def _check_setting(config: Configuration, name: str, value: str, key: str = SPAR
         raise ConfigError(f"{where}: follows from commit_mode aligned-changelog; use aligned to vary it")
     if name in _BY_REASON:
         raise ConfigError(f"{where}: stays as it is, because {_BY_REASON[name]}; leave it out")
+    if name.startswith(_CLOSED):
+        raise ConfigError(f"{where}: stays as it is, because strangers are kept out by it; leave it out")
     kinds = known_settings()
     if name not in kinds:
         near = difflib.get_close_matches(name, kinds, 1, ALL_BUT)

@@ -8,11 +8,19 @@ from pathlib import Path
 import generators
 from faultline.base.attempt import Attempt
 from faultline.base.processes import load_option
+from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime
-from faultline.engines.spark.settings import logging_option, loopback_settings, program, spark_environment
+from faultline.engines.spark.settings import (
+    logging_option,
+    loopback_settings,
+    program,
+    properties_file,
+    spark_environment,
+)
 from faultline.engines.spark.standalone import GENERATOR_MEMORY_MB
 from faultline.engines.spark.submission import SparkSubmission
+from generators.login import LOGIN
 
 # As `spark_jobs/generate.py` names it.
 CODE = "faultline_code"
@@ -24,10 +32,15 @@ def generator_job(
     """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's."""
     return SparkSubmission(
         command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
-        environment={**spark_environment(settings, runtime.java_home), "PYTHONPATH": str(settings.root)},
+        environment={
+            **spark_environment(settings, runtime.java_home),
+            "PYTHONPATH": str(settings.root),
+            LOGIN: str(login_file(settings.secrets, HARNESS)),
+        },
         restart_delay_s=0.0,
         max_restarts=0,
         name=f"generator {attempt.id}",
+        properties=properties_file(settings),
         settings={
             **loopback_settings(),
             "spark.archives": f"{_packed(attempt)}#{CODE}",
@@ -37,6 +50,7 @@ def generator_job(
             # A member that failed has sent records: another one that sent them again would be no help.
             "spark.task.maxFailures": "1",
             "spark.stage.maxConsecutiveAttempts": "1",
+            f"spark.executorEnv.{LOGIN}": str(login_file(settings.secrets, HARNESS)),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": logging_option(settings),

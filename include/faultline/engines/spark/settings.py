@@ -10,12 +10,14 @@ from typing import Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.processes import run_option
-from faultline.base.settings import HOST, Settings
+from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
+from faultline.base.settings import HOST, Settings, is_open, load_settings
 from faultline.engines.spark.conf_rules import changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
+from generators.login import LOGIN
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 ROCKSDB = f"{_STATE}.RocksDBStateStoreProvider"
@@ -24,10 +26,26 @@ DRIVER_MEMORY_MB = 768
 # Roles of the workload's JVMs.
 DRIVER, EXECUTORS = "driver", "executors"
 _LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdir=", "-XX:SharedArchiveFile="
-_WITH_PATHS = (_TEMPORARY, _ARCHIVE)
+_LOGIN = "-Djava.security.auth.login.config="
+_WITH_PATHS = (_TEMPORARY, _ARCHIVE, _LOGIN)
 PROGRAMS = "spark_jobs"
 # What spark-submit is told by options of its own, and Faultline does not leave to a build either.
 NOT_BY_CONF = frozenset({"spark.master", "spark.app.name", "spark.submit.deployMode", "spark.archives", "spark.jars"})
+# What Spark asks of whoever connects to one of its processes, and how they talk then.
+AUTHENTICATED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+# Its pages are open to everybody on the machine: they change nothing, and make no JVM work.
+NOTHING_BY_PAGE = {
+    "spark.ui.killEnabled": "false",
+    "spark.ui.threadDumpsEnabled": "false",
+    "spark.ui.heapHistogramEnabled": "false",
+    "spark.master.ui.decommission.allow.mode": "DENY",
+}
 # Where harvest and aggregate run: short batch jobs, done in one JVM before executors would be up.
 LOCAL_MASTER = "local[2]"
 # Beyond the batches of the measured time: the primer's, those of the drain, and a margin.
@@ -50,7 +68,7 @@ def engine_settings() -> dict[str, str]:
 
 def settings_of_build() -> dict[str, str]:
     """What the label of a build hangs on: records under other settings than these are never averaged with others."""
-    return {**engine_settings(), **NEXMARK_SETTINGS}
+    return {**engine_settings(), **NEXMARK_SETTINGS, **({} if is_open(load_settings()) else AUTHENTICATED)}
 
 
 def configured_settings(config: Configuration) -> dict[str, str]:
@@ -86,6 +104,17 @@ def experiment_settings(config: Configuration) -> dict[str, str]:
     return changed({**engine_settings(), **configured_settings(config)}, config)
 
 
+def properties_file(settings: Settings) -> Path:
+    """What every Spark process is told by a file, since everybody can read command lines."""
+    return settings.secrets / "spark.conf"
+
+
+def properties_text(secret: str, *, is_open: bool) -> str:
+    """The content of that file. `is_open`: whoever comes is let in."""
+    closed = {} if is_open else {**AUTHENTICATED, "spark.authenticate.secret": secret}
+    return properties({**NOTHING_BY_PAGE, **closed})
+
+
 def loopback_settings() -> dict[str, str]:
     """The driver listens on loopback only, also when the host has other addresses."""
     return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
@@ -108,7 +137,10 @@ def workload_settings(
     """
     # The attempt's id in an executor's command line is what the guard rails look for.
     classes = None if archive is None else str(archive)
-    options = java_options(config, run_option(attempt.id), logging_option(settings), str(attempt.scratch), classes)
+    login = str(jaas_file(settings.secrets, WORKLOAD))
+    options = java_options(
+        config, run_option(attempt.id), logging_option(settings), str(attempt.scratch), login, classes
+    )
     return {
         **(own.conf if own else {}),
         **experiment_settings(config),
@@ -116,6 +148,7 @@ def workload_settings(
         **({} if own and own.own_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
+        f"spark.executorEnv.{LOGIN}": str(login_file(settings.secrets, WORKLOAD)),
         "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
         "spark.executor.extraJavaOptions": " ".join(map(_quoted, options[EXECUTORS])),
     }
@@ -125,17 +158,17 @@ def decided_settings(config: Configuration) -> frozenset[str]:
     """Names of what `workload_settings` tells a workload, and of what spark-submit is told beside."""
     nowhere = Path("/")
     told = workload_settings(Settings(nowhere, nowhere, nowhere), Attempt(nowhere / "attempt"), config, 0)
-    return frozenset({*told, *settings_of_build(), *NOT_BY_CONF})
+    return frozenset({*told, *settings_of_build(), *AUTHENTICATED, *NOTHING_BY_PAGE, *NOT_BY_CONF})
 
 
 def java_options(
-    config: Configuration, mark: str, logging: str, scratch: str, archive: str | None
+    config: Configuration, mark: str, logging: str, scratch: str, login: str, archive: str | None
 ) -> dict[str, list[str]]:
     """The options of the workload's JVMs by role. They are alike in every experiment but for those that its
-    configuration adds, and for these four: the option that marks the attempt's processes, the one that names the
-    logging settings, a folder, and an archive of classes.
+    configuration adds, and for these five: the option that marks the attempt's processes, the one that names the
+    logging settings, a folder, the file to log in at the broker with, and an archive of classes.
     """
-    shared = [mark, logging, f"{_TEMPORARY}{scratch}"]
+    shared = [mark, logging, f"{_TEMPORARY}{scratch}", f"{_LOGIN}{login}"]
     shared += [] if archive is None else [f"{_ARCHIVE}{archive}"]
     logs = {DRIVER: gc_option(DRIVER_FILE), EXECUTORS: gc_option(EXECUTOR_FILE)}
     return {role: [*shared, log, *options_of(config, role)] for role, log in logs.items()}
@@ -144,7 +177,7 @@ def java_options(
 def jvms(config: Configuration, *, with_archive: bool) -> dict[str, dict[str, Any]]:
     """What a record says of the workload's JVMs, by role: options with names in place of paths, and the heap."""
     classes = "CLASSES" if with_archive else None
-    options = java_options(config, run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", classes)
+    options = java_options(config, run_option("ATTEMPT"), f"{_LOGGING}FILE", "SCRATCH", "FILE", classes)
     driver = megabytes((config.spark_conf or {}).get("spark.driver.memory", f"{DRIVER_MEMORY_MB}m"))
     heap_mb = {DRIVER: driver, EXECUTORS: config.executor_memory_mb}
     return {role: {"options": options[role], "heap_mb": heap_mb[role]} for role in (DRIVER, EXECUTORS)}
@@ -176,6 +209,7 @@ def batch_settings(
     options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
+    options += [_quoted(f"{_LOGIN}{jaas_file(settings.secrets, HARNESS)}")]
     return {
         **loopback_settings(),
         **kafka_classes(settings),
@@ -210,6 +244,7 @@ def spark_environment(
         "PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        LOGIN: str(login_file(settings.secrets, WORKLOAD)),
     }
 
 

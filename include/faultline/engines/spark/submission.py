@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
+from faultline.base.kafka_login import kafka_options
 from faultline.base.processes import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
@@ -16,7 +17,13 @@ from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
 from faultline.engines.spark.distributions import distribution
 from faultline.engines.spark.lineages import lineage_files
-from faultline.engines.spark.settings import PROGRAMS, spark_environment, workload_program, workload_settings
+from faultline.engines.spark.settings import (
+    PROGRAMS,
+    properties_file,
+    spark_environment,
+    workload_program,
+    workload_settings,
+)
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
@@ -28,6 +35,8 @@ class SparkSubmission(Submission):
 
     name: str
     settings: Mapping[str, str]
+    # A file of further settings, which nobody else can read.
+    properties: Path
     main_class: str | None = None
     # Of another Spark than the installed one: its own spark-submit, and its master.
     spark_submit: str | None = None
@@ -37,7 +46,7 @@ class SparkSubmission(Submission):
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
-    by_spark = told_by_spark(attempt, plan, config)
+    by_spark = {**told_by_spark(attempt, plan, config), "kafka_options": kafka_options(settings)}
     told = write_program_configuration(attempt, plan, by_spark)
     described = attempt.read()
     # Attempts from before there were builds under test ran the installed one.
@@ -56,6 +65,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         restart_delay_s=plan.restart_delay_s,
         max_restarts=MAX_RESTARTS,
         name=f"{plan.workload} {attempt.id}",
+        properties=properties_file(settings),
         settings={
             **described.get("engine_settings", {}),
             **usual,

@@ -68,6 +68,8 @@ class Workload(Generic[P]):
     built_in_paths: Mapping[str, str] = MappingProxyType({})
     # Whether it runs what a user wrote, of which a batch is all that is known.
     of_the_user = False
+    # Reaches the broker by a client of its own, which is not told how to log in.
+    own_client = False
     # How long it may take to end once it is asked to.
     stop_s = 60.0
     # The matrix through which it runs as a whole, and that matrix's axis which asks for a part of it.

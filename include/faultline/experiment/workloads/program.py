@@ -60,6 +60,7 @@ class Program(Workload[ProgramParameters]):
     capabilities = frozenset({"skewed", "stateful", "data"})
     warms_itself = True
     of_the_user = True
+    own_client = True
     built_in_paths = MappingProxyType({"application": "", "reference": ""})
 
     def check(self, own: ProgramParameters, common: Common) -> None:

@@ -1,0 +1,36 @@
+"""Which environment variables a child process is given: those that are named here, and nothing else of its starter's.
+
+What a user keeps in the environment, such as passwords of databases or keys of a cloud, is no business of a broker, an
+executor or a Python worker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+# Names of further ones, separated by commas: for Airflow's tasks, and for the drivers that they start.
+PASSED = "FAULTLINE_PASS"
+# Hold a password, and are for the same.
+FOR_WORKLOADS = frozenset({"FAULTLINE_TOPOLOGY_DATABASE"})
+_KEPT = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "JAVA_HOME",
+    "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "XDG_RUNTIME_DIR", "SPARK_LOCAL_DIRS", PASSED,
+    "FAULTLINE_HOME", "FAULTLINE_RESULTS", "FAULTLINE_INSTANCE", "FAULTLINE_LOCAL_RUN", "FAULTLINE_QUIET_S",
+    "FAULTLINE_WORKER_MEMORY_MB", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_NIGHTS",
+    "FAULTLINE_MEMCACHED", "FAULTLINE_ALLOW_ROOT", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_PYTHON",
+})  # fmt: skip
+_KEPT_FAMILIES = ("LC_",)
+
+
+def clean_environment(extra: Mapping[str, str] | None = None, *, for_workload: bool = False) -> dict[str, str]:
+    """This process's environment as a child gets it, plus `extra`. `for_workload`: with what the user passes on to
+    workloads."""
+    keep = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
+    return {**keep, **(passed_on() if for_workload else {}), **(extra or {})}
+
+
+def passed_on() -> dict[str, str]:
+    """What of this process's environment is for workloads: what the user named, and what holds a password."""
+    names = {name.strip() for name in os.environ.get(PASSED, "").split(",")} | FOR_WORKLOADS
+    return {name: value for name, value in os.environ.items() if name in names}

@@ -1,0 +1,28 @@
+"""How a process of this installation logs in at its broker; elsewhere it comes as anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from faultline.base.secrets import HARNESS, MECHANISM, PROTOCOL, WORKLOAD, login_file
+from faultline.base.settings import Settings, load_settings
+from generators.login import read_login
+
+
+def kafka_client(bootstrap: str, *, secrets: Path | None = None, user: str = HARNESS, **more: Any) -> dict[str, Any]:
+    """Settings of a librdkafka client. `secrets`: the folder of the installation whose broker it is; by default this
+    one's, where the address is. `more`: settings with `_` for `.`."""
+    if secrets is None:
+        settings = load_settings()
+        own = settings.endpoints
+        secrets = settings.secrets if bootstrap in (own.kafka, own.kafka_detour) else None
+    login = {} if secrets is None else read_login(login_file(secrets, user))
+    return {"bootstrap.servers": bootstrap, **login, **{name.replace("_", "."): value for name, value in more.items()}}
+
+
+def kafka_options(settings: Settings) -> dict[str, str]:
+    """Options of Spark's Kafka source and sink beside the address, in a JVM that was told with what to log in."""
+    if not login_file(settings.secrets, WORKLOAD).exists():
+        return {}
+    return {"kafka.security.protocol": PROTOCOL, "kafka.sasl.mechanism": MECHANISM}
