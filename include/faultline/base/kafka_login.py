@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ from faultline.base.settings import Settings, load_settings
 from generators.login import read_login
 
 
-def kafka_client(bootstrap: str, *, secrets: Path | None = None, user: str = HARNESS, **more: Any) -> dict[str, Any]:
+def kafka_client(
+    bootstrap: str, more: Mapping[str, Any] | None = None, *, secrets: Path | None = None, user: str = HARNESS
+) -> dict[str, Any]:
     """Settings of a librdkafka client. `secrets`: the folder of the installation whose broker it is; by default this
-    one's, where the address is. `more`: settings with `_` for `.`."""
+    one's, where the address is. `more`: further ones."""
     if secrets is None:
         settings = load_settings()
         own = settings.endpoints
         secrets = settings.secrets if bootstrap in (own.kafka, own.kafka_detour) else None
     login = {} if secrets is None else read_login(login_file(secrets, user))
-    return {"bootstrap.servers": bootstrap, **login, **{name.replace("_", "."): value for name, value in more.items()}}
+    return {"bootstrap.servers": bootstrap, **login, **(more or {})}
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:

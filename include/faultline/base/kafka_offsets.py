@@ -47,7 +47,7 @@ class KafkaEndOffsets:
         try:
             if self._admin is None:
                 self._admin = admin.AdminClient(
-                    kafka_client(self._bootstrap, client_id="faultline-conductor", reconnect_backoff_ms=500)
+                    kafka_client(self._bootstrap, {"client.id": "faultline-conductor", "reconnect.backoff.ms": 500})
                 )
             if not self._partitions:
                 topics = self._admin.list_topics(self._topic, timeout=timeout_s).topics

@@ -242,7 +242,7 @@ def _topic(bootstrap: str, name: str) -> Iterator[str]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    admin = AdminClient(kafka_client(bootstrap, log_level=3))
+    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
     try:
         admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=_STOP_S)[name].result()
     except KafkaException as error:

@@ -122,5 +122,5 @@ def stray_topics(settings: Settings) -> list[str]:
     """Topics of attempts that still exist."""
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient(kafka_client(settings.endpoints.kafka, secrets=settings.secrets, log_level=0))
+    client = AdminClient(kafka_client(settings.endpoints.kafka, {"log_level": 0}, secrets=settings.secrets))
     return [f"topic {name}" for name in client.list_topics(timeout=30).topics if name.startswith("faultline-")]

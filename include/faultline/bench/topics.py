@@ -258,7 +258,7 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
     """An input and an output topic under names of their own; both are deleted afterwards."""
     run = uuid.uuid4().hex[:12]
     names = (f"faultline-bench-{run}-in", f"faultline-bench-{run}-out")
-    admin = AdminClient(kafka_client(bootstrap, log_level=3))
+    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000)}
     made: list[str] = []
     try:
@@ -276,7 +276,7 @@ def fresh_topics(bootstrap: str, partitions: int) -> Iterator[tuple[str, str]]:
 
 def delete_topics(bootstrap: str, names: Sequence[str]) -> None:
     """Deletes topics. Raises InfrastructureError for one that stays."""
-    admin = AdminClient(kafka_client(bootstrap, log_level=3))
+    admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
     for name, future in (admin.delete_topics(list(names)) if names else {}).items():
         try:
             future.result()

@@ -105,6 +105,9 @@ def missing_record(attempt: Attempt) -> Record:
         status = "cancelled"
     elif kinds and kinds[0] == InvalidMeasurement.__name__:
         status, reasons = "unsound", [failures[0]["message"]]
+    if not reasons and attempt.read().get("owner"):
+        # Without a scheduler nobody begins it again.
+        status, reasons = "cancelled", ["the process that ran it ended, as by a power cut; run it again"]
     if not reasons:
         reasons = ["InfrastructureError: the run ended before it was judged, and left no message"]
     return failed_record(read_attempt(attempt.folder), status, reasons, attempt.folder)

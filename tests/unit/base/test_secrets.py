@@ -87,9 +87,9 @@ def test_clients_log_in_where_the_broker_asks(tmp_path: Path) -> None:
     assert kafka_client(bootstrap, secrets=secrets) == {"bootstrap.servers": bootstrap} and not kafka_options(settings)
     known = make_secrets(secrets)
     write_logins(secrets, known)
-    asked = kafka_client(bootstrap, secrets=secrets, log_level=0)
+    asked = kafka_client(bootstrap, {"log_level": 0}, secrets=secrets)
     assert (asked["sasl.username"], asked["sasl.password"]) == ("harness", known.kafka["harness"])
-    assert asked["log.level"] == 0, "given as librdkafka names it"
+    assert asked["log_level"] == 0
     assert kafka_options(settings)["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
     assert f'password="{known.kafka["workload"]}"' in jaas_file(secrets, "workload").read_text()
     assert kafka_client("elsewhere:9092") == {"bootstrap.servers": "elsewhere:9092"}, "no secret goes to others"

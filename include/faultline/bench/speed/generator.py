@@ -102,7 +102,7 @@ class _Bench:
     def __init__(self, bootstrap: str, classpath: str, java: str, plan: Plan, folder: Path) -> None:
         self._bootstrap, self._classpath, self._java = bootstrap, classpath, java
         self._plan, self._folder = plan, folder
-        self._admin = AdminClient(kafka_client(bootstrap, log_level=3))
+        self._admin = AdminClient(kafka_client(bootstrap, {"log_level": 3}))
 
     def measure(self) -> dict[str, Figure]:
         """All figures by name."""

@@ -181,7 +181,7 @@ def kafka_ready(bootstrap: str, secrets: Path) -> bool:
     from confluent_kafka.admin import AdminClient
 
     try:
-        client = AdminClient(kafka_client(bootstrap, secrets=secrets, log_level=0))
+        client = AdminClient(kafka_client(bootstrap, {"log_level": 0}, secrets=secrets))
         return bool(client.list_topics(timeout=3).brokers)
     except KafkaException:
         return False

@@ -1,0 +1,92 @@
+"""`./faultline service`: has systemd bring the services up after a reboot, as the user's own, without root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings, load_settings
+from faultline.base.text import say
+
+app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_args_is_help=True)
+
+UNIT = "faultline.service"
+MARK = "# Written by ./faultline service install; of the installation in "
+# Names that the unit hands on: where things lie, and how nights are scheduled.
+HANDED_ON = (
+    "FAULTLINE_HOME", "FAULTLINE_RESULTS", "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE",
+    "FAULTLINE_WORKER_MEMORY_MB", "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_ALLOW_ROOT",
+)  # fmt: skip
+_TEXT = """\
+{mark}{home}
+[Unit]
+Description=Faultline: Kafka, Spark and Airflow for benchmarks
+After=network.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+WorkingDirectory={root}
+{environment}ExecStart={root}/faultline up
+ExecStop={root}/faultline down
+TimeoutStartSec=20min
+TimeoutStopSec=3min
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@app.command()
+def install() -> None:
+    """Write a unit for systemd that runs `up` when the machine starts. Nothing is enabled: it says how."""
+    settings = load_settings()
+    path = unit_path()
+    write_unit(settings, path)
+    say(f"{path} is written; these make it run at each start of the machine:")
+    print("systemctl --user daemon-reload")
+    print(f"systemctl --user enable --now {UNIT}")
+    print("loginctl enable-linger")
+
+
+@app.command()
+def remove() -> None:
+    """Remove the unit of this installation."""
+    settings, path = load_settings(), unit_path()
+    _require_ours(settings, path)
+    if not path.exists():
+        raise ConfigError(f"{path}: there is none; nothing to remove")
+    path.unlink()
+    say(f"{path} is removed; systemctl --user daemon-reload makes systemd forget it")
+
+
+def unit_path() -> Path:
+    """Where systemd looks for a user's own units."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "systemd" / "user" / UNIT
+
+
+def write_unit(settings: Settings, path: Path) -> None:
+    """Writes the unit. Raises ConfigError when one is there that is not this installation's, or for a path that a unit
+    cannot hold."""
+    _require_ours(settings, path)
+    for place in (settings.root, settings.home, settings.results):
+        if any(character in str(place) for character in '\n%"\\'):
+            raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
+    places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | places
+    environment = "".join(f'Environment="{name}={value}"\n' for name, value in given.items())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _require_ours(settings: Settings, path: Path) -> None:
+    if path.exists() and not path.read_text(errors="replace").startswith(f"{MARK}{settings.home}\n"):
+        raise ConfigError(f"{path}: is of another installation, or was not written by this command; move it away first")

@@ -1,0 +1,61 @@
+"""The unit that brings the services up after a reboot."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT, Settings
+from faultline.client.service_command import UNIT, remove, write_unit
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(ROOT, folder / "home", folder / "results")
+
+
+def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
+    monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
+    path = tmp_path / "systemd" / "user" / UNIT
+    write_unit(settings(tmp_path), path)
+    write_unit(settings(tmp_path), path)  # twice is once
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(path)
+    service = unit["Service"]
+    assert (service["ExecStart"], service["ExecStop"]) == (f"{ROOT}/faultline up", f"{ROOT}/faultline down")
+    assert service["Type"] == "oneshot" and service["RemainAfterExit"] == "yes"
+    text = path.read_text()
+    assert (
+        f'Environment="FAULTLINE_HOME={tmp_path}/home"' in text
+        and 'Environment="FAULTLINE_NIGHTLY_SCHEDULE=0 2' in text
+    )
+    assert "secret" not in text and [one.name for one in path.parent.iterdir()] == [UNIT]
+
+
+def test_another_installations_unit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "systemd" / "user" / UNIT
+    write_unit(settings(tmp_path / "other"), path)
+    before = path.read_text()
+    with pytest.raises(ConfigError, match="is of another installation"):
+        write_unit(settings(tmp_path), path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    with pytest.raises(ConfigError, match="is of another installation"):
+        remove()
+    assert path.read_text() == before
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "other" / "home"))
+    remove()
+    assert not path.exists()
+    with pytest.raises(ConfigError, match="there is none"):
+        remove()
+
+
+@pytest.mark.parametrize("name", ['quoted"', "two\nlines", "per%cent"])
+def test_a_path_that_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot stand in a unit"):
+        write_unit(settings(tmp_path / name), tmp_path / UNIT)
+    assert not (tmp_path / UNIT).exists()
