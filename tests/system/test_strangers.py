@@ -118,14 +118,14 @@ def _files(site: Site) -> dict[str, Path]:
         "Airflow's database": home / "airflow" / "airflow.db", "the supervisor's settings": home / "supervisord.conf",
         "the instance's mark": home / "instance.json", "a service's log": home / "logs" / "kafka.log",
         "the attempt's description": site.attempt.folder / "attempt.json", "its ledger": site.attempt.ledger,
-        "the list of records": results / "records", "the broker's data": home / "kafka" / "data" / "meta.properties",
+        "the list of attempts": results / "attempts", "the broker's data": home / "kafka" / "data" / "meta.properties",
     }  # fmt: skip
 
 
 FILES = (
     "the secrets", "Spark's secret", "the workload's login", "the broker's settings", "Airflow's settings",
     "the password", "Airflow's database", "the supervisor's settings", "the instance's mark", "a service's log",
-    "the attempt's description", "its ledger", "the list of records", "the broker's data",
+    "the attempt's description", "its ledger", "the list of attempts", "the broker's data",
 )  # fmt: skip
 
 

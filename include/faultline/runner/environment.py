@@ -133,13 +133,13 @@ def programs(folder: Path) -> dict[str, str]:
 
 
 def kafka_conf(settings: Settings) -> dict[str, str]:
-    """The broker's settings, without those that name ports and folders of one installation."""
+    """The broker's settings, without those that name ports and folders of one installation, or hold a password."""
     file = settings.home / "kafka" / "server.properties"
     if not file.exists():
         return {}
     pairs = (line.partition("=") for line in file.read_text().splitlines() if line)
-    local = ("listeners", "bootstrap.servers", "log.dirs")
-    return {key: value for key, _, value in pairs if not key.endswith(local)}
+    left_out = ("listeners", "bootstrap.servers", "log.dirs", "jaas.config")
+    return {key: value for key, _, value in pairs if not key.endswith(left_out)}
 
 
 @functools.cache
