@@ -118,9 +118,11 @@ def up(
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
+        from faultline.client.sweeping import say_what_goes_on
         from faultline.cluster.airflow_home import login_words
 
         say(f"Airflow {settings.endpoints.airflow}, {login_words(settings, sys.stderr)}")
+        say_what_goes_on(settings, say)
 
 
 @app.command()

@@ -107,4 +107,5 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "decide": _module("decide"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
+    "authentication": _module("authentication"),
 }

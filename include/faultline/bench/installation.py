@@ -28,9 +28,36 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
 
     Their records stay there too, so that a benchmark which was interrupted goes on where it was.
     """
-    main = load_settings()
     # Its database is its own, too, wherever the other installation keeps its one.
     os.environ.pop(DATABASE, None)
+    settings = _made(name)
+    try:
+        settings = bring_up(say, settings=settings)
+        await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
+        yield settings
+    finally:
+        down(settings, say)
+
+
+@contextlib.contextmanager
+def own_home(name: str) -> Iterator[Settings]:
+    """Makes such a place this process's installation, whose services come and go with each experiment."""
+    settings = _made(name)
+    places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+    before = {key: os.environ.get(key) for key in places}
+    os.environ.update(places)
+    try:
+        yield settings
+    finally:
+        down(load_settings())
+        for key, value in before.items():
+            os.environ.pop(key)
+            if value is not None:
+                os.environ[key] = value
+
+
+def _made(name: str) -> Settings:
+    main = load_settings()
     home = main.home / "bench" / name
     home.mkdir(parents=True, exist_ok=True)
     # One experiment at a time on a machine, whichever installation runs it.
@@ -39,13 +66,7 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
             mine.unlink()
         if not mine.is_symlink():
             mine.symlink_to(shared)
-    settings = Settings(main.root, home, home / "results")
-    try:
-        settings = bring_up(say, settings=settings)
-        await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
-        yield settings
-    finally:
-        down(settings, say)
+    return Settings(main.root, home, home / "results")
 
 
 def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:

@@ -48,14 +48,14 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     within two nights four times in five, by the scatter of these pairs.
     """
     parameters, blocks = (QUICK_PARAMETERS, QUICK_BLOCKS) if quick else (PARAMETERS, BLOCKS)
-    plain = _measure(parameters, 0, 0.0, say)
+    plain = measure(parameters, 0, 0.0, say)
     cost_us = _cost_us(plain)
     say(f"a record takes {cost_us:,.0f} µs of the engine's CPU; ten percent are {cost_us / 10:,.1f} µs")
     measured: list[Block] = []
     for number in range(blocks):
         order = [0.0, *PLANTED]
         random.Random(f"{SEED}/{number}").shuffle(order)
-        measured.append({share: _measure(parameters, number, share * cost_us, say) for share in order})
+        measured.append({share: measure(parameters, number, share * cost_us, say) for share in order})
         say(f"block {number + 1} of {blocks}: {_told(measured[-1])}")
     return {"busy_us": asdict(Figure(cost_us / 10, "µs", cost_us / 10, cost_us / 10, 1)), **figures(measured, say)}
 
@@ -66,7 +66,7 @@ def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
     for share in PLANTED:
         for name, key in FIGURES.items():
             verdict = judged(blocks, share, key)
-            say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {_verdict(verdict)}")
+            say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
             at = f"{name}_{share * 100:.0f}"
             change = verdict.change
             if change is not None and math.isfinite(change.low) and math.isfinite(change.high):
@@ -91,7 +91,7 @@ def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
     return verdict
 
 
-def _measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:
+def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:
     """A sound record: one that is disturbed is measured again, and the others of its block stand. Raises
     InfrastructureError where there is none in as many measurements as a cell has."""
     build = {"settings": {BUSY: round(busy_us, 3)}} if busy_us else {}
@@ -119,7 +119,7 @@ def _told(block: Block) -> str:
     return ", ".join(f"{share:.0%}: {_cost_us(block[share]):,.0f} µs" for share in sorted(block))
 
 
-def _verdict(verdict: CellVerdict) -> str:
+def verdict_text(verdict: CellVerdict) -> str:
     seen = "unknown" if verdict.visible is None else f"{verdict.visible:.0%}"
     return (
         f"{verdict.finding}, {change_text(verdict.change)}, n = {verdict.pairs} pairs, p = {verdict.p:.2g}, seen {seen}"

@@ -18,16 +18,12 @@ from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import up
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import sweep_id_of
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.find import read_saved
 from faultline.records.manifest import Manifests
 from faultline.records.record import Record, Status
 from faultline.records.store import Contents, Store
 from generators.login import LOGIN
-
-# The DAG of one experiment; runs of all others are sweeps.
-EXPERIMENT = "experiment"
 
 
 def require(settings: Settings) -> Java:
@@ -54,22 +50,7 @@ def bring_up(
     settings = up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
-    if airflow:
-        say_what_goes_on(settings, say)
     return settings
-
-
-def say_what_goes_on(settings: Settings, say: Say) -> None:
-    """A line for each sweep that Airflow goes on with, such as after the machine was started anew."""
-    from faultline.client.airflow_api import AirflowApi
-    from faultline.client.sweeping import planned_in, progress_of
-
-    manifests = Manifests(settings.results)
-    for run in AirflowApi(settings).runs("~", "running", "queued"):
-        plan = manifests.read(sweep_id_of(str(run["dag_run_id"]))) if run["dag_id"] != EXPERIMENT else None
-        if plan is not None and planned_in(plan):
-            done, whole = progress_of(settings, plan)
-            say(f"{run['dag_id']} {run['dag_run_id']}: goes on, {done} of {whole} cells are measured")
 
 
 def select_records(

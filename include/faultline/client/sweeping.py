@@ -39,6 +39,9 @@ PARSE_TIMEOUT_S = 120.0
 # An experiment that is broken off still ends what it started, and writes its record.
 STOP_TIMEOUT_S = 180.0
 
+# The DAG of one experiment; runs of all others are sweeps.
+EXPERIMENT = "experiment"
+
 
 @dataclass(frozen=True)
 class Course:
@@ -328,3 +331,13 @@ def _is_of(attempt: Attempt, sweep_id: str) -> bool:
         return attempt.read().get("sweep_id") == sweep_id
     except InfrastructureError:
         return False
+
+
+def say_what_goes_on(settings: Settings, say: Say) -> None:
+    """A line for each sweep that Airflow goes on with, such as after the machine was started anew."""
+    manifests = Manifests(settings.results)
+    for run in AirflowApi(settings).runs("~", "running", "queued"):
+        plan = manifests.read(sweep_id_of(str(run["dag_run_id"]))) if run["dag_id"] != EXPERIMENT else None
+        if plan is not None:
+            done, whole = progress_of(settings, plan)
+            say(f"{run['dag_id']} {run['dag_run_id']}: goes on, {done} of {whole} cells are measured")

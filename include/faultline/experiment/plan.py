@@ -278,6 +278,7 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
             kafka=bootstrap,
             kafka_detoured="",
             kafka_detour=str(kafka.get("workload_bootstrap", bootstrap)),
+            kafka_gate=str(kafka.get("workload_bootstrap", bootstrap)),
             engine=str(engine.get("master", "")),
             engine_ui="",
             airflow="",

@@ -69,7 +69,7 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     settings = Settings(root=ROOT, home=tmp_path / "home", results=tmp_path / "results")
     made = Demo(settings, Airflow())
     monkeypatch.setattr(demo, "bring_up", lambda say: settings)
-    monkeypatch.setattr(demo, "password", lambda settings: "secret")
+    monkeypatch.setattr(demo, "login_words", lambda settings, out: "user admin")
     monkeypatch.setattr(demo, "installed_build", lambda settings: BUILD)
     monkeypatch.setattr(demo, "AirflowApi", lambda settings: made.airflow)
     monkeypatch.setattr(demo, "await_dags", lambda api, *dags: None)

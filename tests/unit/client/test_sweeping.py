@@ -110,7 +110,7 @@ def desk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Desk:
         monkeypatch.setattr(module, "AirflowApi", lambda settings: made.airflow)
         monkeypatch.setattr(module, "await_dags", lambda api, *dags, **how: None)
     monkeypatch.setattr(sweeping, "load_settings", lambda: settings)
-    monkeypatch.setattr(sweeping, "password", lambda settings: "secret")
+    monkeypatch.setattr(sweeping, "login_words", lambda settings, out: "user admin")
     monkeypatch.setattr(sweeping, "follow", made.follow)
     return made
 

@@ -1,0 +1,56 @@
+"""What keeping strangers out costs: the same experiment with and without passwords and encryption, in pairs.
+
+Each experiment has services of its own, started for it and ended after it, which let everybody in or nobody; the order
+within a pair is drawn by lot. Pairs are judged as a night's are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from dataclasses import asdict
+from typing import Any
+
+from faultline.base.text import Say
+from faultline.bench.figure import Figure
+from faultline.bench.installation import own_home
+from faultline.bench.slowdowns import FIGURES, PARAMETERS, QUICK_PARAMETERS, Block, judged, measure, verdict_text
+from faultline.cluster.supervision import OPEN
+
+PAIRS, QUICK_PAIRS = 10, 1
+SEED = 2031
+# The two sides of a pair.
+_OPEN, _CLOSED = 0.0, 1.0
+
+
+def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
+    """Ten pairs, one when `quick`, which can tell nothing. `FIGURE_change`: of the figure with its 95 % interval."""
+    parameters, pairs = (QUICK_PARAMETERS, QUICK_PAIRS) if quick else (PARAMETERS, PAIRS)
+    measured: list[Block] = []
+    with own_home("authentication"):
+        for number in range(pairs):
+            order = [_OPEN, _CLOSED]
+            random.Random(f"{SEED}/{number}").shuffle(order)
+            block = {}
+            for side in order:
+                os.environ.pop(OPEN, None)
+                if side == _OPEN:
+                    os.environ[OPEN] = "1"
+                block[side] = measure(parameters, number, 0.0, say)
+            os.environ.pop(OPEN, None)
+            measured.append(block)
+            say(f"pair {number + 1} of {pairs} is measured")
+    return figures(measured, say)
+
+
+def figures(pairs: list[Block], say: Say) -> dict[str, dict[str, Any]]:
+    """How much more each figure is with strangers kept out."""
+    found = {}
+    for name, key in FIGURES.items():
+        verdict = judged(pairs, _CLOSED, key)
+        say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
+        change = verdict.change
+        if change is not None and math.isfinite(change.low) and math.isfinite(change.high):
+            found[f"{name}_change"] = asdict(Figure(change.value, "1", change.low, change.high, verdict.pairs))
+    return found
