@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from generators.producer import PHASE
+
 
 @dataclass(frozen=True)
 class Found:
@@ -28,7 +30,7 @@ def read_topic(bootstrap: str, topic: str) -> list[Found]:
     while left:
         for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
             assert message.error() is None
-            primer = any(key == "phase" for key, _ in message.headers() or [])
+            primer = any(key == PHASE for key, _ in message.headers() or [])
             key, value = (part.decode() if part else "" for part in (message.key(), message.value()))
             found[message.partition()].append(Found(key, value, message.timestamp()[1], primer))
             left -= 1

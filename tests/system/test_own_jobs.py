@@ -176,6 +176,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     from confluent_kafka.admin import AdminClient, NewTopic
 
     from generators.data_files import read_data
+    from generators.producer import PHASE
 
     bootstrap, topic = installation.settings.endpoints.kafka, f"clicks-{os.getpid()}"
     admin = AdminClient({"bootstrap.servers": bootstrap})  # what it is asked for ends with it
@@ -184,7 +185,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
     for key, value, at in sent:
         producer.produce(topic, value, key, timestamp=at, headers=[("h", key)])
-    producer.produce(topic, b"primer", b"x", headers=[("phase", b"primer")])
+    producer.produce(topic, b"primer", b"x", headers=[(PHASE, b"primer")])
     assert producer.flush(30) == 0
     file = tmp_path / "clicks.parquet"
     done = installation.run("record", topic, "--to", str(file))
