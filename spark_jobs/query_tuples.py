@@ -262,7 +262,9 @@ def _audit(
     if off.isEmpty():
         return counts
     taken = every.where("lineage IS NOT NULL AND NOT closing")
-    other = _again(job, taken.repartition(OTHER_PIECES, F.rand()), config, notes)
+    # The other way round in each piece: by chance alone the first record would often stay the first.
+    turned = taken.repartition(OTHER_PIECES, F.rand()).sortWithinPartitions(F.desc("timestamp_ms"), F.desc("offset"))
+    other = _again(job, turned, config, notes)
     if other is None:
         return None
     one, another = again.select("key", "value"), other.select("key", "value")
@@ -311,11 +313,15 @@ def _last_rows(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> Da
     whole = F.struct("value", *({NEWEST} & set(outputs.columns)))  # the same row for a newer reason is none
     before = F.lag(whole).over(Window.partitionBy("key").orderBy("offset"))
     repeated = F.lit(0).cast("long") if every_batch else F.sum((whole.eqNullSafe(F.col("before"))).cast("long"))
-    last = outputs.withColumn("before", before).groupBy("key").agg(
-        F.max_by("value", "offset").alias("last"),
-        F.lit(1).cast("long").alias("final"),
-        F.count("*").alias("outputs"),
-        repeated.alias("reemitted"),
+    last = (
+        outputs.withColumn("before", before)
+        .groupBy("key")
+        .agg(
+            F.max_by("value", "offset").alias("last"),
+            F.lit(1).cast("long").alias("final"),
+            F.count("*").alias("outputs"),
+            repeated.alias("reemitted"),
+        )
     )
     expected = again.groupBy("key").agg(F.first("value").alias("row"), F.count("*").alias("expected"))
     both = expected.join(last, "key", "full_outer")

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from generators import producer
 from tests.support.planted import T0_MS, Harvested
 from tests.support.spark_session import PROGRAMS as PROGRAMS
-
-from generators import producer
 
 from harvest import CLOSING, PHASE, harvest  # isort: skip  # a program's neighbour, like the next one
 from user_job import NUMBERS_A_MS  # isort: skip
@@ -52,9 +51,7 @@ class Job:
         self.inputs: list[tuple[Any, ...]] = []
         self.outputs: list[tuple[Any, ...]] = []
 
-    def take(
-        self, value: str, at: int, batch: int | None, *, primer: bool = False, closing: bool = False
-    ) -> int:
+    def take(self, value: str, at: int, batch: int | None, *, primer: bool = False, closing: bool = False) -> int:
         """A record; returns its number."""
         raw, lineage = bytearray(value.encode()), None if batch is None else 0
         place = len(self.inputs)
@@ -167,11 +164,14 @@ def test_where_nothing_tells_latency_is_unknown_and_the_audit_is_not(spark: Spar
     assert list(job.notes) == ["latency_ms"] and "no output tells" in job.notes["latency_ms"]
 
 
-def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("picked", ["first", "last"])
+def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(
+    spark: SparkSession, tmp_path: Path, picked: str
+) -> None:
     text = HEAD + (
         "def query(records, config):\n"
         "    text = F.col('value').cast('string')\n"
-        "    return records.groupBy(F.lit('k').alias('key')).agg(F.first(text).alias('value'))\n"
+        f"    return records.groupBy(F.lit('k').alias('key')).agg(F.{picked}(text).alias('value'))\n"
     )
     job = Job(tmp_path, text)
     for number in range(200):
