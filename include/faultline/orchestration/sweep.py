@@ -259,11 +259,11 @@ def begin_sweep(
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     since = since or (None if params["only_missing"] else planned_at)
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
-    asked = {"decide": question, "baseline": baseline, "axes": params.get("axes") or (), "since": since}
+    asked: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
     records = Store(settings.results).query()
     if question is not None:
         _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
-    plan = Manifest(**about, **asked, cells=cells_of(cells))
+    plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
     Manifests(settings.results).write(plan)
     measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
     how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}

@@ -75,8 +75,8 @@ class Manifest(BaseModel):
     """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
     (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
     null where it is to measure all of its cells; `baseline`: what measures them as well, null where nothing does;
-    `axes`: names of what it varies, none in plans from before that was noted; `since`: where all of it is measured anew,
-    from when on what others measured of its cells counts, UTC."""
+    `axes`: names of what it varies, none in plans from before that was noted; `since`: from when on records of others
+    count for its cells, UTC; null where all of them do."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
