@@ -1,7 +1,9 @@
 """Data of the user's, read from files: JSON lines, CSV, Parquet, text, and topics that were recorded.
 
-What is broken is named with its file and line (of Parquet, its row). All of it is held in memory, so what would not fit
-is refused before it is read.
+What is broken is named with its file and line (of Parquet, its row). All of it is held in memory, so what does not fit
+is refused: at once when its files are too large, else as soon as what was read takes too much. How much that is depends
+on the form: plain lines take about twice their bytes, lines of CSV whose times are to be moved thirty-four times, and a
+column of equal values in Parquet any multiple.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from generators.errors import InputError
 
@@ -22,14 +24,17 @@ TEXT, LINES, CSV, PARQUET = ".txt", ".jsonl", ".csv", ".parquet"
 SUFFIXES = (LINES, CSV, PARQUET, TEXT)
 # The columns of a topic that was recorded.
 RECORDED = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
-# Of what is free, what data may take as it lies on the disk: in memory it takes some times as much.
-SHARE_OF_MEMORY = 0.125
+# Of the memory that is free, what data may take, in all processes that hold it.
+SHARE_OF_MEMORY = 0.5
+# Rows between two looks at how much it takes.
+ROWS_A_LOOK = 250
 # From here on a number is milliseconds since the epoch, not seconds: in seconds it would lie in the year 5138.
 FIRST_MS = 1e11
 
 Headers = list[tuple[str, bytes]]
 # A record's value with its event time moved by so many milliseconds.
 Shift = Callable[[int, int], bytes]
+T = TypeVar("T")
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Data:
 
 
 def data_files(path: str) -> list[Path]:
-    """The files of the data, by name. Raises InputError for nothing, for several kinds, and for more than fits."""
+    """The files of the data, by name. Raises InputError for nothing, and for several kinds."""
     place = Path(path)
     if place.is_dir():
         files = sorted(one for one in place.iterdir() if one.suffix in SUFFIXES and one.is_file())
@@ -65,41 +70,81 @@ def data_files(path: str) -> list[Path]:
         raise InputError(f"data: {path} holds {' and '.join(kinds)}; keep files of one kind there")
     if kinds[0] not in SUFFIXES:
         raise InputError(f"data: {path} ends in {kinds[0] or 'nothing'}; use {', '.join(SUFFIXES)}")
-    import psutil  # like pyarrow below: a generator without data does not load it
-
-    size, most = sum(map(_size, files)), int(psutil.virtual_memory().available * SHARE_OF_MEMORY)
-    if size > most:
-        raise InputError(
-            f"data: {path} has {size / 1e6:,.0f} MB, and {most / 1e6:,.0f} MB are held in this machine's memory at "
-            "most; give a part of it, which is replayed over and over"
-        )
     return files
 
 
-def read_data(path: str, key: str | None = None, time: str | None = None) -> Data:
-    """The records of a file or folder. `key`, `time`: columns that hold each record's key and time.
+class Room:
+    """The memory that data has."""
 
-    Raises InputError naming file and line. Kept as long as nothing changes, since a generator asks more than once.
+    def __init__(self, path: str, copies: int) -> None:
+        """`copies`: how many processes hold the data."""
+        import psutil  # like pyarrow below: a generator without data does not load it
+
+        self._path, self._before = path, taken()
+        self._most = int(psutil.virtual_memory().available * SHARE_OF_MEMORY / copies)
+
+    def require(self, files: Sequence[Path]) -> None:
+        """Raises InputError for files that are larger than what there is."""
+        size = sum(map(_size, files))
+        if size > self._most:
+            raise self._refusal(f"has {size / 1e6:,.0f} MB")
+
+    def look(self, where: str) -> None:
+        """Raises InputError when what was read up to `where` takes more than there is."""
+        size = taken() - self._before
+        if size > self._most:
+            raise self._refusal(f"takes {size / 1e6:,.0f} MB of memory up to {where}")
+
+    def watched(self, rows: Iterator[T], where: Callable[[T], str]) -> Iterator[T]:
+        """The same rows, with a look now and then."""
+        for number, row in enumerate(rows, start=1):
+            if number % ROWS_A_LOOK == 0:
+                self.look(where(row))
+            yield row
+
+    def _refusal(self, what: str) -> InputError:
+        return InputError(
+            f"data: {self._path} {what}, and {self._most / 1e6:,.0f} MB are left for it in this machine's memory; give "
+            "a part of it, which is replayed over and over"
+        )
+
+
+def taken() -> int:
+    """Bytes of memory that this process has."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def read_data(path: str, key: str | None = None, time: str | None = None, *, copies: int = 1) -> Data:
+    """The records of a file or folder. `key`, `time`: columns that hold each record's key and time. `copies`: how many
+    processes are to hold them, this one included.
+
+    Raises InputError naming file and line, also of what does not fit into memory. Kept as long as nothing changes,
+    since a generator asks more than once.
     """
     files = tuple(data_files(path))
-    return _read(path, files, tuple(file.stat().st_mtime_ns for file in files), key, time)
+    return _read(path, files, tuple(file.stat().st_mtime_ns for file in files), key, time, copies)
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, files: tuple[Path, ...], changed_ns: tuple[int, ...], key: str | None, time: str | None) -> Data:
-    suffix = files[0].suffix
+def _read(
+    path: str, files: tuple[Path, ...], changed_ns: tuple[int, ...], key: str | None, time: str | None, copies: int
+) -> Data:
+    suffix, room = files[0].suffix, Room(path, copies)
+    room.require(files)
     if suffix == PARQUET and _is_recorded(files[0]):
         for name, given in (("data_key", key), ("data_time", time)):
             if given:
                 raise InputError(f"{name}: {path} is a topic that was recorded, with keys and times; leave it empty")
-        return _recorded(files)
+        return _recorded(files, room)
     if suffix == TEXT:
         for name, given in (("data_key", key), ("data_time", time)):
             if given:
                 raise InputError(f"{name}: lines of text have no columns; leave it empty")
-        data = Data(values=[value for file in files for _, value in _lines(file)])
+        data = Data(values=[value for file in files for value in _texts(file, room)])
     else:
-        data = _with_columns(_rows(files, suffix), key, time)
+        data = _with_columns(room.watched(_rows(files, suffix), lambda row: row.where), key, time)
     if not len(data):
         raise InputError(f"data: {path} holds no record; fill it")
     return data
@@ -117,7 +162,7 @@ def require_forward(data: Data, path: str) -> None:
             )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Row:
     """One record of a file with columns: how it is sent, what it holds, and how it is written with other columns."""
 
@@ -128,7 +173,7 @@ class _Row:
 
 
 def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None) -> Data:
-    data, kept = Data(), []
+    data, kept = Data(), list[tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]]()
     for row in rows:
         for name, column in (("data_key", key), ("data_time", time)):
             if column and column not in row.columns:
@@ -138,15 +183,20 @@ def _with_columns(rows: Iterator[_Row], key: str | None, time: str | None) -> Da
             data.keys.append(None if row.columns[key] is None else str(row.columns[key]).encode())
         if time:
             data.times_ms.append(_time_ms(row.columns[time], f"{row.where}: {time}"))
-            kept.append(row)
+            kept.append((row.columns, row.write))
     if time:
 
         def shift(number: int, by_ms: int) -> bytes:
-            row = kept[number]
-            return row.write({**row.columns, time: _moved(row.columns[time], by_ms)})
+            columns, write = kept[number]
+            return write({**columns, time: _moved(columns[time], by_ms)})
 
         data.shift = shift
     return data
+
+
+def _texts(file: Path, room: Room) -> Iterator[bytes]:
+    for _, line in room.watched(_lines(file), lambda found: f"{file}, line {found[0]}"):
+        yield line
 
 
 def _rows(files: Sequence[Path], suffix: str) -> Iterator[_Row]:
@@ -197,7 +247,7 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
 
     number = 0
     try:
-        for batch in pq.ParquetFile(file).iter_batches():
+        for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK):
             for columns in batch.to_pylist():
                 number += 1
                 yield _Row(f"{file}, row {number}", _as_json(columns), columns, _as_json)
@@ -205,13 +255,15 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
         raise InputError(f"data: {file}, after row {number}: cannot be read: {error}") from None
 
 
-def _recorded(files: Sequence[Path]) -> Data:
+def _recorded(files: Sequence[Path], room: Room) -> Data:
     import pyarrow.parquet as pq
 
-    data, rows = Data(), []
+    data, rows = Data(), list[dict[str, Any]]()
     for file in files:
         try:
-            rows += pq.read_table(file, columns=list(RECORDED)).to_pylist()
+            for batch in pq.ParquetFile(file).iter_batches(ROWS_A_LOOK, columns=list(RECORDED)):
+                rows += batch.to_pylist()
+                room.look(f"{file}, row {len(rows)}")
         except OSError as error:
             raise InputError(f"data: {file}: cannot be read: {error}") from None
     for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["partition"], row["offset"])):

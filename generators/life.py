@@ -17,7 +17,7 @@ from generators.gate import Start, StopSwitch
 from generators.lateness import Lateness
 from generators.pacing import Clock, Stripe, pace
 from generators.piecewise import NANOSECONDS
-from generators.producer import PRIMER_KEY, Sender
+from generators.producer import CLOSING, PRIMER_KEY, Sender
 from generators.replay import Replay
 from generators.source import Source
 from generators.spec import GeneratorSpec
@@ -102,17 +102,26 @@ def prime(spec: GeneratorSpec, source: Source, fillers: Fillers, sender: Sender)
 
 
 def _keyed(own: Replay | None, number: int) -> dict[str, Any]:
-    """How a record of the primer is keyed: whoever reads a user's data finds nothing else among it."""
+    """How a record beside the schedule is keyed: whoever reads a user's data finds nothing else among it."""
     return {} if own is None else {"key": own.primer_key(number), "keyed": False}
 
 
-def close(spec: GeneratorSpec, payloads: Iterable[bytes], sender: Sender, *, ahead_s: float = 0.0) -> None:
-    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp.
+def close(
+    spec: GeneratorSpec,
+    payloads: Iterable[bytes],
+    sender: Sender,
+    *,
+    ahead_s: float = 0.0,
+    own: Replay | None = None,
+) -> None:
+    """Sends what closes windows after the schedule, `ahead_s` later by its timestamp. `own`: the data of the user's
+    that it is of.
 
     Raises GeneratorError when one record was not acknowledged.
     """
     for number, payload in enumerate(payloads):
-        sender.send_primer(payload, number, number % spec.partitions, "closing", ahead_s=ahead_s)
+        place = number % spec.partitions
+        sender.send_primer(payload, number, place, CLOSING, ahead_s=ahead_s, **_keyed(own, number))
     missing = sender.flush()
     if missing:
         raise GeneratorError(

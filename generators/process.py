@@ -128,8 +128,10 @@ def _close(spec: GeneratorSpec) -> None:
         if spec.closing_ahead_s is None:
             close(spec, make_nexmark(spec).closing(spec.total), Sender(producer, spec.topic))
         else:
-            payloads = make_source(spec).primer(spec.partitions)
-            close(spec, payloads, Sender(producer, spec.topic), ahead_s=spec.closing_ahead_s)
+            source = make_source(spec)
+            own = source if isinstance(source, Replay) else None
+            payloads = source.primer(spec.partitions)
+            close(spec, payloads, Sender(producer, spec.topic), ahead_s=spec.closing_ahead_s, own=own)
 
 
 def _write_histogram(path: Path, lateness: HdrHistogram, start: Start) -> None:

@@ -29,8 +29,10 @@ from generators.errors import GeneratorError
 from generators.login import login
 
 PRIMER_KEY = "__faultline_primer__"
-# The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end.
-PHASE = "phase"
+# The header that tells records beside the schedule from its own: `primer` before the gate, `closing` at the end. No
+# user's record has one of this name.
+PHASE = "faultline-phase"
+PRIMER, CLOSING = "primer", "closing"
 # The header that holds a record's number in the schedule, where one was asked for.
 NUMBER = "faultline"
 # The queue bounds the memory of records on their way: 100,000 of them, about 110 MB of filler words at worst.
@@ -167,13 +169,13 @@ class Sender:
         value: bytes,
         number: int,
         partition: int,
-        phase: str = "primer",
+        phase: str = PRIMER,
         *,
         ahead_s: float = 0.0,
         key: bytes | None = None,
         keyed: bool = True,
     ) -> None:
-        """Queues one record beside the schedule: header `phase`, `ahead_s` after the present, a reserved key unless it
+        """Queues one record beside the schedule: header PHASE, `ahead_s` after the present, a reserved key unless it
         is one of a user's data (`keyed` false), which keeps its `key`."""
         self._release_all()
         self._await_room(1)

@@ -56,6 +56,8 @@ KINDS: dict[str, Callable[[DataFrame, DataFrame, Config], tuple[DataFrame, DataF
 WITH_RAW = ("query",)
 # Of records of a program that carries it on.
 HEADER = "faultline"
+# Of records beside the schedule, as generators/producer.py names it.
+PHASE, CLOSING = "faultline-phase", b"closing"
 WITH_EVENT_TIME = ("group", "join")
 # Records of a text that one task takes in. A task that sorts more than its memory holds writes runs to disk, and reads
 # all of them at once through buffers of megabytes: memory would grow with the length of a run after all.
@@ -83,15 +85,16 @@ def read_topic(spark: SparkSession, config: Config, topic: str, pieces: int) -> 
 def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
     """partition, offset, timestamp_ms, primer, value (text) of the input topic's records.
 
-    Without those that only close windows: nobody waits for them. `raw`: also key, raw (the value's bytes), topic,
-    timestampType and faultline (the header of that name; null: none).
+    Without those that only close windows: nobody waits for them. `raw`: with them, as `closing` says, and with key, raw
+    (the value's bytes), topic, timestampType and faultline (the header of that name; null: none).
     """
-    kept = ("key", F.col("value").alias("raw"), "topic", "timestampType", named(HEADER).alias(HEADER)) if raw else ()
-    return topic.where(~is_closing()).select(
+    as_came = ("key", F.col("value").alias("raw"), "topic", "timestampType", named(HEADER).alias(HEADER))
+    kept = (*as_came, is_closing().alias("closing")) if raw else ()
+    return (topic if raw else topic.where(~is_closing())).select(
         "partition",
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
-        F.coalesce(F.exists("headers", lambda header: header.key == "phase"), F.lit(False)).alias("primer"),
+        F.coalesce(F.exists("headers", lambda header: header.key == PHASE), F.lit(False)).alias("primer"),
         F.col("value").cast("string").alias("value"),
         *kept,
     )
@@ -99,7 +102,7 @@ def inputs_of(topic: DataFrame, *, raw: bool = False) -> DataFrame:
 
 def is_closing() -> Column:
     """Whether a record of the input topic is one of those sent after the schedule to close what is open."""
-    closing = F.exists("headers", lambda header: (header.key == "phase") & (header.value == b"closing"))
+    closing = F.exists("headers", lambda header: (header.key == PHASE) & (header.value == CLOSING))
     return F.coalesce(closing, F.lit(False))
 
 
@@ -129,8 +132,9 @@ def harvest(
 ) -> dict[str, DataFrame]:
     """The three tables by name.
 
-    `records`: as `inputs_of` returns them, with lineage and batch. `outputs`: as `outputs_of` returns them. `kept`:
-    where both are kept, which are read more than once.
+    `records`: as `inputs_of` returns them, with lineage and batch; without what is unused here, and what only closes
+    windows, they are the table. `outputs`: as `outputs_of` returns them. `kept`: where both are kept, which are read
+    more than once.
     """
     # Finding a header costs as much as reading the record, and the cache would keep what nobody asks for.
     unused = {"newest", HEADER} - {_header_read(config)}
@@ -140,8 +144,10 @@ def harvest(
     else:
         records = records.withColumn("late", F.lit(False)).persist(kept)
     tuples, counts = KINDS[config["tuples"]](records, outputs, config)
+    if config["tuples"] in WITH_RAW:
+        records = records.where("NOT closing")
     return {
-        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType", HEADER),
+        "records": records.drop("value", "event", "key", "raw", "topic", "timestampType", "closing", HEADER),
         "tuples": tuples,
         "counts": counts,
     }

@@ -16,7 +16,7 @@ from counts import batch_counts, count_keys, group_tuples, number_alike, reflect
 from nexmark_tuples import prepare_state
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from running import NEWEST, Config
 from user_job import JobError, load, number, results, told
@@ -46,8 +46,10 @@ class Notes:
 
 
 def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tuple[DataFrame, DataFrame]:
-    """tuples.parquet and counts.parquet. `records`: with the columns key and raw, as they came from Kafka."""
-    notes, spark = Notes(Path(config["target"])), records.sparkSession
+    """tuples.parquet and counts.parquet. `records`: with the columns key and raw, as they came from Kafka, and with
+    those that only close windows."""
+    notes, spark, every = Notes(Path(config["target"])), records.sparkSession, records
+    records = every.where("NOT closing")
     prepare_state(spark)
     # Under a null key as under an empty one: what is joined by key must find itself again.
     outputs = outputs.withColumn("key", F.coalesce("key", F.lit("")))
@@ -57,7 +59,7 @@ def harvest_query(records: DataFrame, outputs: DataFrame, config: Config) -> tup
     again = None if job is None else _again(job, records.where("lineage IS NOT NULL"), config, notes)
     tuples = _tuples(job, records, outputs, again, config, notes)
     counts = (
-        None if job is None or again is None or outputs is None else _audit(job, records, outputs, again, config, notes)
+        None if job is None or again is None or outputs is None else _audit(job, every, outputs, again, config, notes)
     )
     return (
         spark.createDataFrame([], NO_TUPLES) if tuples is None else tuples,
@@ -228,9 +230,10 @@ def count_in(value: str) -> Column:
 
 
 def _audit(
-    job: ModuleType, records: DataFrame, outputs: DataFrame, again: DataFrame, config: Config, notes: Notes
+    job: ModuleType, every: DataFrame, outputs: DataFrame, again: DataFrame, config: Config, notes: Notes
 ) -> DataFrame | None:
-    """None, with a note, for a job that two batches over the same input do not agree on."""
+    """None, with a note, for a job that two batches over the same input do not agree on. `every`: all records, those
+    that only close windows, too."""
     every_batch = config["output_mode"] == "complete"
     if config["output_mode"] != "append" and (twice := again.groupBy("key").count().where("count > 1").first()):
         notes.say(
@@ -244,6 +247,12 @@ def _audit(
         return None
     if config["output_mode"] == "append":
         counts = _rows(again, outputs)
+        more = counts.where("outputs > coalesce(expected, 0)")
+        if not every.where("closing").isEmpty() and not more.isEmpty():
+            closed = _again(job, every.where("lineage IS NOT NULL OR closing"), config, notes)
+            if closed is None:
+                return None
+            counts = _without_closing(counts, closed)
     elif config["reflects"] == "count":
         counts = _counts(again, outputs, every_batch=every_batch)
     else:
@@ -252,17 +261,21 @@ def _audit(
     off = counts.where("unreadable > 0 OR NOT (expected <=> final)")
     if off.isEmpty():
         return counts
-    other = _again(job, records.where("lineage IS NOT NULL").repartition(OTHER_PIECES, F.rand()), config, notes)
+    taken = every.where("lineage IS NOT NULL AND NOT closing")
+    # The other way round in each piece: by chance alone the first record would often stay the first.
+    turned = taken.repartition(OTHER_PIECES, F.rand()).sortWithinPartitions(F.desc("timestamp_ms"), F.desc("offset"))
+    other = _again(job, turned, config, notes)
     if other is None:
         return None
-    rows = ("key", "value")
-    differing = again.select(*rows).exceptAll(other.select(*rows))
-    number_differing, example = differing.count(), differing.first()
-    if number_differing and example is not None:
+    one, another = again.select("key", "value"), other.select("key", "value")
+    gone, new = one.exceptAll(another).persist(), another.exceptAll(one).persist()
+    example = gone.first() or new.first()
+    if example is not None:
         notes.say(
             AUDIT,
-            f"the job is not deterministic: of {again.count():,} results of a batch, {number_differing:,} came out "
-            f"otherwise when the same input was read in another order, such as {example['key']!r}: "
+            f"the job is not deterministic: of {again.count():,} results of a batch, {gone.count():,} were gone, and "
+            f"{new.count():,} others there, "
+            f"when the same input was read in another order, such as {example['key']!r}: "
             f"{str(example['value'])[:60]!r}",
         )
         return None
@@ -294,14 +307,21 @@ def _counts(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataF
 
 
 def _last_rows(again: DataFrame, outputs: DataFrame, *, every_batch: bool) -> DataFrame:
-    """By key: expected once, and its last value is the batch's. `every_batch`: all rows come out with each batch, so
-    that none of them is a repetition."""
-    repeated = F.lit(0).cast("long") if every_batch else F.count("*") - F.count_distinct("value")
-    last = outputs.groupBy("key").agg(
-        F.max_by("value", "offset").alias("last"),
-        F.lit(1).cast("long").alias("final"),
-        F.count("*").alias("outputs"),
-        repeated.alias("reemitted"),
+    """By key: expected once, and its last value is the batch's. An output is a repetition when it is the one of its key
+    before it once more: a batch that is tried again writes its rows anew, and a value may come back by itself.
+    `every_batch`: all rows come out with each batch, so that none of them is a repetition."""
+    whole = F.struct("value", *({NEWEST} & set(outputs.columns)))  # the same row for a newer reason is none
+    before = F.lag(whole).over(Window.partitionBy("key").orderBy("offset"))
+    repeated = F.lit(0).cast("long") if every_batch else F.sum((whole.eqNullSafe(F.col("before"))).cast("long"))
+    last = (
+        outputs.withColumn("before", before)
+        .groupBy("key")
+        .agg(
+            F.max_by("value", "offset").alias("last"),
+            F.lit(1).cast("long").alias("final"),
+            F.count("*").alias("outputs"),
+            repeated.alias("reemitted"),
+        )
     )
     expected = again.groupBy("key").agg(F.first("value").alias("row"), F.count("*").alias("expected"))
     both = expected.join(last, "key", "full_outer")
@@ -325,6 +345,20 @@ def _rows(again: DataFrame, outputs: DataFrame) -> DataFrame:
         F.greatest(F.col("outputs") - F.col("expected"), F.lit(0)).cast("long").alias("reemitted"),
         F.lit(0).cast("long").alias("unreadable"),
     ).fillna(0, ["reemitted"])
+
+
+def _without_closing(counts: DataFrame, closed: DataFrame) -> DataFrame:
+    """By row what is left without those made of the records that only close windows. `closed`: the results of a batch
+    over all records: what it has more often than is expected was made of them."""
+    most = closed.select(F.concat_ws(" ", "key", "value").alias("key")).groupBy("key").agg(F.count("*").alias("most"))
+    of_them = F.greatest(F.coalesce("most", F.lit(0)) - F.coalesce("expected", F.lit(0)), F.lit(0))
+    left = counts.join(most, "key", "left").withColumn("of_them", of_them)
+    return (
+        left.where("expected IS NOT NULL OR of_them = 0")
+        .withColumn("outputs", F.col("outputs") - F.least("reemitted", "of_them"))
+        .withColumn("reemitted", F.col("reemitted") - F.least("reemitted", "of_them"))
+        .drop("most", "of_them")
+    )
 
 
 def first_line(error: BaseException) -> str:

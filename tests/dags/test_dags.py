@@ -23,6 +23,8 @@ from faultline.orchestration.experiment import order_of
 from faultline.orchestration.forms import SECTIONS, value_text
 from faultline.orchestration.run_experiment import retry_policy, state_of
 from faultline.records.manifest import Manifests
+from faultline.records.store import Store
+from tests.unit.sample_records import sample
 
 
 def test_every_dag_file_is_read_without_error(bag: Any) -> None:
@@ -195,6 +197,39 @@ def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
         with pytest.raises(AirflowFailException, match=words):
             sweep.plan.function()
         assert notes[-1].startswith("**Nothing was planned.** decide.")
+
+
+def test_measuring_anew_counts_nothing_from_before_and_a_resumed_sweep_keeps_to_that(
+    bag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    monkeypatch.setattr(sweep, "load_settings", lambda: settings)
+    monkeypatch.setattr(notes_of, "write_note", lambda *said: None)
+    dag = bag.dags["sweep"]
+    context = {"dag": dag, "dag_run": SimpleNamespace(conf={})}
+    monkeypatch.setattr(sweep, "get_current_context", lambda: context)
+
+    def planned(run: str, **form: Any) -> list[dict[str, Any]]:
+        context.update(run_id=run, params={**dag.params.dump(), "build": "b1", **form})
+        return sweep.plan.function()
+
+    asked = {"axes": "seed=1, 2", "fault": "none", "repetitions": 1}
+    one, other = planned("first", **asked)
+    stored = sample(**{key: one["conf"][key] for key in Configuration.model_fields}, attempt="20261121T061500Z-00000a")
+    before = stored.model_copy(update={
+        "series": "b1", "sweep_id": "first", "repetition": 0, "measured_at": "2020-01-01T00:00:00.000+00:00",
+    })  # fmt: skip
+    Store(settings.results).write(before)
+    assert [each["conf"]["seed"] for each in planned("second", **asked)] == [other["conf"]["seed"]]
+    assert len(anew := planned("third", **asked, only_missing=False)) == 2
+    resumed = planned("fourth", resume="third")
+    assert len(resumed) == 2 and not any(each["conf"]["only_missing"] for each in [*anew, *resumed])
+    plans = Manifests(settings.results)
+    (since,) = {getattr(plans.read(name), "since", None) for name in ("third", "fourth")}
+    assert since is not None and since > before.measured_at
+    after = {"attempt": "20261121T061500Z-00000b", "sweep_id": "third", "measured_at": since}
+    Store(settings.results).write(before.model_copy(update=after))
+    assert [each["conf"]["seed"] for each in planned("fifth", resume="third")] == [other["conf"]["seed"]]
 
 
 def test_wrong_input_fails_at_once_and_what_broke_is_tried_again() -> None:

@@ -54,6 +54,7 @@ class Harvested:
     sums of hashes, whether they are as expected."""
 
     def __init__(self, tables: dict[str, DataFrame]) -> None:
+        self.tables = tables
         assert tables["records"].columns == [
             *("timestamp_ms", "primer", "lineage", "batch", "partition", "offset", "late"),
         ]

@@ -13,6 +13,8 @@ def client(settings: Settings) -> dict[str, Any]:
     """How a test logs in at an installation's broker: as its harness."""
     return kafka_client(settings.endpoints.kafka, secrets=settings.secrets)
 
+from generators.producer import PHASE
+
 
 @dataclass(frozen=True)
 class Found:
@@ -37,7 +39,7 @@ def read_topic(settings: Settings, topic: str) -> list[Found]:
     while left:
         for message in consumer.consume(num_messages=min(left, 1000), timeout=10):
             assert message.error() is None
-            primer = any(key == "phase" for key, _ in message.headers() or [])
+            primer = any(key == PHASE for key, _ in message.headers() or [])
             key, value = (part.decode() if part else "" for part in (message.key(), message.value()))
             found[message.partition()].append(Found(key, value, message.timestamp()[1], primer))
             left -= 1

@@ -177,6 +177,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     from confluent_kafka.admin import AdminClient, NewTopic
 
     from generators.data_files import read_data
+    from generators.producer import PHASE
 
     broker, topic = client(installation.settings), f"clicks-{os.getpid()}"
     admin = AdminClient(broker)  # what it is asked for ends with it
@@ -185,7 +186,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     sent = [(b"k%d" % (n % 3), b"v%d" % n, 1_795_608_000_000 + 10 * n) for n in range(500)]
     for key, value, at in sent:
         producer.produce(topic, value, key, timestamp=at, headers=[("h", key)])
-    producer.produce(topic, b"primer", b"x", headers=[("phase", b"primer")])
+    producer.produce(topic, b"primer", b"x", headers=[(PHASE, b"primer")])
     assert producer.flush(30) == 0
     file = tmp_path / "clicks.parquet"
     done = installation.run("record", topic, "--to", str(file))

@@ -9,7 +9,8 @@ from pathlib import Path
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT
 from faultline.base.text import Say, counted
-from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, defines, read_job
+from faultline.experiment.job_file import COUNT, HEADER, ID, NEWEST, QUERY, JobFile, is_job, read_job
+from faultline.experiment.workloads.program import ProgramParameters
 from faultline.records.format import milliseconds
 from faultline.records.record import Record
 from faultline.reports.narrative import not_measured
@@ -46,16 +47,19 @@ def check_job(file: str, given: Sequence[str], say: Say) -> Checked:
 
 
 def asked(file: str, given: Sequence[str]) -> tuple[str, list[str]]:
-    """The workload that runs the file, and the parameters of its short run; what is `given` comes before SHORT."""
+    """The workload that runs the file, and the parameters of its short run; what is `given` comes before SHORT.
+
+    Where something is given that only a program has, it is one, whatever it defines.
+    """
     path = Path(file)
     if not path.is_file():
         raise ConfigError(f"{file}: is no file; name a Python file with a function `query`, or a program")
+    names = {one.partition("=")[0] for one in given}
     try:
-        query = path.suffix == ".py" and defines(path, QUERY)
+        query = path.suffix == ".py" and not names & ProgramParameters.model_fields.keys() and is_job(path)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     own = f"job={file}" if query else f"application={file}"
-    names = {one.partition("=")[0] for one in given}
     short = [f"{name}={value}" for name, value in SHORT.items() if name not in names]
     return ("query" if query else "program"), [own, *given, *short]
 
@@ -68,7 +72,7 @@ def declared(file: str) -> list[str]:
         raise ConfigError(str(error)) from None
     lines = [f"{job.path.name}: writes in {job.output_mode} mode, {_target(job)}"]
     if job.event_time:
-        lines.append(f"event time: {job.event_time}, watermark {job.watermark_s:g} s")
+        lines.append(f"event time: {job.event_time}")
     if job.arguments:
         lines.append("arguments: " + ", ".join(f"{name}={value}" for name, value in job.arguments.items()))
     beside = [name for name in job.files if name != job.path.name]

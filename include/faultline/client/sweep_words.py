@@ -44,7 +44,12 @@ class Wanted:
         matrix = self.matrix
         lines = [f"{name}: {axis_text(values)}" for name, values in matrix.axes.items()]
         often = "as often as its question needs" if self.params["decide"] else _times(matrix.repetitions)
-        return [*lines, f"each configuration {often}"]
+        partly = [f"{key}: of {' and '.join(those)} alone" for key, those in matrix.only_of.items() if self._given(key)]
+        return [*lines, *partly, f"each configuration {often}"]
+
+    def _given(self, key: str) -> bool:
+        """Whether it was asked for, and is not just a field that the form has."""
+        return key in self.form or key in self.matrix.axes
 
 
 def wanted_of(words: Sequence[str]) -> Wanted:
@@ -96,9 +101,16 @@ def form_of(spec: MatrixSpec, words: Sequence[str]) -> dict[str, Any]:
 
 def _typed(spec: MatrixSpec, form: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Texts as the form's fields take them, numbers as numbers. Raises ConfigError for what makes no experiment."""
-    points = [one.model_dump(mode="json") for one in spec.matrix(spec.resolve({**form, **fixed})).configurations()]
-    # A control has no fault time, whatever was said.
-    typed = {key: next((point[key] for point in points if point[key] is not None), None) for key in fixed}
+    matrix = spec.matrix(spec.resolve({**form, **fixed}))
+    points = [one.model_dump(mode="json") for one in matrix.configurations()]
+
+    def first(key: str) -> Any:
+        """A control has no fault time, whatever was said, and no workload what only others have."""
+        those = matrix.only_of.get(key)
+        having = [point for point in points if those is None or point["workload"] in those]
+        return next((point[key] for point in having if point[key] is not None), None)
+
+    typed = {key: first(key) for key in fixed}
     # Of an object the points have also what is an axis.
     return typed | {key: take_settings(key, take_object(key, fixed[key])) for key in OBJECTS if key in fixed}
 

@@ -209,7 +209,8 @@ def finish(
     show: Callable[[list[Record]], None] | None = None,
 ) -> int:
     """Shows what the cells came to, and where their page is; returns the exit code."""
-    records, missing = newest_records(settings, cells, course.sweep_id if again and course else None)
+    plan = Manifests(settings.results).read(course.sweep_id) if course else None
+    records, missing = newest_records(settings, cells, course.sweep_id if again and course else None, plan)
     if not records and ended:
         raise InfrastructureError("sweep: not one experiment left a record; see the failed tasks in the UI")
     if records:
@@ -271,14 +272,16 @@ def await_dags(api: AirflowApi, *dag_ids: str, unpaused: bool = True) -> None:
 
 
 def newest_records(
-    settings: Settings, cells: Sequence[PlannedCell], sweep: str | None = None
+    settings: Settings, cells: Sequence[PlannedCell], sweep: str | None = None, plan: Manifest | None = None
 ) -> tuple[list[Record], list[PlannedCell]]:
     """For each cell its latest valid record, else its latest one; and the cells without a valid one.
 
-    With `sweep`, only what that sweep measured counts.
+    With `sweep`, only what that sweep measured counts; with `plan`, only what counts for it.
     """
     by_cell: dict[Cell, Record] = {}
     for record in Store(settings.results).query(sweep=sweep):
+        if plan is not None and not plan.counts(record):
+            continue
         known = by_cell.get(Cell.of(record))
         if known is None or record.sound or not known.sound:
             by_cell[Cell.of(record)] = record
@@ -308,12 +311,12 @@ def planned_in(plan: Manifest) -> list[PlannedCell]:
 def progress_of(settings: Settings, plan: Manifest) -> tuple[int, int]:
     """How many cells of a plan have a valid record, and how many it has."""
     cells = planned_in(plan)
-    return len(cells) - len(lacking(settings, cells)), len(cells)
+    return len(cells) - len(newest_records(settings, cells, plan=plan)[1]), len(cells)
 
 
 def _settled(settings: Settings, course: Course) -> bool:
     """Whether a sweep with a question lacks nothing that is still asked for."""
-    from faultline.comparison.coverage import gap_of, recorded
+    from faultline.comparison.coverage import gap_of
     from faultline.comparison.decisions import settled_in
     from faultline.records.index import Index
 
@@ -323,7 +326,7 @@ def _settled(settings: Settings, course: Course) -> bool:
     index = Index(settings.results)
     index.refresh()
     entries = index.all()
-    return not gap_of(plan, recorded(entries), settled_in(plan, entries)).missing
+    return not gap_of(plan, entries, settled_in(plan, entries)).missing
 
 
 def _is_of(attempt: Attempt, sweep_id: str) -> bool:

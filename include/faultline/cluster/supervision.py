@@ -31,6 +31,7 @@ from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
+from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
 MARK = "FAULTLINE_INSTANCE"
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
@@ -213,16 +214,32 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
     for name in explicit:
         if name not in settings.ports:
             raise ConfigError(f"--port {name}: unknown service{suggest(name, settings.ports)}")
-    wanted = {**settings.ports, **explicit}
+    builds = _builds(settings, progress)
+    # Those of other builds come last, so that the usual ones stay where they were.
+    of_builds = {f"{name}@{build.name}": (build, name) for build in builds for name in build.ports}
+    wanted = {**settings.ports, **explicit, **{key: one.ports[name] for key, (one, name) in of_builds.items()}}
     chosen = choose_ports(wanted, frozenset(explicit))
     for name, port in chosen.items():
         if port != wanted[name]:
             progress(f"port {wanted[name]} of {name} is busy; using {port}")
+    usual = {name: chosen[name] for name in settings.ports}
     file = settings.home / "ports.json"
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(chosen, indent=2))
+    temporary.write_text(json.dumps(usual, indent=2))
     temporary.rename(file)
-    return replace(settings, ports=chosen)
+    moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
+    if any(moved[build.name] != dict(build.ports) for build in builds):
+        keep_ports(settings, moved)
+    return replace(settings, ports=usual)
+
+
+def _builds(settings: Settings, progress: Progress) -> list[Distribution]:
+    """The other builds of Spark that are started as well; where their list cannot be read none, which is said."""
+    try:
+        return [one for one in distributions(settings).values() if one.spark_home.is_dir()]
+    except ConfigError as error:
+        progress(f"no other build of Spark is started: {error}")
+        return []
 
 
 def write_instance(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from faultline.base.text import sortable
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
+from faultline.experiment.workloads.registry import own_fields
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
 from faultline.records.summary import Entry
@@ -25,6 +26,7 @@ _DERIVED_FROM = {
     "fault_at_s": ("checkpoint_interval_s", "warmup_s", FAULT),
     "duration_s": ("checkpoint_interval_s", FAULT),
 }
+_OWN = own_fields().keys()
 _UNITS = {"_s": "s", "_mb": "MB"}
 MAX_LABEL = 60
 _MISSING = object()
@@ -191,8 +193,9 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
 
 
 def _follows(key: str, points: Sequence[Point]) -> bool:
-    """Whether a parameter is derived from others and differs among these points only where those do."""
-    sources = _DERIVED_FROM.get(key)
+    """Whether a parameter is derived from others, or is one that only some workloads have, and differs among these
+    points only where those do."""
+    sources = ("workload",) if key.partition(".")[0] in _OWN else _DERIVED_FROM.get(key)
     if not sources:
         return False
     found: dict[str, set[Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -67,15 +67,14 @@ def gaps_of(
         raise ConfigError(f"{matrix}: no such matrix, nor a sweep of one{suggest(matrix, MATRICES)}")
     index.refresh()
     entries = index.all()
-    records = recorded(entries)
     if sweep is not None:
         known = {plan.sweep_id: plan for plan in plans}
         if sweep not in known:
             raise ConfigError(f"--sweep {sweep}: no sweep of {matrix} with a plan{suggest(sweep, known)}")
-        return [gap_of(known[sweep], records, settled_in(known[sweep], entries))]
+        return [gap_of(known[sweep], entries, settled_in(known[sweep], entries))]
     if preset is None and plans:
         nights = [plan for plan in plans if plan.logical_date]
-        found = [gap_of(plan, records, settled_in(plan, entries)) for plan in nights or plans[-1:]]
+        found = [gap_of(plan, entries, settled_in(plan, entries)) for plan in nights or plans[-1:]]
         if is_night(matrix):
             found = sorted([*found, *missed_nights(nights, now or datetime.now(UTC))], key=lambda gap: gap.series)
         return found
@@ -84,10 +83,10 @@ def gaps_of(
     spec = MATRICES[matrix]
     series = series or installed_build(settings)
     cells = cells_of(spec.preset_matrix(preset or DEFAULT).cells(series))
-    return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, records)))]
+    return [Gap(matrix, None, series, len(cells), tuple(missing_of(cells, series, _recorded(entries))))]
 
 
-def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
+def _recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
     """What `missing_of` asks of records. Those of an older schema do not count as measured."""
     return [
         (
@@ -99,8 +98,9 @@ def recorded(entries: Sequence[Entry]) -> list[tuple[Cell, str, Sequence[str]]]:
     ]
 
 
-def gap_of(plan: Manifest, records: Sequence[tuple[Cell, str, Sequence[str]]], settled: Collection[str] = ()) -> Gap:
+def gap_of(plan: Manifest, entries: Iterable[Entry], settled: Collection[str] = ()) -> Gap:
     """What a sweep's plan lacks. `settled`: configurations of which all is decided that was asked."""
+    records = _recorded([one for one in entries if plan.counts(one)])
     missing = missing_of(plan.cells, plan.series, records, settled)
     planned = len(plan.cells)
     if plan.baseline is not None:

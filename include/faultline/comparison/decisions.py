@@ -116,11 +116,9 @@ def settled_in(plan: Manifest, entries: Iterable[Entry]) -> frozenset[str]:
 def _counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
     """By configuration and repetition what counts of a plan's cells."""
     found: dict[str, dict[int, Entry]] = {cell.config_id: {} for cell in plan.cells}
-    fresh = plan.decide is not None and plan.decide.fresh
     for entry in sorted(entries, key=lambda entry: entry.attempt):
         same = (entry.series, entry.build, entry.schema) == (plan.series, plan.build, SCHEMA)
-        own = not fresh or entry.sweep_id == plan.sweep_id
-        if same and own and entry.sound and entry.config_id in found:
+        if same and plan.counts(entry) and entry.sound and entry.config_id in found:
             found[entry.config_id][entry.repetition] = entry
     return found
 

@@ -14,19 +14,18 @@ from faultline.records.summary import Entry
 
 
 def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[Entry]:
-    """Its own records, and of each planned cell of which none is sound the newest sound one of its series, whoever
-    measured it. A sweep without a plan, and one that decides by its own alone, has its own; one that has left no record
-    has none."""
+    """Its own records, and of each planned cell of which none is sound the newest sound one of its series that counts,
+    whoever measured it. A sweep without a plan has its own; one that has left no record has none."""
     own = index.of_sweep(sweep_id)
     plan = None if sweep_id is None or not own else Manifests(results).read(sweep_id)
-    if plan is None or (plan.decide is not None and plan.decide.fresh):
+    if plan is None:
         return own
     known = {(one.config_id, one.repetition) for one in own if one.sound and one.series == plan.series}
     lacking = {(cell.config_id, cell.repetition) for cell in plan.cells} - known
     newest: dict[tuple[str, int], Entry] = {}
     for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
         cell = one.config_id, one.repetition
-        if one.sound and one.series == plan.series and cell in lacking:
+        if one.sound and one.series == plan.series and cell in lacking and plan.counts(one):
             if cell not in newest or one.measured_at > newest[cell].measured_at:
                 newest[cell] = one
     return [*own, *newest.values()]

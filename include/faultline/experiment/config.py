@@ -186,8 +186,14 @@ class _Checked(Common):
         for key in ("skew", "skew_curve"):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: with data no words are drawn; leave it empty")
+        self._check_pace()
+
+    def _check_pace(self) -> None:
+        """Refuses what would say when data comes beside the data itself."""
         if self.data_pace == "recorded" and self.rate_curve is not None:
             raise ValueError("rate_curve: with data_pace=recorded the data says when; leave it empty")
+        if self.data_pace == "recorded" and any(fault.at_record is not None for fault in self.plan().faults):
+            raise ValueError("fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead")
         if self.data_pace == "rate" and self.data_speed != 1:
             raise ValueError("data_speed: a rate is not hastened; use data_pace=recorded, or another rate")
 

@@ -23,13 +23,13 @@ COUNT, ID, NEWEST, NOTHING = "count", "id", "newest", "nothing"
 HEADER = "header"
 REFLECTS = (COUNT, ID, NEWEST, NOTHING)
 OUTPUT_MODES = ("update", "append", "complete")
-# Whose time windows and watermarks are of: Kafka's, by which records are in order, or one that records carry.
+# Whose time windows are of: Kafka's, by which records are in order, or one that records carry.
 EVENT_TIMES = ("timestamp", "value")
-KEYS = ("output_mode", "reflects", "event_time", "watermark_s", "arguments")
+KEYS = ("output_mode", "reflects", "event_time", "arguments")
+DECLARATION = "JOB"
 # What a job is told beside its arguments.
 TOLD = ("attempt", "folder")
 EXAMPLE = 'JOB = {"output_mode": "update", "reflects": "count"}'
-MOST_WATERMARK_S = 3600.0
 # Where Faultline's own programs lie, which come first where a job is loaded.
 PROGRAMS = ROOT / "spark_jobs"
 
@@ -48,7 +48,6 @@ class JobFile:
     output_mode: str = "update"
     reflects: str = NOTHING
     event_time: str | None = None
-    watermark_s: float = 0.0
     arguments: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -75,9 +74,9 @@ def read_job(path: str) -> JobFile:
             f"job: {path} defines no function {QUERY}; write `def query(records, config): …`, or see "
             "./faultline job new"
         )
-    if len(functions[QUERY].args.args) != 2:
+    if not _takes_both(functions[QUERY]):
         raise ValueError(f"job: {path}, line {functions[QUERY].lineno}: query takes (records, config); give it both")
-    declared, files = _declared(path, tree), modules_of(file)
+    declared, files = _declared(path, tree), _modules(file, tree)
     for name in files:
         if name != file.name and (PROGRAMS / name).exists():
             raise ValueError(f"job: {path} imports {name}, and a program of Faultline's has that name; rename it")
@@ -102,14 +101,22 @@ def read_job(path: str) -> JobFile:
         mode or "update",
         reflects or NOTHING,
         time,
-        _watermark(path, declared, time),
         MappingProxyType(_arguments(path, declared)),
     )
 
 
-def defines(file: Path, function: str) -> bool:
-    """Whether a Python file defines a function of this name. Raises ValueError for what is no Python."""
-    return any(isinstance(one, ast.FunctionDef) and one.name == function for one in _parsed(file).body)
+def is_job(file: Path) -> bool:
+    """Whether a Python file is a job and no program: it declares JOB, or has a `query` that takes (records, config).
+
+    Raises ValueError for what is no Python.
+    """
+    tree = _parsed(file)
+    queries = (one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == QUERY)
+    return _declaration(tree) is not None or any(_takes_both(one) for one in queries)
+
+
+def _takes_both(query: ast.FunctionDef) -> bool:
+    return len(query.args.posonlyargs) + len(query.args.args) == 2
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -127,24 +134,31 @@ def _parsed(file: Path) -> ast.Module:
         raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({error}); mend it") from None
 
 
-def _declared(path: str, tree: ast.Module) -> dict[str, Any]:
+def _declaration(tree: ast.Module) -> ast.Assign | ast.AnnAssign | None:
+    """The first assignment to JOB."""
     for one in tree.body:
-        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
-        if not any(isinstance(target, ast.Name) and target.id == "JOB" for target in targets):
-            continue
-        assert isinstance(one, ast.Assign | ast.AnnAssign)
-        where = f"job: {path}, line {one.lineno}"
-        try:
-            value = ast.literal_eval(one.value) if one.value is not None else None
-        except (ValueError, TypeError):
-            raise ValueError(f"{where}: JOB is read and not run; write it as plain values, such as {EXAMPLE}") from None
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: JOB is no dictionary; write {EXAMPLE}")
-        for name in value:
-            if name not in KEYS:
-                raise ValueError(f"{where}: JOB has no {name!r}{suggest(str(name), KEYS)}")
-        return value
-    return {}
+        if isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            if any(isinstance(target, ast.Name) and target.id == DECLARATION for target in targets):
+                return one
+    return None
+
+
+def _declared(path: str, tree: ast.Module) -> dict[str, Any]:
+    one = _declaration(tree)
+    if one is None:
+        return {}
+    where = f"job: {path}, line {one.lineno}"
+    try:
+        value = ast.literal_eval(one.value) if one.value is not None else None
+    except (ValueError, TypeError):
+        raise ValueError(f"{where}: JOB is read and not run; write it as plain values, such as {EXAMPLE}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: JOB is no dictionary; write {EXAMPLE}")
+    for name in value:
+        if name not in KEYS:
+            raise ValueError(f"{where}: JOB has no {name!r}{suggest(str(name), KEYS)}")
+    return value
 
 
 def _choice(
@@ -154,18 +168,6 @@ def _choice(
     if value not in choices and value != default:
         raise ValueError(f"job: {path}: {key!r} is {value!r}, which is none of {', '.join(choices)}")
     return None if value is None else str(value)
-
-
-def _watermark(path: str, declared: Mapping[str, Any], event_time: str | None) -> float:
-    value = declared.get("watermark_s", 0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_WATERMARK_S:
-        raise ValueError(f'job: {path}: "watermark_s" is {value!r}; give seconds from 0 to {MOST_WATERMARK_S:g}')
-    if value and event_time is None:
-        raise ValueError(
-            f'job: {path}: "watermark_s" needs an "event_time": "timestamp" for Kafka\'s, or "value" for one that '
-            "records carry"
-        )
-    return float(value)
 
 
 def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, str]:
@@ -182,8 +184,12 @@ def _arguments(path: str, declared: Mapping[str, Any]) -> dict[str, str]:
 
 def modules_of(file: Path) -> dict[str, Path]:
     """A Python file and the modules in its folder that it imports, and those that they do, by name."""
+    return _modules(file, _parsed(file))
+
+
+def _modules(file: Path, tree: ast.Module) -> dict[str, Path]:
     found = {file.name: file}
-    waiting = [_parsed(file)]
+    waiting = [tree]
     while waiting:
         for name in _imported(waiting.pop()):
             path = file.parent / f"{name}.py"

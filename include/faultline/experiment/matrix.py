@@ -7,12 +7,14 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known
+from faultline.experiment.workloads.registry import owners
 
 MAX_CONFIGURATIONS = 1024
 # Airflow's names of runs, such as scheduled__2026-11-21T02:00:00+00:00. No two of a DAG have the same time.
@@ -40,7 +42,10 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault."""
+    """Axes (field -> values) over fixed parameters; `controls` repetitions of the first point run without fault.
+
+    What only some values of the axis `workload` have, the others are measured without.
+    """
 
     axes: Mapping[str, Sequence[Any]]
     fixed: Mapping[str, Any]
@@ -96,7 +101,7 @@ class Matrix:
             more = f"; {len(others)} are refused otherwise" if others else ""
             shown = "; ".join(every[:2]) + ("; …" if len(every) > 2 else "")
             raise ConfigError(f"{first} (of {len(found) + len(every)} points {len(every)} are refused: {shown}{more})")
-        return found
+        return list(dict.fromkeys(found))  # without what only others have, points may be the same
 
     def _check_plan(self, broken: Sequence[str]) -> None:
         """A plan says what is broken, so it stands for one value of the axis beside the control."""
@@ -108,9 +113,24 @@ class Matrix:
             raise ConfigError("fault_plan: the axis fault holds nothing but none; add executor, or leave the plan out")
 
     def _point(self, values: dict[str, Any]) -> Configuration:
-        """One configuration; a control among faults has no fault time nor plan, whatever the others have."""
+        """One configuration; a control among faults has no fault time nor plan, whatever the others have, and a
+        workload among others has nothing that only some of those have."""
         control = {"fault_at_s": None, "fault_plan": None} if values.get("fault") == "none" else {}
-        return parse_configuration({**self.fixed, **values, **control})
+        whole = {**self.fixed, **values, **control}
+        others = {key for key, those in self.only_of.items() if values["workload"] not in those}
+        return parse_configuration({key: value for key, value in whole.items() if key not in others})
+
+    @cached_property
+    def only_of(self) -> dict[str, list[str]]:
+        """Of each parameter that only some workloads of the axis have, those: the others are measured without it."""
+        among = [str(name) for name in self.axes.get("workload", ())]
+        found = {}
+        for key in {**self.fixed, **self.axes}:
+            having = owners(key.partition(".")[0])
+            those = [name for name in among if name in having]
+            if those and len(those) < len(among):
+                found[key] = those
+        return found
 
     def cells(self, series: str) -> list[PlannedCell]:
         """All cells, the controls after the points; each cell once."""

@@ -311,7 +311,7 @@ def no_regression(verdict: dict[str, Any]) -> None:
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
 def tell_people() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
-    from faultline.comparison.coverage import gap_of, recorded
+    from faultline.comparison.coverage import gap_of
     from faultline.comparison.nights import kept_verdict
     from faultline.experiment.matrix import sweep_id_of
     from faultline.orchestration.alerts import Alert, results_link, send
@@ -328,7 +328,7 @@ def tell_people() -> list[str]:
     index.refresh()
     entries = index.of_matrix(dag_id)
     own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]
-    gap = gap_of(plan, recorded(entries)) if plan else None
+    gap = gap_of(plan, entries) if plan else None
     told = alert_of(
         night, kept_verdict(settings.results, sweep_id) or None, planned=gap.planned if gap else 0,
         missing=len(gap.missing) if gap else 0, valid=sum(one.sound for one in own),

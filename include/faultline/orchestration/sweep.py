@@ -190,7 +190,7 @@ def resume_sweep(params: Mapping[str, Any]) -> list[dict[str, Any]]:
             "trigger a sweep of its own"
         )
     how = {**params, "only_missing": True, "axes": plan.axes}
-    planned = begin_sweep(cells, series=plan.series, build=build, params=how, question=plan.decide)
+    planned = begin_sweep(cells, series=plan.series, build=build, params=how, question=plan.decide, since=plan.since)
     say_planned(resumed_headline(name, len(cells), len(planned)))
     return planned
 
@@ -234,11 +234,13 @@ def begin_sweep(
     schedule: str | None = None,
     question: Question | None = None,
     baseline: Baseline | None = None,
+    since: str | None = None,
 ) -> list[dict[str, Any]]:
     """Writes down what the sweep of this run sets out to measure; returns the arguments of `run_experiment` for it.
 
     `schedule`: the cron expression that a night was due by. `question`: what the sweep is to decide.
-    `baseline`: what each cell is measured by as well, in pairs.
+    `baseline`: what each cell is measured by as well, in pairs. `since`: what was measured before it does not count, by
+    default without `only_missing` what was before now.
     Raises ConfigError when another run has a sweep of the same id.
     """
     from datetime import UTC, datetime
@@ -255,14 +257,15 @@ def begin_sweep(
     labels: dict[str, Any] = {"matrix": matrix, "sweep_id": sweep_id_of(run_id), "series": series, "build": build}
     labels |= {"logical_date": logical_date} if logical_date else {}
     planned_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    since = since or (None if params["only_missing"] else planned_at)
     about = {"logical_date": None, **labels, "run_id": run_id, "planned_at": planned_at, "schedule": schedule}
+    asked: dict[str, Any] = {"decide": question, "baseline": baseline, "since": since}
     records = Store(settings.results).query()
     if question is not None:
         _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
-    Manifests(settings.results).write(
-        Manifest(**about, decide=question, baseline=baseline, axes=params.get("axes") or (), cells=cells_of(cells))
-    )
-    measured = [Cell.of(record) for record in records if record.sound and record.schema_ == SCHEMA]
+    plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
+    Manifests(settings.results).write(plan)
+    measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
     how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
     ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
     other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec} if baseline else {}
@@ -275,7 +278,7 @@ def begin_sweep(
                 **sides[planned.series],
                 "repetition": planned.repetition,
                 "parent_run_id": run_id,
-                "only_missing": params["only_missing"],
+                "only_missing": since is None,
             },
             "max_measurements": params["max_measurements"],
         }
@@ -319,7 +322,7 @@ class Aggregate(LocalSparkJob):
         )
 
     def execute(self, context: Any) -> None:
-        from faultline.comparison.coverage import gap_of, recorded
+        from faultline.comparison.coverage import gap_of
         from faultline.comparison.decisions import decisions_of, settled_in, tally
         from faultline.experiment.matrix import sweep_id_of
         from faultline.orchestration.notes import note_run
@@ -343,7 +346,7 @@ class Aggregate(LocalSparkJob):
         decisions = decisions_of(plan, entries)
         for one in decisions:
             print(one.text)
-        missing = len(gap_of(plan, recorded(entries), settled_in(plan, entries)).missing)
+        missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
         note_run(settings, context, note)
 

@@ -17,7 +17,8 @@ from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
-from faultline.records.record import SOUND
+from faultline.records.record import SOUND, Record
+from faultline.records.summary import Entry
 
 # What the series of a night's baseline ends in, after the night.
 BASELINE = ".baseline"
@@ -74,7 +75,8 @@ class Manifest(BaseModel):
     """A sweep's plan. `logical_date`: the night that it stands for, `schedule`: the cron expression that it was due by
     (null in plans from before that was noted); `planned_at`: when it was made, UTC; `decide`: what it is to find out,
     null where it is to measure all of its cells; `baseline`: what measures them as well, null where nothing does;
-    `axes`: names of what it varies, none in plans from before that was noted."""
+    `axes`: names of what it varies, none in plans from before that was noted; `since`: from when on records of others
+    count for its cells, UTC; null where all of them do."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -90,7 +92,16 @@ class Manifest(BaseModel):
     decide: Question | None = None
     baseline: Baseline | None = None
     axes: tuple[str, ...] = ()
+    since: str | None = None
     cells: tuple[ManifestCell, ...]
+
+    def counts(self, one: Entry | Record) -> bool:
+        """Whether a record of one of its cells counts for it, whoever measured it."""
+        if one.sweep_id == self.sweep_id:
+            return True
+        if self.since is not None:
+            return one.measured_at >= self.since
+        return self.decide is None or not self.decide.fresh
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from faultline.base.errors import ConfigError
-from faultline.base.hashes import file_hash
+from faultline.base.hashes import kept_hash
 from faultline.base.settings import Settings, load_settings
 from faultline.cluster.jar_hashes import hashes
 from faultline.cluster.java import find_java
@@ -82,7 +82,7 @@ def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:
         if config.data is not None:
             with contextlib.suppress(InputError):
                 files |= {str(path): path for path in data_files(config.data)}
-    return {name: file_hash(path) for name, path in sorted(files.items())} | builds
+    return {name: kept_hash(path) for name, path in sorted(files.items())} | builds
 
 
 def default_build(

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
@@ -24,6 +24,9 @@ from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_pa
 from faultline.runner.builds import Build, build_of, check_build
 from faultline.runner.environment import default_build, describe, job_hashes
 from faultline.runner.orphans import owner_here
+
+if TYPE_CHECKING:  # who prepares no data does not load what reads it
+    from generators.data_files import Data
 
 # The least that a record takes in Kafka's log and in the harvest: its few words, and what is told of it.
 RECORD_BYTES = 50
@@ -165,8 +168,8 @@ def describe_order(order: Order, settings: Settings, java: str, built: Build | N
 def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
     check_engine(config)
-    check_load(config)
     check_source(config)
+    check_load(config)
     config.kind.check_here(config.own, config)
 
 
@@ -192,7 +195,8 @@ def check_load(config: Configuration) -> None:
     if not config.paced:
         return
     seconds = config.warmup_s + config.duration_s
-    records = config.rate * seconds
+    data = _data(config) if config.data_pace == "recorded" else None
+    records = config.rate * seconds if data is None else _recorded(data, config, seconds)
     if records < 1 and config.rate_curve is None:
         least = math.ceil(100 / seconds) / 100
         raise ConfigError(f"rate: {config.rate:g} records/s make no record in {seconds:g} s; use at least {least:g}")
@@ -201,17 +205,32 @@ def check_load(config: Configuration) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if records * RECORD_BYTES > free:
-        most_s = max(0.0, free / RECORD_BYTES / config.rate - config.warmup_s)
+        most_s = max(0.0, free / RECORD_BYTES / (records / seconds) - config.warmup_s)
+        key = "rate" if data is None else "data_speed"
         raise ConfigError(
-            f"rate: {config.rate:,.10g} records/s for {config.warmup_s + config.duration_s:,.0f} s take "
+            f"{key}: {records / seconds:,.10g} records/s for {seconds:,.0f} s take "
             f"{records * RECORD_BYTES / 1e9:,.0f} GB at least, and {free / 1e9:,.0f} GB are free; lower it, or "
             f"duration_s to {most_s:,.0f}"
         )
 
 
+def _recorded(data: Data, config: Configuration, seconds: float) -> int:
+    """How many records of data are due that come as they were recorded. Raises ConfigError for more than can be
+    sent."""
+    from generators.listed import Listed
+
+    records = Listed.over(data.times_ms, config.data_speed, seconds).count
+    most = config.kind.highest_rate(config.model_dump())
+    if records > most * seconds:
+        raise ConfigError(
+            f"data_speed: so fast the data makes {records / seconds:,.0f} records/s, and {most:,.0f} can be sent at "
+            "most; lower it"
+        )
+    return records
+
+
 def check_source(config: Configuration) -> None:
     """Refuses a corpus, a price file or data that cannot be used, naming file and line."""
-    from generators.data_files import read_data, require_forward
     from generators.errors import InputError
     from generators.prices import closes_of
     from generators.text import TextLines
@@ -222,9 +241,23 @@ def check_source(config: Configuration) -> None:
             TextLines.load(named["corpus"], 1, 0, 0)
         if "prices" in named:
             closes_of(named["prices"])
-        if named["source"] == "data":
-            data = read_data(named["data"], named["data_key"], named["data_time"])
-            if named["data_pace"] == "recorded":
-                require_forward(data, named["data"])
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    _data(config)
+
+
+def _data(config: Configuration) -> Data | None:
+    """The data that is replayed, if any. Raises ConfigError naming file and line of what cannot be used."""
+    from generators.data_files import read_data, require_forward
+    from generators.errors import InputError
+
+    if config.data is None:
+        return None
+    try:
+        # Held by this process and by those that send it.
+        data = read_data(config.data, config.data_key, config.data_time, copies=config.generator_processes + 1)
+        if config.data_pace == "recorded":
+            require_forward(data, config.data)
+        return data
     except InputError as error:
         raise ConfigError(str(error)) from None

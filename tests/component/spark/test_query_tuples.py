@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from generators import producer
 from tests.support.planted import T0_MS, Harvested
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
-from harvest import harvest  # isort: skip  # a program's neighbour, like the next one
+from harvest import CLOSING, PHASE, harvest  # isort: skip  # a program's neighbour, like the next one
 from user_job import NUMBERS_A_MS  # isort: skip
 
 pytestmark = pytest.mark.timeout(300)
 
 INPUTS = (
     "value string, timestamp_ms bigint, primer boolean, lineage int, batch int, partition int, offset bigint, "
-    "key binary, raw binary, topic string, timestampType int, faultline string"
+    "key binary, raw binary, topic string, timestampType int, faultline string, closing boolean"
 )
 OUTPUTS = "key string, value string, emitted_ms bigint, lineage int, offset bigint, newest bigint, faultline string"
 HEAD = "from pyspark.sql import functions as F\n"
@@ -50,11 +51,12 @@ class Job:
         self.inputs: list[tuple[Any, ...]] = []
         self.outputs: list[tuple[Any, ...]] = []
 
-    def take(self, value: str, at: int, batch: int | None, *, primer: bool = False) -> int:
+    def take(self, value: str, at: int, batch: int | None, *, primer: bool = False, closing: bool = False) -> int:
         """A record; returns its number."""
         raw, lineage = bytearray(value.encode()), None if batch is None else 0
+        place = len(self.inputs)
         self.inputs.append(
-            (value, T0_MS + at, primer, lineage, batch, 0, len(self.inputs), None, raw, "in", 0, str(len(self.inputs)))
+            (value, T0_MS + at, primer, lineage, batch, 0, place, None, raw, "in", 0, str(place), closing)
         )
         return (T0_MS + at) * NUMBERS_A_MS
 
@@ -73,6 +75,10 @@ class Job:
     def notes(self) -> dict[str, str]:
         file = self.folder / "notes.json"
         return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def test_records_beside_the_schedule_are_known_by_what_the_generator_gives_them() -> None:
+    assert (PHASE, CLOSING) == (producer.PHASE, producer.CLOSING.encode())
 
 
 def test_counts_reflect_what_the_job_says_it_counts(spark: SparkSession, tmp_path: Path) -> None:
@@ -158,11 +164,14 @@ def test_where_nothing_tells_latency_is_unknown_and_the_audit_is_not(spark: Spar
     assert list(job.notes) == ["latency_ms"] and "no output tells" in job.notes["latency_ms"]
 
 
-def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("picked", ["first", "last"])
+def test_a_job_that_two_batches_do_not_agree_on_is_not_called_wrong(
+    spark: SparkSession, tmp_path: Path, picked: str
+) -> None:
     text = HEAD + (
         "def query(records, config):\n"
         "    text = F.col('value').cast('string')\n"
-        "    return records.groupBy(F.lit('k').alias('key')).agg(F.first(text).alias('value'))\n"
+        f"    return records.groupBy(F.lit('k').alias('key')).agg(F.{picked}(text).alias('value'))\n"
     )
     job = Job(tmp_path, text)
     for number in range(200):
@@ -304,6 +313,67 @@ def test_rows_that_come_out_with_each_batch_are_no_repetitions(spark: SparkSessi
     for key, at in (("a", 5), ("a", 15), ("b", 15)):
         job.emit(key, "1", at)
     assert job.harvest(spark).counts == {"a": (1, 1, 2, 0, 0), "b": (1, 1, 1, 0, 0)}
+
+
+def test_a_value_that_comes_back_is_no_repetition_and_one_that_stands_is(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    by = records.groupBy(F.lit('k').alias('key'))\n"
+        "    return by.agg(F.max_by(F.col('value').cast('string'), 'offset').alias('value'))\n"
+    )
+    job = Job(tmp_path, text)
+    for number, value in enumerate("aba"):
+        job.take(value, number, number)
+    for at, value in enumerate(["a", "b", "b", "a"]):  # the second batch was tried again
+        job.emit("k", value, at)
+    assert job.harvest(spark).counts == {"k": (1, 1, 4, 1, 0)}
+
+
+def test_the_same_row_for_a_newer_reason_is_no_repetition(spark: SparkSession, tmp_path: Path) -> None:
+    text = HEAD + (
+        "def query(records, config):\n"
+        "    by = records.groupBy(F.lit('k').alias('key'))\n"
+        "    return by.agg(F.max(F.col('value').cast('string')).alias('value'), F.max('number').alias('newest'))\n"
+    )
+    job = Job(tmp_path, text, reflects="newest")
+    first, second = job.take("b", 0, 0), job.take("a", 10, 1)
+    for newest, at in ((first, 5), (second, 15), (second, 20)):
+        job.emit("k", "b", at, newest)
+    assert job.harvest(spark).counts == {"k": (1, 1, 3, 1, 0)}
+
+
+EACH = HEAD + "def query(records, config):\n    return records.select(F.lit('k').alias('key'), 'value')\n"
+
+
+def test_what_is_made_of_records_that_only_close_windows_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where it looks like what was expected; what nobody can have made of them stays wrong."""
+    job = Job(tmp_path, EACH, output_mode="append", event_time="timestamp")
+    for number, value in enumerate("aab"):
+        job.take(value, number, 0)
+    for value in "ac":
+        job.take(value, 3_300_000, 1, closing=True)
+    for value in "aabacbd":
+        job.emit("k", value, 5)
+    found = job.harvest(spark)
+    assert found.counts == {"k a": (2, 2, 2, 0, 0), "k b": (1, 1, 2, 1, 0), "k d": (None, 1, 1, 0, 0)}
+    assert found.tables["records"].count() == 3 and job.notes.keys() == {"latency_ms"}
+
+
+def test_rows_that_only_the_other_order_brings_are_seen_too(spark: SparkSession, tmp_path: Path) -> None:
+    """A job that gives less the first time than the second."""
+    text = HEAD + (
+        "asked = []\n"
+        "def query(records, config):\n"
+        "    asked.append(1)\n"
+        "    rows = records.select(F.lit('k').alias('key'), 'value')\n"
+        "    return rows.where(F.lit(len(asked) > 1) | (F.col('value').cast('string') == 'a'))\n"
+    )
+    job = Job(tmp_path, text, output_mode="append")
+    for value in "abc":
+        job.take(value, 0, 0)
+        job.emit("k", value, 5)
+    assert job.harvest(spark).counts == {}
+    assert "not deterministic: of 1 results of a batch, 0 were gone, and 2 others there" in job.notes["audit"]
 
 
 @pytest.mark.parametrize("text", ["import no_such_module_anywhere\n", "raise SystemExit(3)\n"])

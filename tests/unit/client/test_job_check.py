@@ -32,6 +32,8 @@ def test_a_query_and_a_program_are_told_apart_by_what_they_define() -> None:
     assert parse_parameters(workload, words)["series"] == "job-check"
     workload, words = asked(str(EXAMPLES / "kafka_word_count.py"), ["duration_s=30"])
     assert workload == "program" and words[0].startswith("application=") and "duration_s=20" not in words
+    told = ["application_arguments={input} {output}"]
+    assert asked(str(EXAMPLES / "word_count.py"), told)[0] == "program", "no job has arguments such as these"
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -46,12 +48,12 @@ def test_what_it_declares_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "helper.py").touch()
     job = tmp_path / "job.py"
     job.write_text(
-        "import helper\nJOB = {'output_mode': 'append', 'reflects': 'id', 'event_time': 'value', 'watermark_s': 5, "
+        "import helper\nJOB = {'output_mode': 'append', 'reflects': 'id', 'event_time': 'value', "
         "'arguments': {'n': 3}}\ndef query(records, config):\n    return records\n"
     )
     assert declared(str(job)) == [
         "job.py: writes in append mode, latency of each input by the first output with its id",
-        "event time: value, watermark 5 s",
+        "event time: value",
         "arguments: n=3",
         "with helper.py beside it",
     ]

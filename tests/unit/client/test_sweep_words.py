@@ -45,6 +45,32 @@ def test_a_sweep_needs_no_matrix() -> None:
     assert wanted.form == {"axes": {"iterations": [100, 1000]}, "workload": "pi", "fault": "none"}
 
 
+def test_a_job_is_of_its_workload_alone_where_others_stand_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "JOB = {'arguments': {'a': 1}}\ndef query(records, config):\n    return records\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["workload=[word_count,query]", "job=mine.py", "arguments.a=2", "fault=none", "state_mb=0"]
+    wanted = wanted_of(words)
+    assert wanted.form["job"] == str(tmp_path / "mine.py") and wanted.form["arguments"] == {"a": "2"}
+    assert [(one.workload, one.job, one.arguments) for one in wanted.matrix.configurations()] == [
+        ("word_count", None, None), ("query", str(tmp_path / "mine.py"), {"a": "2"})
+    ]  # fmt: skip
+    assert wanted.text == [
+        "workload: word_count, query", "job: of query alone", "arguments: of query alone",
+        "each configuration 5 times",
+    ]  # fmt: skip
+    assert read_by_the_form(wanted).cells("s") == wanted.matrix.cells("s")
+    # Its default is no nothing, and word_count has that, too.
+    (tmp_path / "p.py").touch()
+    program = wanted_of(["workload=[word_count,program]", "application=p.py", "pass_header=true", "fault=none"])
+    assert program.form["pass_header"] is True
+    with pytest.raises(ConfigError, match="job: only query has it; leave it empty"):
+        wanted_of(["workload=[word_count,pi]", "job=mine.py"])
+
+
 def test_a_relative_path_is_meant_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("some words of mine\n" * 100)

@@ -30,6 +30,13 @@ def test_what_is_missing_is_named_and_the_exit_code_says_so(empty: Path) -> None
     assert "UI" not in lines, "there is none"
 
 
+def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
+    (empty / "home" / "spark-builds.json").write_text("{")
+    done = CliRunner().invoke(cli.app, ["doctor"])
+    (line,) = (one for one in done.output.splitlines() if one.startswith("MISSING spark builds: "))
+    assert str(empty / "home" / "spark-builds.json") in line and "delete it, and add them anew" in line
+
+
 def test_the_same_for_scripts(empty: Path) -> None:
     done = CliRunner().invoke(cli.app, ["doctor", "--json"])
     found = json.loads(done.output)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from faultline.comparison.along import steps_along
 from faultline.comparison.cells import Axis, Figure, apart, axes_of, groups_of, in_order, is_number, label, points_of
 from faultline.records.metrics import KNOWN, MACRO
 from faultline.records.summary import Entry
@@ -55,6 +56,17 @@ def test_points_differ_along_numbers_first_and_controls_come_last() -> None:
     breaking, controls = apart(points)
     assert (len(breaking), len(controls)) == (4, 2)
     assert apart(controls) == (controls, []), "where nothing is broken, runs without a fault are the points"
+
+
+def test_what_only_one_workload_has_is_no_axis_beside_the_workload() -> None:
+    """So that workloads are compared along their axis, each with what is its own."""
+    both = [entry(workload="word_count", fault="none", state_mb=0), entry(workload="query", job="/j.py", fault="none")]
+    assert [axis.key for axis in axes_of(points_of(both))] == ["workload"]
+    axes = axes_of(points_of(both))
+    (step,) = steps_along(points_of(both), axes[0], axes)
+    assert step.label == "word_count instead of query"
+    another = entry(workload="query", job="/other.py", fault="none")
+    assert [axis.key for axis in axes_of(points_of([*both, another]))] == ["workload", "job"]
 
 
 def test_a_figure_is_known_when_all_of_its_values_are() -> None:

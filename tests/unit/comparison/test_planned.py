@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from faultline.comparison.answer import answer_named, wish_of
+from faultline.comparison.coverage import gap_of
 from faultline.comparison.planned import entries_of_sweep
 from faultline.experiment.config import parse_configuration
 from faultline.records.index import Index
-from faultline.records.manifest import Manifest, ManifestCell, Manifests
+from faultline.records.manifest import Manifest, ManifestCell, Manifests, Missing
 from faultline.records.record import Record
 from faultline.records.store import Store
 from tests.unit.sample_records import sample
@@ -32,12 +33,12 @@ def put(results: Path, number: int, sweep: str, *, status: str = "valid", attemp
     Store(results).write(made.model_copy(update=changed))
 
 
-def plan(results: Path, sweep: str, numbers: list[int]) -> None:
+def plan(results: Path, sweep: str, numbers: list[int], since: str | None = None) -> None:
     cells = [CELLS[number] for number in numbers]
     Manifests(results).write(
         Manifest(
             schema=1, sweep_id=sweep, matrix="recovery", run_id=sweep, series="b1", build="b1", logical_date=None,
-            planned_at="2026-11-21T06:00:00+00:00",
+            planned_at="2026-11-21T06:00:00+00:00", since=since,
             cells=tuple(
                 ManifestCell(config=one.model_dump(mode="json"), config_id=one.config_id, repetition=repetition)
                 for one, repetition in cells
@@ -50,6 +51,13 @@ def attempts(results: Path, sweep: str) -> list[str]:
     index = Index(results)
     index.refresh()
     return sorted(one.attempt for one in entries_of_sweep(index, results, sweep))
+
+
+def gap_in(results: Path, sweep: str) -> tuple[Missing, ...]:
+    found, index = Manifests(results).read(sweep), Index(results)
+    index.refresh()
+    assert found is not None
+    return gap_of(found, index.all()).missing
 
 
 def test_a_sweep_that_was_stopped_and_resumed_rests_on_all_of_its_cells(tmp_path: Path) -> None:
@@ -75,6 +83,19 @@ def test_what_is_of_another_series_or_was_not_planned_is_no_part_of_it(tmp_path:
     put(tmp_path, 1, "other", attempt=1)
     put(tmp_path, 1, "later", attempt=2)
     assert attempts(tmp_path, "mine") == ["20261121T061500Z-000000", "20261121T061501Z-000002"], "the newest"
+
+
+def test_one_that_measures_all_anew_rests_on_nothing_from_before(tmp_path: Path) -> None:
+    """Also where it lacks a cell; what lacks is a gap, and whoever measures it from then on fills it."""
+    for number in (0, 1):
+        put(tmp_path, number, "earlier")
+    plan(tmp_path, "again", [0, 1], since="2026-11-21T06:05:00+00:00")
+    put(tmp_path, 0, "again", attempt=6)
+    assert attempts(tmp_path, "again") == ["20261121T061500Z-000006"]
+    assert [one.cell.repetition for one in gap_in(tmp_path, "again")] == [1]
+    put(tmp_path, 1, "resumed", attempt=7)
+    assert attempts(tmp_path, "again") == ["20261121T061500Z-000006", "20261121T061501Z-000007"]
+    assert not gap_in(tmp_path, "again")
 
 
 def test_a_sweep_without_a_plan_has_its_own(tmp_path: Path) -> None:

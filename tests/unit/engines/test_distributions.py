@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT, Settings
+from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.cluster.services import data_services
+from faultline.cluster.supervision import _claim_ports
 from faultline.engines.spark import distributions as own
 from faultline.engines.spark.distributions import Distribution, distribution, distributions, examined, keep
 from faultline.engines.spark.engine import Spark
@@ -18,11 +22,16 @@ from faultline.engines.spark.settings import spark_environment, workload_setting
 from faultline.experiment.config import parse_configuration
 
 VERSION = "4.2.0"
+WHOLE: dict[str, Any] = {
+    "name": "mine", "spark_home": "/spark", "version": VERSION, "sha256": "0", "python": "python", "conf": {},
+    "own_connector": True, "java_home": None, "ports": dict.fromkeys(own.PORTS, 40_000),
+}  # fmt: skip
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    # Whoever asks whether a port is free takes it for the moment: never one of another installation.
+    return Settings(ROOT, tmp_path / "home", tmp_path / "results", {name: free_port() for name in DEFAULT_PORTS})
 
 
 def spark(folder: Path, version: str = VERSION, *, scala: str = "2.13", connector: bool = False) -> Path:
@@ -89,6 +98,54 @@ def test_what_cannot_be_run_is_refused_with_the_option_named(settings: Settings,
     (settings.home / own.FILE).write_text("[]")
     with pytest.raises(ConfigError, match="is no list of Spark builds"):
         distributions(settings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"mine": 3}',
+        '{"mine": {"name": "mine"}}',
+        json.dumps({"mine": {**WHOLE, "ports": None}}),
+        json.dumps({"mine": {**WHOLE, "ports": {**WHOLE["ports"], "spark_master": "x"}}}),
+        json.dumps({"mine": {**WHOLE, "conf": []}}),
+        json.dumps({"mine": {**WHOLE, "colour": "red"}}),
+    ],
+)
+def test_a_broken_list_is_named_by_who_needs_it_and_stops_nothing_else(settings: Settings, text: str) -> None:
+    settings.home.mkdir()
+    (settings.home / own.FILE).write_text(text)
+    engine, plain, said = Spark(), parse_configuration({}), list[str]()
+    assert engine.endpoints(settings, plain) == settings.endpoints and engine.another(settings, plain) is None
+    assert len(engine.holds(settings)) == 2 and len(data_services(settings, Path("/java"), "i")) == 4
+    _claim_ports(settings, {}, said.append)
+    assert any(f"started: {settings.home / own.FILE}: is no list of Spark builds" in line for line in said)
+    for asks in (
+        lambda: engine.endpoints(settings, parse_configuration({"spark_build": "mine"})),
+        lambda: own.forget(settings, "mine"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            asks()
+        line = str(refused.value)
+        assert line.startswith(f"{settings.home / own.FILE}: is no list of Spark builds (")
+        assert line.endswith("; delete it, and add them anew") and "\n" not in line
+
+
+def test_a_port_that_is_busy_by_now_is_another_one_from_then_on(settings: Settings, tmp_path: Path) -> None:
+    one, other = made(settings, spark(tmp_path / "a")), made(settings, spark(tmp_path / "b"), "other")
+    said = list[str]()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", one.ports["spark_master"]))
+        usual = _claim_ports(settings, {}, said.append).ports
+    now = distributions(settings)
+    port = one.ports["spark_master"]
+    assert now["mine"].ports["spark_master"] != port and now["other"] == other
+    assert {**now["mine"].ports, "spark_master": port} == one.ports
+    assert f"port {port} of spark_master@mine is busy; using {now['mine'].ports['spark_master']}" in said
+    assert usual.keys() == settings.ports.keys() == json.loads((settings.home / "ports.json").read_text()).keys()
+    every = [*usual.values(), *now["mine"].ports.values(), *now["other"].ports.values()]
+    assert len(set(every)) == len(every)
 
 
 def test_a_wheel_runs_with_the_python_that_it_was_installed_for(settings: Settings, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.hashes import file_hash
-from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, read_job
+from faultline.experiment.job_file import EVENT_TIMES, OUTPUT_MODES, REFLECTS, is_job, read_job
 
 QUERY = "def query(records, config):\n    return records\n"
 TUPLES = "def tuples(records):\n    return records\n"
@@ -41,10 +42,9 @@ def test_what_is_declared_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, mode: str, reflects: str, time: str | None, arguments: dict[str, object]
 ) -> None:
     declared = {"output_mode": mode, "reflects": reflects, "arguments": arguments}
-    declared |= {} if time is None else {"event_time": time, "watermark_s": 2.5}
+    declared |= {} if time is None else {"event_time": time}
     job = read_job(written(tmp_path_factory.mktemp("job"), f"JOB = {declared!r}\n{QUERY}{TUPLES}"))
     assert (job.output_mode, job.reflects, job.event_time) == (mode, reflects, time)
-    assert job.watermark_s == (0 if time is None else 2.5)
     assert dict(job.arguments) == {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in arguments.items()
     }
@@ -63,8 +63,7 @@ def test_what_is_declared_is_what_is_read(
         (f"JOB = {{'reflects': 'ids'}}\n{QUERY}", "'reflects' is 'ids', which is none of count, id, newest, nothing"),
         (f"JOB = {{'output_mode': None}}\n{QUERY}", "'output_mode' is None"),
         (f"JOB = {{'reflects': 'count'}}\n{QUERY}", "define `def tuples(records)`"),
-        (f"JOB = {{'watermark_s': 5}}\n{QUERY}", '"watermark_s" needs an "event_time"'),
-        (f"JOB = {{'event_time': 'value', 'watermark_s': -1}}\n{QUERY}", "give seconds from 0"),
+        (f"JOB = {{'watermark_s': 5}}\n{QUERY}", "JOB has no 'watermark_s'"),
         (f"JOB = {{'arguments': ['a']}}\n{QUERY}", '"arguments" is no dictionary'),
         (f"JOB = {{'arguments': {{'a': None}}}}\n{QUERY}", "the default of the argument a is None"),
         (f"JOB = {{'reflects': 'id'}}\ndef sink(results, config):\n    pass\n{QUERY}", 'use "nothing"'),
@@ -75,6 +74,36 @@ def test_a_file_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, text: 
     with pytest.raises(ValueError, match=r"^job: ") as refused:
         read_job(path)
     assert said in str(refused.value) and path in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        (QUERY, True),
+        ("def query(records, /, config):\n    return records\n", True),
+        ("JOB = {}\ndef query(records):\n    return records\n", True),
+        ("JOB: dict = {}\n", True),
+        ("def query(spark):\n    return spark\n", False),
+        ("def query():\n    pass\nquery()\n", False),
+        ("query = 3\n", False),
+        ("class A:\n    def query(records, config):\n        pass\n", False),
+    ],
+)
+def test_a_job_is_what_says_so_or_has_the_query_of_one(tmp_path: Path, text: str, job: bool) -> None:
+    assert is_job(Path(written(tmp_path, text))) is job
+
+
+def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    whole = ast.parse
+
+    def noted(text: str) -> ast.Module:
+        parsed.append(text)
+        return whole(text)
+
+    monkeypatch.setattr(ast, "parse", noted)
+    read_job(written(tmp_path, QUERY))
+    assert parsed == [QUERY]
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_one_repetition_comes_after_the_other_each_in_an_order_of_its_own(
     assert plan(cells, done, only_missing=True, seed=seed) == rest, "a sweep that is resumed goes on in its order"
 
 
+def test_what_only_some_workloads_of_the_axis_have_the_others_are_measured_without() -> None:
+    some = Matrix({"workload": ["word_count", "query", "program"]}, {"job": "/j.py", "application": "/a.py"})
+    assert some.only_of == {"job": ["query"], "application": ["program"]}
+    found = {one.workload: (one.job, one.application) for one in some.configurations()}
+    assert found == {"word_count": (None, None), "query": ("/j.py", None), "program": (None, "/a.py")}
+    plain = parse_configuration({"workload": "word_count"})
+    assert plain in some.configurations(), "it is the same experiment as without the others"
+    along = Matrix({"workload": ["word_count", "pi"], "iterations": [100, 1000]}, {}, repetitions=2)
+    assert [(one.config.workload, one.config.iterations) for one in along.cells("s")[::2]] == [
+        ("word_count", plain.iterations), ("pi", 100), ("pi", 1000)
+    ]  # fmt: skip
+    for lone in ({"workload": ["word_count"]}, {"workload": ["word_count", "pi"]}, {"seed": [1, 2]}):
+        with pytest.raises(ConfigError, match="job: only query has it; leave it empty"):
+            Matrix(lone, {"job": "/j.py"}).configurations()
+
+
 def test_the_orders_of_repetitions_differ() -> None:
     cells = matrix({"state_mb": [1.0, 2.0, 3.0, 4.0]}, 8).cells("s")
     planned = [cell.config.state_mb for cell in plan(cells, [], only_missing=True, seed=1)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generators import data_files
-from generators.data_files import read_data, require_forward
+from generators.data_files import ROWS_A_LOOK, read_data, require_forward
 from generators.errors import InputError
 
 TEXTS = (
@@ -117,8 +119,35 @@ def test_what_is_not_there_and_what_does_not_fit_is_refused_before_it_is_read(
     with pytest.raises(InputError, match="is no file and holds none"):
         read_data(str(tmp_path / "no.txt"))
     monkeypatch.setattr(data_files, "SHARE_OF_MEMORY", 10 / psutil.virtual_memory().total)
-    with pytest.raises(InputError, match="are held in this machine's memory at most"):
+    with pytest.raises(InputError, match="has 0 MB, and 0 MB are left for it in this machine's memory"):
         read_data(written(tmp_path, "a.txt", "x" * 100))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt", "a.parquet", "recorded.parquet"])
+def test_what_grows_beyond_its_room_while_it_is_read_is_refused_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What lies there small may be large in memory. Here each look finds a megabyte more."""
+    lines = {"a.jsonl": '{"a": 1}\n' * 1250, "a.csv": "a\n" + "1\n" * 1250, "a.txt": "x\n" * 1250}
+    if name in lines:
+        path = written(tmp_path, name, lines[name])
+    else:
+        path = str(tmp_path / name)
+        row = {"partition": 0, "offset": 0, "timestamp_ms": 5, "key": b"k", "value": b"v", "headers": []}
+        rows = [row if name.startswith("recorded") else {"a": "x"}] * 1250
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    looks = itertools.count(0, 1_000_000)
+    monkeypatch.setattr(data_files, "taken", lambda: next(looks))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=12_000_000))
+    with pytest.raises(InputError) as refused:
+        read_data(path, copies=2)
+    place = 4 * ROWS_A_LOOK + (name == "a.csv")
+    assert re.search(
+        f"takes 4 MB of memory up to .*{re.escape(name)}, (line|row) {place}, and 3 MB", str(refused.value)
+    )
+    assert "give a part of it" in str(refused.value)
+    looks = itertools.count(0, 1_000_000)
+    assert len(read_data(path)) == 1250, "one process alone has twice as much"
 
 
 def test_times_that_go_backwards_are_named(tmp_path: Path) -> None:

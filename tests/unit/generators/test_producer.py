@@ -16,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from generators.data_files import Data
 from generators.errors import GeneratorError, InputError
 from generators.gate import Start, Stopped, StopSwitch, await_gate
 from generators.lateness import Lateness, new_histogram, percentiles_ms, read_log, write_log
-from generators.life import prime, run_schedule
+from generators.life import close, prime, run_schedule
 from generators.pacing import SHORTEST_SLEEP_NS, Stripe
 from generators.producer import FEW_ON_THEIR_WAY, MOST_WAITING, PHASE, PRIMER_KEY, Sender, make_producer
+from generators.replay import Replay
 from generators.spec import GeneratorSpec, read_spec
 from generators.standing import Standing
 from generators.stream import CHUNKS_AHEAD, Stream, make_fillers, make_source
@@ -194,6 +196,17 @@ def test_primer_reaches_every_partition_and_carries_all_fillers() -> None:
     assert [m["value"] for m in producer.messages[3:]] == fillers.words(np.arange(489, dtype=np.uint64))
     with pytest.raises(GeneratorError, match="1 primer records unacknowledged timed out"):
         prime(wanted, make_source(wanted), fillers, Sender(FakeProducer(failing=(4,)), "t"))
+
+
+def test_what_closes_windows_over_a_users_data_has_the_keys_of_it() -> None:
+    """A job that reads keys finds none of ours among them; text has none, so ours are reserved."""
+    wanted, own = spec(partitions=2), Replay(Data([b"a", b"b"], [b"k1", b"k2"]), 1, 0)
+    producer = FakeProducer()
+    close(wanted, own.primer(2), Sender(producer, "t"), ahead_s=3300.0, own=own)
+    close(wanted, [b"x"], Sender(producer, "t"), ahead_s=3300.0)
+    assert [m["key"] for m in producer.messages] == [b"k1", b"k2", f"{PRIMER_KEY}0"]
+    assert all(m["headers"] == [(PHASE, b"closing")] for m in producer.messages)
+    assert all(m["ts"] > (time.time() + 3200) * 1000 for m in producer.messages)
 
 
 def test_the_real_producer_reports_failures_to_the_error_callback() -> None:

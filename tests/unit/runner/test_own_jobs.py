@@ -8,17 +8,21 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from faultline.base import hashes
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
+from faultline.base.hashes import kept_hash
 from faultline.base.processes import RUN_MARK, end_processes, processes_with_mark
 from faultline.base.settings import ROOT
 from faultline.base.waiting import wait_until
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.job_file import read_job
+from faultline.runner import prepare
 from faultline.runner.collect import _of_job
 from faultline.runner.environment import job_hashes
 from faultline.runner.prepare import check_here, copy_job, describe_order
@@ -71,9 +75,59 @@ def test_data_is_part_of_the_build(tmp_path: Path, job: Path) -> None:
     assert {name for name, said in job_hashes([config]).items() if said != before[name]} == {str(data)}
 
 
+def test_a_file_is_hashed_once_while_nothing_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    whole = hashes.file_hash
+
+    def noted(file: Path) -> str:
+        read.append(file)
+        return whole(file)
+
+    monkeypatch.setattr(hashes, "file_hash", noted)
+    data = tmp_path / "a.jsonl"
+    data.write_text("1")
+    os.utime(data, (1, 1))
+    assert kept_hash(data) == kept_hash(data) == whole(data) and read == [data]
+    data.write_text("2")
+    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 3, "what changed just now may do so again"
+    os.utime(data, (1, 2))
+    assert kept_hash(data) == kept_hash(data) == whole(data) and len(read) == 4
+
+
+def test_the_load_of_recorded_times_is_theirs(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the rate says, which nothing is sent by."""
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(f'{{"t": {second}}}\n' for second in range(1000, 1010)))
+    told = {"data": str(data), "data_time": "t", "data_pace": "recorded", "duration_s": 80, "fault": "none"}
+    check_here(own(job, rate=0.001, **told))
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10_000_000))
+    check_here(own(job, rate=200_000, **told))
+    with pytest.raises(ConfigError, match=r"^rate: 200,000 records/s for 100 s take "):
+        check_here(own(job, rate=200_000, data=str(data), duration_s=80, fault="none"))
+    with pytest.raises(ConfigError) as refused:
+        check_here(own(job, data_speed=5000, **told))
+    assert str(refused.value).startswith("data_speed: 5,000 records/s for 100 s take 0 GB at least, and 0 GB are free;")
+    assert str(refused.value).endswith("lower it, or duration_s to 20")
+    with pytest.raises(
+        ConfigError, match=r"data_speed: so fast the data makes 600,\d+ records/s, and 500,000 can be sent"
+    ):
+        check_here(own(job, data_speed=600_000, **told))
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        (
+            {
+                "workload": "query",
+                "job": "/j.py",
+                "data": "/a.csv",
+                "data_time": "t",
+                "data_pace": "recorded",
+                "fault_plan": {"faults": [{"victim": "driver", "action": "kill", "at_record": 30_000}]},
+            },
+            "fault_plan: at_record counts at a rate; with data_pace=recorded give at_s instead",
+        ),
         ({"workload": "query"}, "job: is empty; name your Python file"),
         ({"workload": "query", "job": "job.py"}, "job: 'job.py' is a relative path"),
         ({"workload": "word_count", "job": "/job.py"}, "job: only query has it; leave it empty"),

@@ -21,7 +21,7 @@ from faultline.cluster.services.spark import (
     spark_services,
     spark_submit,
 )
-from faultline.engines.spark.distributions import distributions
+from faultline.engines.spark.distributions import those_that_are_known
 from faultline.engines.spark.standalone import WORKER_MEMORY
 
 __all__ = [
@@ -43,7 +43,7 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
     """Kafka, the Spark master and the workers, of the `up` that is known as `instance`; those of other builds of Spark
     that are registered, too."""
     # One that is gone keeps nothing else from starting; whoever asks for it is told.
-    there = [own for own in distributions(settings).values() if own.spark_home.is_dir()]
+    there = [own for own in those_that_are_known(settings).values() if own.spark_home.is_dir()]
     builds = [one for own in there for one in spark_services(settings, instance, own)]
     return [kafka_service(settings, java, instance), *spark_services(settings, instance), *builds]
 

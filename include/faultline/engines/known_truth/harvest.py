@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from faultline.engines.known_truth.kafka import PRIMER_HEADER, read_topic
+from faultline.engines.known_truth.kafka import read_topic
 from faultline.engines.tables import COUNTS, RECORDS, TUPLES, write_tables
+from generators.producer import PHASE
 
 # partition, offset, timestamp_ms, primer; key, value, emitted_ms, offset.
 Input = tuple[int, int, int, bool]
@@ -108,7 +109,7 @@ def _table(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def _is_primer(message: Any) -> bool:
-    return any(name == PRIMER_HEADER for name, _ in message.headers() or ())
+    return any(name == PHASE for name, _ in message.headers() or ())
 
 
 def _text(value: bytes | None) -> str:

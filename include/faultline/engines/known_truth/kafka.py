@@ -13,8 +13,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.kafka_login import kafka_client
 from faultline.base.secrets import WORKLOAD
 from faultline.engines.known_truth.incarnation import Arrival
+from generators.producer import PHASE
 
-PRIMER_HEADER = "phase"
 _AT_ONCE = 2000
 _ANSWER_S = 10.0
 _FLUSH_S = 60.0
@@ -51,7 +51,7 @@ class KafkaTransport:
                     _refuse(error)
                     continue
                 headers = message.headers() or []
-                primer = any(name == PRIMER_HEADER for name, _ in headers)
+                primer = any(name == PHASE for name, _ in headers)
                 yield Arrival(message.partition(), message.offset(), message.timestamp()[1], primer)
             if len(messages) < _AT_ONCE:
                 return

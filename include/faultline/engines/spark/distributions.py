@@ -90,8 +90,13 @@ class Distribution:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Distribution:
-        """What `as_mapping` gave."""
+        """What `as_mapping` gave. Raises ValueError, TypeError or KeyError for anything else."""
         java = values.get("java_home")
+        for name, kind in (("name", str), ("version", str), ("sha256", str), ("python", str), ("conf", dict)):
+            if not isinstance(values[name], kind):
+                raise ValueError(f"{name} is {values[name]!r}")
+        if not all(isinstance(values["ports"][name], int) for name in PORTS):
+            raise ValueError("ports are not all numbers")
         return cls(**{**values, "spark_home": Path(values["spark_home"]), "java_home": Path(java) if java else None})
 
 
@@ -104,7 +109,17 @@ def distributions(settings: Settings) -> dict[str, Distribution]:
         listed = json.loads(file.read_text())
         return {str(name): Distribution.from_mapping(one) for name, one in sorted(listed.items())}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{file}: is no list of Spark builds ({error}); delete it, and add them anew") from None
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"{file}: is no list of Spark builds ({why}); delete it, and add them anew") from None
+
+
+def those_that_are_known(settings: Settings) -> dict[str, Distribution]:
+    """The same; none where the list cannot be read. What runs on the installed Spark needs none of them, and whoever
+    names one is told, as `doctor` tells everybody."""
+    try:
+        return distributions(settings)
+    except ConfigError:
+        return {}
 
 
 def distribution(settings: Settings, name: str | None) -> Distribution | None:
@@ -189,6 +204,13 @@ def keep(settings: Settings, one: Distribution) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
     listed = {name: known.as_mapping() for name, known in distributions(settings).items()}
     write_json(settings.home / FILE, {**listed, one.name: one.as_mapping()})
+
+
+def keep_ports(settings: Settings, ports: Mapping[str, Mapping[str, int]]) -> None:
+    """Gives builds other ports, by their names."""
+    listed = {name: one.as_mapping() for name, one in distributions(settings).items()}
+    changed = {name: {**listed[name], "ports": dict(own)} for name, own in ports.items()}
+    write_json(settings.home / FILE, {**listed, **changed})
 
 
 def forget(settings: Settings, name: str) -> Distribution:

@@ -82,7 +82,9 @@ class Spark:
     def another(self, settings: Settings, config: Configuration) -> tuple[str, str] | None:
         from faultline.engines.spark.distributions import distributions
 
-        own = distributions(settings).get(config.spark_build or "")
+        if config.spark_build is None:
+            return None
+        own = distributions(settings).get(config.spark_build)
         return None if own is None else (f"{own.name}, Spark {own.version}", own.sha256)
 
     def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
@@ -96,11 +98,11 @@ class Spark:
         return None if room else "Spark has no room for the executors"
 
     def holds(self, settings: Settings) -> dict[str, Path]:
-        from faultline.engines.spark.distributions import distributions
+        from faultline.engines.spark.distributions import those_that_are_known
 
         workers: list[tuple[Mapping[str, int], str, int]]
         workers = [(settings.ports, f"spark-worker-{number}", number) for number in range(1, WORKERS + 1)]
-        for one in distributions(settings).values():
+        for one in those_that_are_known(settings).values():
             workers += [(one.ports, one.service(name), number) for _, name, number in workers[:WORKERS]]
         return {f"{HOST}:{ports[f'spark_worker_{number}']}": settings.hold(name) for ports, name, number in workers}
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from faultline.comparison.cells import axes_of, in_order, points_of
-from faultline.comparison.coverage import gap_of, missed_nights, recorded
+from faultline.comparison.coverage import gap_of, missed_nights
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import (
     Course,
@@ -148,7 +148,7 @@ def _row(
         "href": site.link("sweeps", sweep) if sweep else None,
         "valid": len(night.valid),
         "total": len(night.entries),
-        "missing": None if plan is None else len(gap_of(plan, recorded(every)).missing),
+        "missing": None if plan is None else len(gap_of(plan, every).missing),
         "build": night.build or NONE,
         "value": course.metric.text(value.value) if course and value is not None else NONE,
         "begins": course is not None and place in course.changes,

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from faultline.base.errors import ConfigError
 from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_of, groups_of, in_order, points_of
-from faultline.comparison.coverage import cell_text, gap_of, recorded
+from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.planned import entries_of_sweep
 from faultline.records.manifest import Manifests
@@ -306,7 +306,7 @@ def _gap(site: Site, sweep: str | None) -> dict[str, Any] | None:
     if plan is None:
         return None
     entries = site.index.of_configurations(cell.config_id for cell in plan.cells)
-    gap = gap_of(plan, recorded(entries), settled_in(plan, entries))
+    gap = gap_of(plan, entries, settled_in(plan, entries))
     shown = [(cell_text(gap, one), one.last or "never measured") for one in gap.missing[:MOST_MISSING]]
     return {"planned": gap.planned, "missing": len(gap.missing), "cells": shown}
 
