@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import socket
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_whole
 from faultline.base.journal import read_journal
 
 
@@ -173,10 +173,5 @@ def open_ledgers(attempts: Path, home: Path) -> list[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` so that a reader sees either nothing or all of it, also after a crash."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
+    write_whole(path, json.dumps(value, indent=1))

@@ -53,6 +53,8 @@ class Settings:
     home: Path
     results: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
+    # What the machine goes by for the lock of it: those under another name are not seen, and do not see.
+    machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or "machine")
 
     @property
     def attempts(self) -> Path:
@@ -107,9 +109,9 @@ class Settings:
         return self.home / "spark" / "work"
 
     @property
-    def machine_lock(self) -> Path:
-        """Held by the recorder: one experiment at a time on one set of machines."""
-        return self.home / "machine.lock"
+    def turn(self) -> Path:
+        """Which of this installation's experiments had the machine last; the recorder notes it."""
+        return self.home / "turn.json"
 
     @property
     def window_lock(self) -> Path:

@@ -33,12 +33,8 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
     os.environ.pop(DATABASE, None)
     home = main.home / "bench" / name
     home.mkdir(parents=True, exist_ok=True)
-    # One experiment at a time on a machine, whichever installation runs it.
-    for mine, shared in ((home / "jars", main.jars), (home / main.machine_lock.name, main.machine_lock)):
-        if mine.is_file() and not mine.is_symlink():
-            mine.unlink()
-        if not mine.is_symlink():
-            mine.symlink_to(shared)
+    if not (home / "jars").is_symlink():
+        (home / "jars").symlink_to(main.jars)
     settings = Settings(main.root, home, home / "results")
     try:
         settings = bring_up(say, settings=settings)
