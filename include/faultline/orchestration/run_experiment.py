@@ -138,8 +138,8 @@ class RunExperiment(TriggerDagRunOperator):
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
 
-        results, cell = load_settings().results, self._cell()
-        plan = Manifests(results).read(str((self.conf or {}).get("sweep_id")))
+        settings, cell = load_settings(), self._cell()
+        plan = Manifests(settings.results).read(str((self.conf or {}).get("sweep_id")))
         if plan is not None and plan.baseline is not None:
             return self._baseline_fails(plan.baseline.series, context)
         if plan is None or plan.decide is None:
@@ -149,7 +149,7 @@ class RunExperiment(TriggerDagRunOperator):
             return f"the budget of {hours:g} hours is spent"
         from faultline.comparison.decisions import settled_in
 
-        index = Index(results)
+        index = Index(settings.results, settings.home)
         index.refresh()
         entries = index.of_configurations(one.config_id for one in plan.cells)
         settled = cell.config_id in settled_in(plan, entries)
