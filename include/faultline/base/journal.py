@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.files import sync_folder, unwritable
+from faultline.base.files import sync_folder, unwritable, write_whole
 
 Line = dict[str, Any]
 
@@ -163,8 +163,8 @@ def read_ended(path: Path) -> tuple[Line, ...]:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the content of a file by these lines, as they are."""
-    path.write_bytes(b"".join(map(line_bytes, lines)))
+    """Replaces the content of a file by these lines, as they are; raises as `write_whole` does."""
+    write_whole(path, b"".join(map(line_bytes, lines)).decode())
 
 
 def line_bytes(line: Mapping[str, Any]) -> bytes:

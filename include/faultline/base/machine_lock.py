@@ -1,7 +1,7 @@
 """The machine's lock: one experiment at a time on one machine, whichever installation and user starts it.
 
-No file is locked, since whoever may open one may hold it, for as long as he likes and as nobody. A recorder that has the
-machine says so in its own name (`/proc/PID/comm`): everybody can read that, nobody else can write it, it ends with its
+No file is locked, since whoever may open one may hold it, for as long as he likes. A recorder that has the machine
+says so in its own name (`/proc/PID/comm`): everybody can read that, no other user can write it, it ends with its
 process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for.
 
 Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
@@ -80,9 +80,7 @@ class Claim:
         return pairs.get(name, "")
 
 
-def hold_machine(
-    machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool
-) -> Claim | None:
+def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
     """Takes the machine for this process's life, which must be a recorder's; returns who had it while it waited.
 
     Waits `wait_s` seconds for its turn, or until `over` says that nobody wants it any more. Raises InfrastructureError

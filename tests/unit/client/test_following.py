@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.settings import ROOT, Settings
 from faultline.base.machine_lock import RECORDER
+from faultline.base.settings import ROOT, Settings
 from faultline.client.following import Course, follow, minutes_text
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from faultline import cli
 from faultline.base.errors import ConfigError
-from faultline.comparison.advise import Wish
 from faultline.base.settings import Settings
+from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
 from faultline.comparison.effects import Verdict
 from faultline.records.summary import Entry
