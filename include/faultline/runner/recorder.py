@@ -3,7 +3,7 @@
 It has the machine for as long as it lives, so that one machine measures one experiment at a time, whoever starts it.
 Its death makes the record invalid.
 
-    python -m faultline.runner.recorder --attempt-dir DIR --machine NAME --turn FILE --wait SECONDS faultline-run=ATTEMPT
+    python -m faultline.runner.recorder --attempt-dir DIR --machine NAME --turn FILE --wait S faultline-run=ATTEMPT
 """
 
 from __future__ import annotations
