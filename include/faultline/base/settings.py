@@ -28,6 +28,9 @@ WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
 
+# What a machine goes by for the lock of it, unless FAULTLINE_MACHINE says otherwise.
+MACHINE = "machine"
+
 DEFAULT_PORTS: dict[str, int] = {
     "kafka": 19092,
     "kafka_controller": 19093,
@@ -53,8 +56,8 @@ class Settings:
     home: Path
     results: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
-    # What the machine goes by for the lock of it: those under another name are not seen, and do not see.
-    machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or "machine")
+    # Experiments under another name are not waited for, and do not wait.
+    machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
 
     @property
     def attempts(self) -> Path:
