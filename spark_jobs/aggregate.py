@@ -209,10 +209,10 @@ def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:
             if present := [str(file) for file in files if file.exists()]:
                 tuples = spark.read.parquet(*present)
                 write(latencies(records, of_attempts(tuples)).orderBy(*KEYS), new, "latencies")
+            swap(new, options.target)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        swap(new, options.target)
 
 
 def main() -> None:

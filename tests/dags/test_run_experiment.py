@@ -31,14 +31,24 @@ BEGUN = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 
 
 class Runs:
-    """What a task can ask of other runs: their states by (DAG, run)."""
+    """What a task can ask of other runs: their states by (DAG, run); and of itself: which try it is, of how many."""
 
-    def __init__(self, **states: str) -> None:
+    map_index = -1
+
+    def __init__(self, *, try_number: int = 1, max_tries: int = 0, **states: str) -> None:
+        self.try_number, self.max_tries = try_number, max_tries
+        self.kept: dict[str, Any] = {}
         self.states = {RUN: states["child"]} if "child" in states else {}
         self.states |= {"parent": states["parent"]} if "parent" in states else {}
 
     def get_dr_count(self, *, dag_id: str, run_ids: list[str]) -> int:
         return sum(run_id in self.states for run_id in run_ids)
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+    def xcom_pull(self, *, key: str, map_indexes: int | None) -> Any:
+        return self.kept.get(key)
 
     def get_dagrun_state(self, *, dag_id: str, run_id: str) -> str:
         return self.states[run_id]
@@ -101,18 +111,38 @@ def test_invalid_measurements_are_bounded_and_a_cleared_run_counts_anew(store: S
         operator.execute_complete(context(), EVENT)
     put(store, 2, "unsound", reasons=("schedule-lag: p99 74 ms > 50 ms",))
     with pytest.raises(AirflowFailException, match="given up after 2 measurements: .*74 ms"):
-        operator.execute_complete(context(), EVENT)
+        operator.execute_complete(context(Runs(try_number=2)), EVENT)
     put(store, 9, "unsound", reasons=("not-steady: lag",))
     with pytest.raises(InvalidMeasurement, match="not-steady"):
-        operator.execute_complete(context(begun=datetime(2026, 11, 21, 6, 5, tzinfo=UTC)), EVENT)
+        operator.execute_complete(context(Runs(try_number=3, max_tries=2)), EVENT)
 
 
-def test_a_failure_of_an_earlier_run_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
+def test_a_failure_of_an_earlier_try_is_not_told_as_this_ones(store: Store, operator: RunExperiment) -> None:
     put(store, 1, "failed", reasons=("ConfigError: prepare: rate: too high",))
     with pytest.raises(ConfigError, match="too high"):
         operator.execute_complete(context(), EVENT)
+    runs = Runs(child="running", try_number=2)
+    with pytest.raises(TaskDeferred):
+        operator.execute(context(runs))
     with pytest.raises(InfrastructureError, match="ended without a record"):
-        operator.execute_complete(context(begun=datetime(2026, 11, 21, 6, 5, tzinfo=UTC)), EVENT)
+        operator.execute_complete(context(runs), EVENT)
+
+
+def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, operator: RunExperiment) -> None:
+    """The run began at nine by the clock as it was; the attempts are of half past six, and later."""
+    nine = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+    for number, (outcome, said) in enumerate(
+        [(InvalidMeasurement, "not-steady 1"), (AirflowFailException, "given up after 2 measurements: not-steady 2")],
+        start=1,
+    ):
+        runs = Runs(child="running", try_number=number)
+        with pytest.raises(TaskDeferred):
+            operator.execute(context(runs, begun=nine))
+        put(store, 30 + number, "unsound", reasons=(f"not-steady {number}",))
+        with pytest.raises(outcome, match=said):
+            operator.execute_complete(context(runs, begun=nine), EVENT)
+    put(store, 29, "valid")
+    operator.execute(context(begun=nine))
 
 
 def test_a_resumed_sweep_takes_up_its_children_unless_the_build_changed() -> None:

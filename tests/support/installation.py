@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.base.rights import ALLOW_ROOT
-from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, load_settings
+from faultline.base.settings import DEFAULT_PORTS, HOST, MACHINE, ROOT, Settings, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (
@@ -38,7 +38,7 @@ class Installation:
     @property
     def settings(self) -> Settings:
         ports = json.loads((self.home / "ports.json").read_text())
-        return Settings(ROOT, self.home, self.results, ports)
+        return Settings(ROOT, self.home, self.results, ports, self.given.get("FAULTLINE_MACHINE", MACHINE))
 
     def command(self, name: str) -> list[str]:
         """What calls a command of its command line."""

@@ -11,11 +11,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
+from faultline.base.machine_lock import HOLDS, machine_holder, pretenders
 from faultline.base.secrets import read_secrets
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import master_state, spark_home
 from tests.support.installation import Installation
-from tests.support.stranger import Outcome, as_stranger, needs_root
+from tests.support.stranger import Outcome, as_stranger, needs_root, running_as_stranger
 
 pytestmark = [needs_root, pytest.mark.timeout(600)]
 SOON_S = 4
@@ -422,6 +425,26 @@ def test_sockets(site: Site, name: str) -> None:
     path = str(getattr(site.settings, name))
     assert Path(path).exists()
     kept_out(as_stranger(lambda: socket.socket(socket.AF_UNIX).connect(path)))
+
+
+# ---- The machine's lock ----
+
+
+def test_having_the_machine(site: Site) -> None:
+    holder = machine_holder(site.settings.machine)
+    assert holder is not None and holder.attempt == site.attempt.id
+
+    def claim(pipe: Connection) -> None:
+        Path("/proc/self/comm").write_text(HOLDS)
+        pipe.send("said")
+        time.sleep(60)
+
+    with running_as_stranger(claim) as (pipe, pid):
+        assert pipe.poll(30)
+        assert any(line.startswith(f"pid {pid} of ") for line in pretenders()), "he is named"
+        assert machine_holder(site.settings.machine) == holder, "and nobody waits for him"
+    kept_out(as_stranger(lambda: Path(f"/proc/{holder.pid}/comm").write_text("python")))
+    assert machine_holder(site.settings.machine) == holder
 
 
 # ---- What is left behind ----

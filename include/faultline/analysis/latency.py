@@ -7,6 +7,7 @@ exact: nearest rank over the weighted values, no interpolation, nothing clipped.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from hdrh.log import HistogramLogWriter
 
 from faultline.analysis.production import MS, NEVER, ProducedFold, fold_produced, is_sparse
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_whole
 from faultline.base.window import NS, Window
 
 Ints = npt.NDArray[np.int64]
@@ -182,12 +184,13 @@ def write_histogram(path: Path, tuples: Tuples, window: Window) -> None:
     histogram = HdrHistogram(1, highest, 3)
     for value, count in zip(values.tolist(), tuples.window["n"].tolist(), strict=True):
         histogram.record_value(value, count)
-    with path.open("w", encoding="ascii") as file:
-        writer = HistogramLogWriter(file)
-        writer.output_comment("latency of tuples in ms, measured window")
-        writer.output_log_format_version()
-        writer.output_legend()
-        writer.output_interval_histogram(histogram, window.start_ns / NS, window.end_ns / NS, 1.0)
+    log = io.StringIO()
+    writer = HistogramLogWriter(log)
+    writer.output_comment("latency of tuples in ms, measured window")
+    writer.output_log_format_version()
+    writer.output_legend()
+    writer.output_interval_histogram(histogram, window.start_ns / NS, window.end_ns / NS, 1.0)
+    write_whole(path, log.getvalue())
 
 
 _BATCH = ["lineage", "batch", "latency_ms"]

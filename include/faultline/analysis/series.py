@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pandas as pd
 from faultline.analysis.cpu import cores_by_second
 from faultline.analysis.latency import Tuples, grouped_rank
 from faultline.analysis.recovery.evidence import Event
+from faultline.base.files import write_whole
 from faultline.base.window import Window
 
 Point = dict[str, Any]
@@ -62,10 +62,8 @@ def series(
 
 
 def write_series(path: Path, content: dict[str, Any]) -> None:
-    """Writes beside and renames, so that a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, allow_nan=False))
-    os.replace(temporary, path)
+    """Writes it whole; raises as `write_whole` does."""
+    write_whole(path, json.dumps(content, allow_nan=False))
 
 
 def _points(times_s: list[float], name: str, values: list[Any]) -> list[Point]:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import tempfile
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_whole
 from faultline.base.journal import read_journal
 
+_ID = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{6}")
+_TIME = "%Y%m%dT%H%M%SZ"
 
-def new_attempt_id() -> str:
-    """UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+def new_attempt_id(attempts: Path) -> str:
+    """UTC time and six random hex digits, such as 20261121T061500Z-3fa9c1.
+
+    Ids tell which attempt came first, so this one is later than all that have a folder in `attempts`, also when the
+    clock was set back meanwhile: then its time is that of the last one, and a second.
+    """
+    now = f"{datetime.now(UTC):{_TIME}}"
+    names = os.listdir(attempts) if attempts.is_dir() else []
+    last = max((found[1] for name in names if (found := _ID.fullmatch(name))), default="")
+    if last > now:
+        with contextlib.suppress(ValueError, OverflowError):  # no time that there is
+            now = f"{datetime.strptime(last, _TIME) + timedelta(seconds=1):{_TIME}}"
+    return f"{now}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True)
@@ -173,10 +188,5 @@ def open_ledgers(attempts: Path, home: Path) -> list[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` so that a reader sees either nothing or all of it, also after a crash."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
+    write_whole(path, json.dumps(value, indent=1))

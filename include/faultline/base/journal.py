@@ -7,6 +7,7 @@ still be written to, `read_ended` what a process left when it ended, however it 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import sync_folder, unwritable, write_whole
 
 Line = dict[str, Any]
 
@@ -50,9 +52,12 @@ class Journal:
         self.path = path
         try:
             _cut_half_line(path)
+            fresh = not path.exists()
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if fresh:
+                sync_folder(path.parent)
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise unwritable(path, error) from None
 
     def __enter__(self) -> Self:
         return self
@@ -78,11 +83,13 @@ class Journal:
         try:
             written = os.write(self._file, data)
             if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes were taken")
+                # Once there is room again, the next line must not begin in the middle of this one.
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
             if sync:
                 os.fsync(self._file)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise unwritable(self.path, error) from None
         return instant
 
     def close(self) -> None:
@@ -156,8 +163,8 @@ def read_ended(path: Path) -> tuple[Line, ...]:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Replaces the content of a file by these lines, as they are."""
-    path.write_bytes(b"".join(map(line_bytes, lines)))
+    """Replaces the content of a file by these lines, as they are; raises as `write_whole` does."""
+    write_whole(path, b"".join(map(line_bytes, lines)).decode())
 
 
 def line_bytes(line: Mapping[str, Any]) -> bytes:
@@ -193,9 +200,3 @@ def _cut_half_line(path: Path) -> None:
         end = data.rfind(b"\n") + 1
         if end != len(data):
             file.truncate(end)
-
-
-def _unwritable(path: Path, error: OSError) -> InfrastructureError:
-    return InfrastructureError(
-        f"{path}: cannot be written: {error.strerror or error}; free disk space or mend the folder's permissions"
-    )

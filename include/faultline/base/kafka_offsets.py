@@ -39,6 +39,13 @@ class KafkaEndOffsets:
 
     def read(self, timeout_s: float) -> dict[str, int]:
         """One reading. Raises InfrastructureError when the broker does not answer in time."""
+        return self._asked("latest", timeout_s)
+
+    def first(self, timeout_s: float) -> dict[str, int]:
+        """The offsets that the topic begins at: 0, unless records were deleted. Raises as `read` does."""
+        return self._asked("earliest", timeout_s)
+
+    def _asked(self, which: str, timeout_s: float) -> dict[str, int]:
         from confluent_kafka import KafkaException, TopicPartition
 
         # Loaded as Any: the package does not re-export OffsetSpec for type checkers.
@@ -54,11 +61,12 @@ class KafkaEndOffsets:
                 self._partitions = sorted(topics[self._topic].partitions)
                 if not self._partitions:
                     raise InfrastructureError(f"topics.input: {self._topic} does not exist on the broker")
-            wanted = {TopicPartition(self._topic, number): admin.OffsetSpec.latest() for number in self._partitions}
+            spec = getattr(admin.OffsetSpec, which)()
+            wanted = {TopicPartition(self._topic, number): spec for number in self._partitions}
             answers = self._admin.list_offsets(wanted, request_timeout=timeout_s)
             return {str(key.partition): int(future.result(timeout_s).offset) for key, future in answers.items()}
         except (KafkaException, TimeoutError) as error:
-            raise InfrastructureError(f"kafka: no end offsets of {self._topic}: {error or 'no answer'}") from None
+            raise InfrastructureError(f"kafka: no {which} offsets of {self._topic}: {error or 'no answer'}") from None
 
 
 Reading = tuple[dict[str, int], Instant]

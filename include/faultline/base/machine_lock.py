@@ -1,57 +1,201 @@
-"""The machine's lock: one experiment at a time on one set of machines, whoever starts it."""
+"""The machine's lock: one experiment at a time on one machine, whichever installation and user starts it.
+
+No file is locked, since whoever may open one may hold it, for as long as he likes. A recorder that has the machine
+says so in its own name (`/proc/PID/comm`): everybody can read that, no other user can write it, it ends with its
+process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for.
+
+Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
+of two that see each other draws back. So of two, the one that spoke later has seen the other.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
+import select
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from fault.victims import start_ticks
 from faultline.base.errors import InfrastructureError
-from faultline.base.window_lock import taken
+from faultline.base.text import say
 
-# Whoever asks `lock_holder` has the lock for a moment, so one try would not do.
+# The program that holds the machine.
+RECORDER = "faultline.runner.recorder"
+# What it calls itself while it has the machine, and while it looks whether it can have it. The kernel keeps 15 bytes.
+HOLDS, WANTS = "faultline-holds", "faultline-wants"
+# Two that want it at once take a moment to see who goes first.
 LEAST_WAIT_S = 1.0
-LOCK_PAUSE_S = 0.05
+DRAW_BACK_S = 0.02
+# Between two looks at whether the waiting is still wanted. The end of who is waited for is noticed at once.
+LOOK_S = 0.25
+_SHOWN = 100
+_PROC = Path("/proc")
 
 
-def hold_lock(path: Path, attempt: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> str | None:
-    """Takes the machine's lock for this process's life and writes who holds it. Returns the attempt that had it before.
+@dataclass(frozen=True)
+class Claim:
+    """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start."""
+
+    pid: int
+    started: int
+    user: str
+    command: tuple[str, ...]
+    holds: bool
+
+    def is_of(self, machine: str) -> bool:
+        """Whether it is the recorder of an experiment on the machine that goes by this name."""
+        return self.is_recorder and self._option("--machine") == machine
+
+    @property
+    def is_recorder(self) -> bool:
+        return ("-m", RECORDER) in zip(self.command, self.command[1:], strict=False)
+
+    @property
+    def folder(self) -> Path:
+        """Of the attempt that it records, `<results>/attempts/<attempt>`."""
+        return Path(self._option("--attempt-dir"))
+
+    @property
+    def attempt(self) -> str:
+        return _printable(self.folder.name)
+
+    @property
+    def text(self) -> str:
+        """What it records, and whose it is."""
+        return f"{self.attempt} of {self.user} (pid {self.pid}, {_printable(str(self.folder.parent.parent))})"
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Its place among those that wait: who came first."""
+        return self.started, self.pid
+
+    def _option(self, name: str) -> str:
+        pairs = dict(zip(self.command, self.command[1:], strict=False))
+        return pairs.get(name, "")
+
+
+def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
+    """Takes the machine for this process's life, which must be a recorder's; returns who had it while it waited.
 
     Waits `wait_s` seconds for its turn, or until `over` says that nobody wants it any more. Raises InfrastructureError
     naming the holder when another experiment runs for longer.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + wait_s
-    while not taken(descriptor, fcntl.LOCK_EX):
-        if over() or time.monotonic() >= deadline:
-            holder = lock_holder(path) or "another process"
-            os.close(descriptor)
-            raise InfrastructureError(f"machine: {holder} is being measured; wait for it, or stop it")
-        time.sleep(LOCK_PAUSE_S)
-    before = _named(descriptor)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"attempt": attempt, "pid": os.getpid()}).encode(), 0)
+    usual = _called(os.getpid())
+    try:
+        before = _turn_of(machine, time.monotonic() + wait_s, over, usual)
+    except BaseException:
+        _call(usual)
+        raise
+    _call(HOLDS)
     return before
 
 
-def lock_holder(path: Path) -> str | None:
-    """The attempt that holds the machine's lock, or None when it is free."""
+def machine_holder(machine: str) -> Claim | None:
+    """The experiment that has the machine, of whichever installation and user; None when it is free."""
+    return next((one for one in _claims() if one.holds and one.is_of(machine)), None)
+
+
+def pretenders() -> list[str]:
+    """Processes that say that they have the machine and are no experiments, in words. Nobody waits for them."""
+    return [
+        f"pid {one.pid} of {one.user} says that it has the machine, and is no experiment: "
+        f"{_printable(shlex.join(one.command)) or 'no command'}"
+        for one in _claims()
+        if not one.is_recorder
+    ]
+
+
+def _turn_of(machine: str, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
+    """Returns when this process has said that it wants the machine, and nobody else says anything."""
+    before, told = None, False
+    while True:
+        _call(WANTS)
+        claims = [one for one in _claims() if one.is_of(machine)]
+        own = next((one for one in claims if one.pid == os.getpid()), None)
+        if own is None:
+            raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
+        others = [one for one in claims if one.pid != own.pid]
+        if not others:
+            return before
+        ahead = [one for one in others if one.holds or one.turn < own.turn]
+        if ahead:
+            _call(usual)
+        before = next((one for one in ahead if one.holds), before)
+        if not told:
+            told = True
+            for line in pretenders():
+                say(f"machine: {line}; it is not waited for")
+        if over() or time.monotonic() >= deadline:
+            who = next((one for one in others if one.holds), others[0])
+            raise InfrastructureError(f"machine: {who.text} is being measured; wait for it, or stop it")
+        _await_change(ahead, deadline, over)
+
+
+def _await_change(ahead: list[Claim], deadline: float, over: Callable[[], bool]) -> None:
+    """Returns when there is something new to look for."""
+    holder = next((one for one in ahead if one.holds), None)
+    if holder is None:
+        time.sleep(DRAW_BACK_S)
+        return
+    while _claim(holder.pid) == holder and not over() and (left_s := deadline - time.monotonic()) > 0:
+        _await_end(holder.pid, min(LOOK_S, left_s))
+
+
+def _await_end(pid: int, limit_s: float) -> None:
+    """Returns when the process has ended, or after so many seconds."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # not allowed in here
+        time.sleep(min(DRAW_BACK_S, limit_s))
+        return
     try:
-        return None if taken(descriptor, fcntl.LOCK_SH) else _named(descriptor) or "an experiment"
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(limit_s * 1000)
     finally:
         os.close(descriptor)
 
 
-def _named(descriptor: int) -> str | None:
-    """The attempt that the lock's file names; it stands there also when its holder is gone."""
-    with contextlib.suppress(ValueError, AttributeError):
-        return str(json.loads(os.pread(descriptor, 1000, 0)).get("attempt"))
+def _claims() -> Iterator[Claim]:
+    """All processes that say something of the machine."""
+    for name in os.listdir(_PROC):
+        if name.isdecimal() and (claim := _claim(int(name))) is not None:
+            yield claim
+
+
+def _claim(pid: int) -> Claim | None:
+    """What a process says of the machine; None when it says nothing, or has ended."""
+    with contextlib.suppress(OSError, psutil.Error):
+        called = _called(pid)
+        if called in (HOLDS, WANTS):
+            process = psutil.Process(pid)
+            command = tuple(process.cmdline())
+            # One that nobody has buried yet has kept its name, and has no command any more.
+            return Claim(pid, start_ticks(pid), process.username(), command, called == HOLDS) if command else None
     return None
+
+
+def _called(pid: int) -> str:
+    descriptor = os.open(f"{_PROC}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 64).decode(errors="replace").rstrip("\n")
+    finally:
+        os.close(descriptor)
+
+
+def _call(name: str) -> None:
+    """Gives this process a name that all can read."""
+    (_PROC / "self" / "comm").write_text(name)
+
+
+def _printable(text: str) -> str:
+    """The beginning of what a stranger wrote, as one line that does nothing to a terminal."""
+    return "".join(one if one.isprintable() else "?" for one in text[:_SHOWN])

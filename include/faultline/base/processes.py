@@ -24,6 +24,7 @@ import psutil
 from fault.victims import start_ticks
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import sync_folder
 from faultline.base.journal import line_bytes, parse_line
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
@@ -246,11 +247,16 @@ def be_punctual() -> None:
 
 
 def append_entry(ledger: Path, entry: Entry) -> None:
-    """Appends one ledger line and syncs it to disk."""
-    with ledger.open("ab") as file:
-        file.write(line_bytes(asdict(entry)))
+    """Appends one ledger line and syncs it to disk. A half line that a full disk left before it does not touch it."""
+    with ledger.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        whole = end == 0 or file.read(1) == b"\n"
+        file.write((b"" if whole else b"\n") + line_bytes(asdict(entry)))
         file.flush()
         os.fsync(file.fileno())
+    if end == 0:
+        sync_folder(ledger.parent)
 
 
 def read_ledger(ledger: Path) -> list[Entry]:

@@ -28,6 +28,9 @@ WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
 
+# What a machine goes by for the lock of it, unless FAULTLINE_MACHINE says otherwise.
+MACHINE = "machine"
+
 DEFAULT_PORTS: dict[str, int] = {
     "kafka": 19092,
     "kafka_controller": 19093,
@@ -53,6 +56,8 @@ class Settings:
     home: Path
     results: Path
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
+    # Experiments under another name are not waited for, and do not wait.
+    machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
 
     @property
     def attempts(self) -> Path:
@@ -107,9 +112,9 @@ class Settings:
         return self.home / "spark" / "work"
 
     @property
-    def machine_lock(self) -> Path:
-        """Held by the recorder: one experiment at a time on one set of machines."""
-        return self.home / "machine.lock"
+    def turn(self) -> Path:
+        """Which of this installation's experiments had the machine last; the recorder notes it."""
+        return self.home / "turn.json"
 
     @property
     def window_lock(self) -> Path:

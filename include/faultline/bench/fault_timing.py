@@ -98,7 +98,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def measure(settings: Settings, faults: int, *, loaded: bool) -> list[float]:
     """|actual − planned| in ms of each kill of one conductor run, with busy cores when `loaded`."""
-    attempt = Attempt(settings.home / "bench" / new_attempt_id())
+    attempt = Attempt(settings.home / "bench" / new_attempt_id(settings.home / "bench"))
     attempt.logs.mkdir(parents=True)
     with _topic(settings.endpoints.kafka, f"faultline-bench-{attempt.id}") as topic:
         write_json(attempt.folder / "attempt.json", description(attempt.id, settings.endpoints.kafka, topic, faults))

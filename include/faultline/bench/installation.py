@@ -60,12 +60,8 @@ def _made(name: str) -> Settings:
     main = load_settings()
     home = main.home / "bench" / name
     home.mkdir(parents=True, exist_ok=True)
-    # One experiment at a time on a machine, whichever installation runs it.
-    for mine, shared in ((home / "jars", main.jars), (home / main.machine_lock.name, main.machine_lock)):
-        if mine.is_file() and not mine.is_symlink():
-            mine.unlink()
-        if not mine.is_symlink():
-            mine.symlink_to(shared)
+    if not (home / "jars").is_symlink():
+        (home / "jars").symlink_to(main.jars)
     return Settings(main.root, home, home / "results")
 
 

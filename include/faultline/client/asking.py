@@ -96,7 +96,7 @@ def _compare_along(sweep: str, axis: str, as_json: bool) -> None:
     from faultline.reports.answer.output import effects_json, print_effects
 
     settings = load_settings()
-    effects = along_named(sweep, axis, settings.results, settings.root)
+    effects = along_named(sweep, axis, settings)
     if as_json:
         print(json.dumps(effects_json(effects), indent=2))
     else:
@@ -131,7 +131,7 @@ def advise(
         "cpu": ("--cpu-under", cpu_under),
     }
     settings = load_settings()
-    answer = answer_named(sweep, settings.results, settings.root, wish_of(minimise, limits))
+    answer = answer_named(sweep, settings, wish_of(minimise, limits))
     if answer.advice is None:
         raise ConfigError(f"{sweep}: {answer.why}")
     if answer.advice.best is None:

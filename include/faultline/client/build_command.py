@@ -30,15 +30,15 @@ def add(
     from importlib.metadata import version
 
     from faultline.base.errors import ConfigError
-    from faultline.base.machine_lock import lock_holder
+    from faultline.base.machine_lock import machine_holder
     from faultline.base.settings import load_settings
     from faultline.cluster.daemon import Supervisor
     from faultline.engines.spark.conf_rules import check_settings
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
 
     settings = load_settings()
-    if holder := lock_holder(settings.machine_lock):
-        raise ConfigError(f"{name}: an experiment is measured ({holder}); add it when that is over")
+    if holder := machine_holder(settings.machine):
+        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
     told = {} if conf is None else read_conf(conf)
     check_settings(told, "--conf")
     made = examined(settings, name, spark_home, java, told, version("pyspark"))
@@ -76,14 +76,14 @@ def show() -> None:
 def remove(name: Annotated[str, typer.Argument(help="The build to forget; its folder stays.")]) -> None:
     """Forget a build and end its master and workers. Records that were measured on it stay."""
     from faultline.base.errors import ConfigError
-    from faultline.base.machine_lock import lock_holder
+    from faultline.base.machine_lock import machine_holder
     from faultline.base.settings import load_settings
     from faultline.cluster.daemon import Supervisor
     from faultline.engines.spark.distributions import forget
 
     settings = load_settings()
-    if holder := lock_holder(settings.machine_lock):
-        raise ConfigError(f"{name}: an experiment is measured ({holder}); remove it when that is over")
+    if holder := machine_holder(settings.machine):
+        raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
     gone = forget(settings, name)
     if Supervisor(settings).running():
         _stop(settings, gone)

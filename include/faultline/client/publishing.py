@@ -145,7 +145,8 @@ def _app(settings: Settings) -> Any:
     from faultline.reports.pages.app import build_app
     from faultline.reports.pages.site import Site
 
-    site = Site(Index(settings.results), settings.results, PREFIX, "", lambda dag_id, ids, beginnings: ())
+    index = Index(settings.results, settings.home)
+    site = Site(index, settings.results, PREFIX, "", lambda dag_id, ids, beginnings: ())
     return build_app(lambda request: site, lambda: None)
 
 

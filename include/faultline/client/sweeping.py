@@ -323,7 +323,7 @@ def _settled(settings: Settings, course: Course) -> bool:
     plan = Manifests(settings.results).read(course.sweep_id)
     if plan is None or plan.decide is None:
         return False
-    index = Index(settings.results)
+    index = Index(settings.results, settings.home)
     index.refresh()
     entries = index.all()
     return not gap_of(plan, entries, settled_in(plan, entries)).missing

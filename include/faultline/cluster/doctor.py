@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from faultline.base.errors import FaultlineError
-from faultline.base.machine_lock import lock_holder
+from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import Settings, check_folders, load_settings
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
@@ -23,7 +23,7 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment"}.
+    "experiment", "pretenders"}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -55,7 +55,8 @@ def examine() -> dict[str, Any]:
         },
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
-        "experiment": lock_holder(settings.machine_lock),
+        "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
+        "pretenders": pretenders(),
     }
 
 
@@ -89,7 +90,9 @@ def print_examination(findings: dict[str, Any]) -> None:
     if "airflow-api-server" in states:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
-        print(f"        experiment: {findings['experiment']} holds the machine")
+        print(f"        experiment: {findings['experiment']} has the machine")
+    for one in findings["pretenders"]:
+        print(f"        machine: {one}; nobody waits for it")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
 from faultline.base.text import suggest
 from faultline.comparison.advise import Advice, Wish, advise
 from faultline.comparison.candidates import COSTS, Choice, choice_of
@@ -117,20 +117,20 @@ def wish_of(minimise: str | None, limits: Mapping[str, tuple[str, float | None]]
     return Wish(minimise or "cpu", {cost: limit for cost, (_, limit) in given.items()})
 
 
-def answer_named(sweep: str, results: Path, root: Path, wish: Wish | None = None) -> Answer:
+def answer_named(sweep: str, settings: Settings, wish: Wish | None = None) -> Answer:
     """The answer of a sweep by its name. Raises ConfigError when it has no valid record, or records that do not mix."""
-    answer = answer_of(_side(sweep, results, root).entries, wish)
+    answer = answer_of(_side(sweep, settings).entries, wish)
     if answer is None:
         raise ConfigError(f"{sweep}: has no valid record; measure it again")
     return answer
 
 
-def along_named(sweep: str, key: str, results: Path, root: Path) -> list[Effect]:
+def along_named(sweep: str, key: str, settings: Settings) -> list[Effect]:
     """The effects along one axis of a sweep, corrected for these alone.
 
     Raises ConfigError for an axis that the sweep does not vary, naming those that it does.
     """
-    points = points_of(_side(sweep, results, root).entries)
+    points = points_of(_side(sweep, settings).entries)
     axes = axes_of(points)
     keys = [axis.key for axis in axes]
     if key not in keys:
@@ -146,7 +146,7 @@ def along_named(sweep: str, key: str, results: Path, root: Path) -> list[Effect]
     return found
 
 
-def _side(sweep: str, results: Path, root: Path) -> Side:
-    index = Index(results)
+def _side(sweep: str, settings: Settings) -> Side:
+    index = Index(settings.results, settings.home)
     index.refresh()
-    return side_of(index, sweep, root)
+    return side_of(index, sweep, settings.root)

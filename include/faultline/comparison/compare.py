@@ -65,7 +65,7 @@ def compare_named(before: str, after: str, metrics: Sequence[str], *, matrix: st
     """
     settings = load_settings()
     chosen = metrics_named(metrics or USUAL)
-    index = Index(settings.results)
+    index = Index(settings.results, settings.home)
     index.refresh()
     a, b = (side_of(index, name, settings.root, matrix=matrix) for name in (before, after))
     require_apart(a, b)

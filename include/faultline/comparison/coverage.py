@@ -58,7 +58,7 @@ def gaps_of(
 
     Raises ConfigError for a matrix, a sweep or a preset that is not known.
     """
-    plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results)
+    plans, index = Manifests(settings.results).of_matrix(matrix), Index(settings.results, settings.home)
     if is_night(matrix) and not plans:
         raise ConfigError(f"{matrix}: no night has been planned yet; switch the DAG on in Airflow, or trigger it")
     if matrix not in MATRICES and not plans:

@@ -26,6 +26,5 @@ def entries_of_sweep(index: Index, results: Path, sweep_id: str | None) -> list[
     for one in index.of_configurations(config_id for config_id, _ in sorted(lacking)) if lacking else ():
         cell = one.config_id, one.repetition
         if one.sound and one.series == plan.series and cell in lacking and plan.counts(one):
-            if cell not in newest or one.measured_at > newest[cell].measured_at:
-                newest[cell] = one
+            newest[cell] = one  # they come in order of attempt
     return [*own, *newest.values()]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from faultline.base.files import unwritable
+
 RECORDS = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64()), ("primer", pa.bool_()),
      ("lineage", pa.int32()), ("batch", pa.int32()), ("late", pa.bool_())]
@@ -23,9 +25,19 @@ COUNTS = pa.schema(
 
 
 def write_tables(target: Path, tables: Mapping[str, pa.Table]) -> None:
-    """Writes `NAME.parquet` of each into the folder, in this order; none is seen before it is whole."""
-    target.mkdir(parents=True, exist_ok=True)
+    """Writes `NAME.parquet` of each into the folder, in this order; none is seen before it is whole.
+
+    Raises InfrastructureError naming the one that cannot be written.
+    """
     for name, table in tables.items():
-        part = target / f".{name}.part"
-        pq.write_table(table, part)
-        part.rename(target / f"{name}.parquet")
+        part, path = target / f".{name}.part", target / f"{name}.parquet"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            try:
+                pq.write_table(table, part)
+                part.rename(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise unwritable(path, error) from None

@@ -323,7 +323,7 @@ class HarvestOperator(LocalSparkJob):
         from faultline.base.processes import end_processes, processes_with_token
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import plan_of
-        from faultline.runner.collect import gather, is_large
+        from faultline.runner.collect import gather, is_large, require_whole
         from faultline.runner.steps import scheduled_records
         from faultline.runner.teardown import note_failure
 
@@ -331,6 +331,7 @@ class HarvestOperator(LocalSparkJob):
         try:
             configuration = gather(attempt, load_settings())
             plan = plan_of(attempt)
+            require_whole(plan)
             if harvest := engine_at(attempt).harvester(plan):
                 harvest(configuration)
                 return

@@ -30,7 +30,9 @@ def create_topics(attempt: Attempt) -> None:
 
     # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
     varied = configuration_of(attempt).topic_conf or {}
-    settings = {"message.timestamp.type": "CreateTime", "retention.ms": str(24 * 3_600_000), **varied}
+    # Records stay until the teardown deletes their topic, however long the run, and however late its harvest.
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    settings = {"message.timestamp.type": "CreateTime", **kept, **varied}
     topics = [
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings)
         for topic in plan_of(attempt).topics.values()

@@ -242,7 +242,7 @@ def compare_with_baseline() -> dict[str, Any]:
 
     context, settings = get_current_context(), load_settings()
     params, night, run_id = context["params"], night_of_run(), context["run_id"]
-    index, sweep_id = Index(settings.results), sweep_id_of(run_id)
+    index, sweep_id = Index(settings.results, settings.home), sweep_id_of(run_id)
     index.refresh()
     nights = nights_of(index.of_matrix(context["dag"].dag_id))
     own = next((one for one in nights if one.date == night), Night(night, ()))
@@ -324,7 +324,7 @@ def tell_people() -> list[str]:
     plans = file_of(dag_id).alerts
     if not plans:
         return []
-    plan, index = Manifests(settings.results).read(sweep_id), Index(settings.results)
+    plan, index = Manifests(settings.results).read(sweep_id), Index(settings.results, settings.home)
     index.refresh()
     entries = index.of_matrix(dag_id)
     own = [one for one in entries if plan is not None and one.logical_date == plan.logical_date]

@@ -13,7 +13,7 @@ from faultline.runner.teardown import refused_record
 
 def record_refusal(order: Order, settings: Settings, java: str, error: FaultlineError) -> Record:
     """Stores and returns a `failed` or `cancelled` record, so that a sweep learns why nothing was measured."""
-    description = {**describe_order(order, settings, java), "attempt": new_attempt_id()}
+    description = {**describe_order(order, settings, java), "attempt": new_attempt_id(settings.attempts)}
     record = refused_record(description, error)
     Store(settings.results).write(record)
     return record

@@ -100,7 +100,8 @@ def _index() -> Index:
     from faultline.base.settings import load_settings
     from faultline.records.index import Index
 
-    return Index(load_settings().results)
+    settings = load_settings()
+    return Index(settings.results, settings.home)
 
 
 def _known_runs(dag_id: str, run_ids: Sequence[str], beginnings: Sequence[str]) -> Sequence[str]:

@@ -30,6 +30,8 @@ MOST_FAILED = 3
 # For tasks that give the same when they are done again: one that died is tried again.
 AGAIN: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 UNFINISHED = frozenset({"queued", "running"})
+# Under which a try leaves the attempts that its sweep had measured of the cell before.
+KNOWN = "known"
 
 
 def retry_policy() -> ExceptionRetryPolicy:
@@ -83,6 +85,7 @@ class RunExperiment(TriggerDagRunOperator):
         if self._done(context):
             self.log.info("The cell is measured already.")
             return
+        self._note_known(context)
         if self._child_state(context) in UNFINISHED:
             self.defer(
                 trigger=DagStateTrigger(
@@ -138,8 +141,8 @@ class RunExperiment(TriggerDagRunOperator):
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
 
-        results, cell = load_settings().results, self._cell()
-        plan = Manifests(results).read(str((self.conf or {}).get("sweep_id")))
+        settings, cell = load_settings(), self._cell()
+        plan = Manifests(settings.results).read(str((self.conf or {}).get("sweep_id")))
         if plan is not None and plan.baseline is not None:
             return self._baseline_fails(plan.baseline.series, context)
         if plan is None or plan.decide is None:
@@ -149,7 +152,7 @@ class RunExperiment(TriggerDagRunOperator):
             return f"the budget of {hours:g} hours is spent"
         from faultline.comparison.decisions import settled_in
 
-        index = Index(results)
+        index = Index(settings.results, settings.home)
         index.refresh()
         entries = index.of_configurations(one.config_id for one in plan.cells)
         settled = cell.config_id in settled_in(plan, entries)
@@ -183,12 +186,23 @@ class RunExperiment(TriggerDagRunOperator):
         cell, sweep = self._cell(), (self.conf or {}).get("sweep_id")
         return [record for record in Store(load_settings().results).of(cell) if record.sweep_id == sweep]
 
+    def _note_known(self, context: Any) -> None:
+        """So that what this try measures is told from that by no clock, which may be set meanwhile."""
+        context["ti"].xcom_push(key=KNOWN, value=[record.attempt for record in self._own()])
+
     def _newest(self, context: Any) -> Record | None:
-        own = _since(self._own(), context)
-        return own[-1] if own else None
+        """What this try measured."""
+        ti = context["ti"]
+        known = ti.xcom_pull(key=KNOWN, map_indexes=ti.map_index if ti.map_index >= 0 else None) or []
+        new = [record for record in self._own() if record.attempt not in known]
+        return new[-1] if new else None
 
     def _measured(self, context: Any) -> int:
-        return sum(record.status == "unsound" for record in _since(self._own(), context))
+        """How often this sweep measured the cell in vain since its run began, or was cleared: a try measures once, and
+        clearing adds to the tries that there may be."""
+        ti = context["ti"]
+        tries = ti.try_number - (ti.max_tries - (self.retries or 0))
+        return sum(record.status == "unsound" for record in self._own()[-max(1, tries) :])
 
     def _run_id(self, event: Any) -> str:
         return str(event[1]["run_ids"][0])

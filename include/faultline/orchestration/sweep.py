@@ -336,7 +336,7 @@ class Aggregate(LocalSparkJob):
         self.large = is_large(settings.attempts)
         super().execute(context)
         # So that the first look at the results need not parse what the sweep has added.
-        index = Index(settings.results)
+        index = Index(settings.results, settings.home)
         index.refresh()
         sweep_id = sweep_id_of(run_id)
         plan = Manifests(settings.results).read(sweep_id)

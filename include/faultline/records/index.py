@@ -1,12 +1,14 @@
 """An index of the records, so that a page need not parse thousands of files at each look.
 
 The files stay the truth. `refresh` compares them with the index by path, modification time and size in one scan of
-the folders, and parses what is new or changed. The index is a SQLite file beside the records, made again whenever it
-is missing, damaged or of another layout; where it cannot be written, it lives in memory.
+the folders, and parses what is new or changed. The index is a SQLite file in the state folder, one for each folder of
+results, made again whenever it is missing, damaged or of another layout. Where it cannot be written, and where another
+process keeps it locked for longer than `TIMEOUT_S`, it lives in memory, and the file stays as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sqlite3
@@ -24,9 +26,13 @@ from pydantic_core import from_json, to_json
 from faultline.records.record import SCHEMA_PATH, Record, content_problem, place_problem
 from faultline.records.summary import Entry, content_of
 
-FILE = ".index.sqlite3"
-# Another process may be writing what it has just parsed.
+# Another process may be writing what it has just parsed. Seconds.
 TIMEOUT_S = 20.0
+# What says that the file is in order, and cannot be used all the same; by SQLite's primary result codes.
+_IN_THE_WAY = {
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL,
+}  # fmt: skip
 # What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
 _LARGEST = 2**63 - 1
 # Changes with what is asked of a record beyond its schema, so that all are read again.
@@ -67,12 +73,15 @@ class Tally:
 
 
 class Index:
-    """The index of the records under `root`/records. All methods may be called from several threads."""
+    """The index of the records under `root`/records. All methods may be called from several threads.
 
-    def __init__(self, root: Path) -> None:
+    `home`: the state folder that its file lies in; without one it lives in memory.
+    """
+
+    def __init__(self, root: Path, home: Path | None = None) -> None:
         self.root = root
         self.directory = root / "records"
-        self._file = root / FILE
+        self.file = None if home is None else home / "index" / f"{_digest(root)}.sqlite3"
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
@@ -82,8 +91,8 @@ class Index:
         with self._lock:
             try:
                 self._take_in(found)
-            except sqlite3.Error:
-                self._begin_anew(found)
+            except (sqlite3.Error, OSError) as error:
+                self._mend(error, found)
 
     def sweeps(self, limit: int, offset: int = 0) -> list[Tally]:
         """Sweeps, newest first."""
@@ -160,10 +169,10 @@ class Index:
         )
         try:
             return _parsed(self._rows(query, *values))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError) as error:
             # Damage within a text, which SQLite does not notice.
             with self._lock:
-                self._begin_anew(_scan(self.directory))
+                self._mend(error, _scan(self.directory))
             return _parsed(self._rows(query, *values))
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -172,9 +181,9 @@ class Index:
                 self.refresh()
             try:
                 return self._asked(query, values)
-            except sqlite3.DatabaseError:
+            except sqlite3.DatabaseError as error:
                 # Damage in a page that `refresh` had no need to read.
-                self._begin_anew(_scan(self.directory))
+                self._mend(error, _scan(self.directory))
                 return self._asked(query, values)
 
     def _asked(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -183,7 +192,7 @@ class Index:
 
     def _take_in(self, found: Mapping[str, _File]) -> None:
         if self._connection is None:
-            self._connection = _connect(str(self._file))
+            self._connection = self._open()
         known = {
             path: (mtime_ns, size)
             for path, mtime_ns, size in self._connection.execute("SELECT path, mtime_ns, size FROM entries")
@@ -206,16 +215,26 @@ class Index:
                 [(row[0], *content) for row, content in rows if content is not None],
             )
 
-    def _begin_anew(self, found: Mapping[str, _File]) -> None:
-        """After an error: with a new file or, where none can be written, in memory."""
+    def _open(self) -> sqlite3.Connection:
+        if self.file is None:
+            return _connect(":memory:")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        return _connect(str(self.file))
+
+    def _mend(self, error: Exception, found: Mapping[str, _File]) -> None:
+        """After an error: with a new file in the place of a damaged one; else, and where none can be written, in
+        memory."""
         self._close()
-        try:
-            self._file.unlink(missing_ok=True)
-            self._take_in(found)
-        except (sqlite3.Error, OSError):
-            self._close()
-            self._connection = _connect(":memory:")
-            self._take_in(found)
+        if self.file is not None and _is_damage(error):
+            try:
+                for part in (self.file, self.file.with_name(f"{self.file.name}-journal")):
+                    part.unlink(missing_ok=True)
+                self._take_in(found)
+                return
+            except (sqlite3.Error, OSError):
+                self._close()
+        self._connection = _connect(":memory:")
+        self._take_in(found)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -229,6 +248,20 @@ class _File(NamedTuple):
     name: str
     mtime_ns: int
     size: int
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is not what it should be, rather than in use, or on a disk that is full."""
+    if isinstance(error, OSError):
+        return False
+    code = getattr(error, "sqlite_errorcode", None)
+    if not isinstance(error, sqlite3.Error):
+        return True
+    return code is not None and (code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _IN_THE_WAY)
+
+
+def _digest(root: Path) -> str:
+    return hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:12]
 
 
 def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:

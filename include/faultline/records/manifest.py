@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.files import make_folder
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.record import SOUND, Record
@@ -134,7 +135,7 @@ class Manifests:
                 f"run_id: the sweep {manifest.sweep_id} is the run {present.run_id} of {present.matrix} already; "
                 "trigger with another run id"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_json(path, manifest.model_dump(mode="json", by_alias=True))
         return path
 

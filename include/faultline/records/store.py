@@ -16,6 +16,7 @@ import jsonschema
 from pydantic import ValidationError
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.files import make_folder, sync_folder
 from faultline.experiment.cell import Cell
 from faultline.records.record import SCHEMA, Record, Status, committed_schema, content_problem, place_problem
 
@@ -66,7 +67,7 @@ class Store:
         """
         path, text = self.path(record), _checked(record)
         try:
-            _make_folder(path.parent)
+            make_folder(path.parent)
             try:
                 _write_atomically(path, text, replace=False)
             except FileExistsError:
@@ -88,7 +89,7 @@ class Store:
         """
         path, text = self.path(record), _checked(record)
         try:
-            _make_folder(kept.parent)
+            make_folder(kept.parent)
             _write_atomically(kept, path.read_text(encoding="utf-8"), replace=False)
             _write_atomically(path, text, replace=True)
         except FileExistsError:
@@ -154,13 +155,6 @@ def _last(records: Iterable[Record]) -> Record | None:
     return found[-1] if found else None
 
 
-def _make_folder(folder: Path) -> None:
-    """Makes the folder, and syncs the one that holds it: a record must not be lost with its folder."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        _sync(folder.parent)
-
-
 def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
     """Writes beside, syncs, puts it in its place, and syncs the folder: after a crash the file is whole or absent.
 
@@ -178,7 +172,7 @@ def _write_atomically(path: Path, text: str, *, replace: bool) -> None:
             _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _link(temporary: Path, path: Path) -> None:
@@ -188,14 +182,6 @@ def _link(temporary: Path, path: Path) -> None:
         if error.errno not in _NO_LINKS or path.exists():
             raise
         temporary.rename(path)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _explained(path: Path, error: OSError) -> ConfigError | InfrastructureError:

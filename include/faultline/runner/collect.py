@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal, write_lines
 from faultline.base.kafka_login import kafka_options
+from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.settings import Settings
 from faultline.engines.batches import BATCHES
 from faultline.engines.registry import engine_at
-from faultline.experiment.plan import plan_of
+from faultline.experiment.plan import AttemptPlan, plan_of
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
+# For the broker's answer where a topic begins.
+OFFSETS_TIMEOUT_S = 30.0
 
 
 def gather(attempt: Attempt, settings: Settings) -> Path:
@@ -42,6 +46,21 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
         },
     )
     return configuration
+
+
+def require_whole(plan: AttemptPlan) -> None:
+    """Refuses topics of a paced attempt that do not begin at their first record any more.
+
+    Raises InfrastructureError naming topic, partition and offset, or when the broker does not answer.
+    """
+    for topic in plan.topics.values() if plan.paced else ():
+        begin = KafkaEndOffsets(plan.endpoints.kafka, topic.name).first(OFFSETS_TIMEOUT_S)
+        for partition, offset in begin.items():
+            if offset:
+                raise InfrastructureError(
+                    f"topic {topic.name}: partition {partition} begins at offset {offset}, its first records were "
+                    "deleted before they were read; measure again"
+                )
 
 
 def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import FaultlineError
+from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.processes import birth, live_process
 from faultline.base.settings import Settings
 from faultline.runner.teardown import close
@@ -74,7 +74,8 @@ def unclosed(settings: Settings) -> list[Attempt]:
             found.append(attempt)
         elif time.time() - folder.stat().st_mtime > SETTLED_S:
             # Its `prepare` died between making the folder and writing the file: nothing was started.
-            write_json(attempt.closed, {"ended": [], "topics": []})
+            with contextlib.suppress(InfrastructureError):  # no room: the next one closes it
+                write_json(attempt.closed, {"ended": [], "topics": []})
     return found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
+from faultline.base.files import make_folder, sync_folder
 from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
@@ -79,8 +80,10 @@ def prepare(
     check_folders(settings)
     check_here(order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
-    attempt, engine = Attempt(settings.attempts / new_attempt_id()), engine_of(order.config)
-    attempt.folder.mkdir(parents=True)
+    make_folder(settings.attempts)
+    attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
+    attempt.folder.mkdir()
+    sync_folder(settings.attempts)
     copy_job(order.config, attempt)
     plan = resolve(
         order.config,

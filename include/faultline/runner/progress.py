@@ -12,7 +12,7 @@ from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
 from faultline.base.journal import events, last, read_journal
-from faultline.base.machine_lock import lock_holder
+from faultline.base.machine_lock import machine_holder
 from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
@@ -111,18 +111,20 @@ def is_waiting(attempt: Attempt) -> bool:
 def holder_text(settings: Settings) -> str | None:
     """The experiment that has the machine, in words, with its sweep; None when it is free.
 
-    Of another installation only the attempt's id is known.
+    Of another installation it says whose it is, and where.
     """
-    holder = lock_holder(settings.machine_lock)
+    holder = machine_holder(settings.machine)
     if holder is None:
         return None
+    if holder.folder.parent != settings.attempts:
+        return f"{holder.text}, another installation"
     try:
-        attempt = Attempt(settings.attempts / holder)
+        attempt = Attempt(holder.folder)
         sweep = attempt.read().get("sweep_id")
         said = f"{describe(configuration_of(attempt))}, {phase_of(attempt).name}"
     except FaultlineError:
-        return f"{holder} of another installation"
-    return f"{holder} ({said}{f', of the sweep {sweep}' if sweep else ''})"
+        return holder.text
+    return f"{holder.attempt} ({said}{f', of the sweep {sweep}' if sweep else ''})"
 
 
 def split_of(attempt: Attempt) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +32,10 @@ def quiet_window(attempt: Attempt, lock: Path | None) -> Iterator[float]:
 
 
 def _before(attempt: Attempt) -> Attempt | None:
-    """The attempt that held the machine before this one, where its files are beside this one's."""
+    """The attempt that had the machine before this one, where its files can be read: not those of another user."""
     start = last(read_journal(attempt.recorder_journal), kind="start") or {}
-    before = Attempt(attempt.folder.with_name(str(start.get("after"))))
-    return before if (before.folder / "attempt.json").exists() else None
+    before = Attempt(attempt.folder.parent / str(start.get("after")))
+    return before if os.access(before.folder / "attempt.json", os.R_OK) else None
 
 
 def _await_close(before: Attempt | None) -> float:

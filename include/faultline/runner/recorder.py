@@ -1,9 +1,9 @@
 """The recorder: samples /proc by role, Kafka's offsets, and what the engine tells, once a second.
 
-It holds the machine's lock for as long as it lives, so that one set of machines measures one
-experiment at a time, whoever starts it. Its death makes the record invalid.
+It has the machine for as long as it lives, so that one machine measures one experiment at a time, whoever starts it.
+Its death makes the record invalid.
 
-    python -m faultline.runner.recorder --attempt-dir DIR --lock FILE --wait SECONDS faultline-run=ATTEMPT
+    python -m faultline.runner.recorder --attempt-dir DIR --machine NAME --turn FILE --wait S faultline-run=ATTEMPT
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 
 import psutil
 
-from faultline.base.attempt import Attempt
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.kafka_offsets import KafkaEndOffsets
-from faultline.base.machine_lock import LEAST_WAIT_S, hold_lock
+from faultline.base.machine_lock import LEAST_WAIT_S, Claim, hold_machine
 from faultline.base.processes import read_ledger
 from faultline.base.roles import SERVICES
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
@@ -169,7 +170,7 @@ class Recorder:
 def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) -> None:
     """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it.
 
-    `after`: the attempt that held the machine before.
+    `after`: the attempt that had the machine before, as `take_turn` tells it.
     """
     with Journal(attempt.recorder_journal) as journal:
         recorder = Recorder(attempt, journal)
@@ -187,17 +188,35 @@ def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) ->
         journal.append({"kind": "stop"}, sync=True)
 
 
+def take_turn(turn: Path, attempt: Attempt, waited_for: Claim | None) -> str | None:
+    """Notes in `turn` that the machine is the attempt's now; returns which one had it before, None for the first one.
+
+    That is its id, or its folder where that lies elsewhere: of another installation only what was waited for is known.
+    """
+    before = None
+    with contextlib.suppress(OSError, KeyError, InfrastructureError):
+        before = Path(str(read_document(turn)["attempt"]))
+    if waited_for is not None:
+        before = waited_for.folder
+    write_json(turn, {"attempt": str(attempt.folder)})
+    if before is None:
+        return None
+    return before.name if before.parent == attempt.folder.parent else str(before)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attempt-dir", type=Path, required=True)
-    parser.add_argument("--lock", type=Path, required=True)
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--turn", type=Path, required=True)
     parser.add_argument("--wait", type=float, default=LEAST_WAIT_S, help="seconds to wait for the machine's turn")
     options, _ = parser.parse_known_args()
     attempt = Attempt(options.attempt_dir)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    run(attempt, stop, after=hold_lock(options.lock, attempt.id, wait_s=options.wait, over=stop.is_set))
+    waited_for = hold_machine(options.machine, wait_s=options.wait, over=stop.is_set)
+    run(attempt, stop, after=take_turn(options.turn, attempt, waited_for))
 
 
 if __name__ == "__main__":

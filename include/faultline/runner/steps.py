@@ -13,6 +13,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
+from faultline.base.machine_lock import RECORDER
 from faultline.base.processes import Entry, load_token, process_of
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
@@ -79,8 +80,8 @@ def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[
         settings,
         "recorder",
         [
-            *(*module("faultline.runner.recorder"), *folder_of(attempt)),
-            *("--lock", str(settings.machine_lock), "--wait", f"{TURN_S:g}"),
+            *(*module(RECORDER), *folder_of(attempt)),
+            *("--machine", settings.machine, "--turn", str(settings.turn), "--wait", f"{TURN_S:g}"),
         ],
         stdout=attempt.logs / "recorder.out",
     )

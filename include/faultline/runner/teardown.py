@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InvalidMeasurement
+from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
+from faultline.base.files import sync_files
 from faultline.base.journal import Journal, events, read_journal
 from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_mark, processes_with_token
 from faultline.base.settings import Settings
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 
 
 def note_failure(folder: Path, step: str, error: BaseException) -> None:
-    """Keeps why a step failed, for the record that `close` writes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with Journal(folder / "failures.jsonl") as journal:
-        journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
+    """Keeps why a step failed, for the record that `close` writes; where there is no room for it, in the log alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Journal(folder / "failures.jsonl") as journal:
+            journal.write("failed", step=step, kind=type(error).__name__, message=str(error))
+    except (OSError, InfrastructureError) as problem:
+        # Where it is told, it hides the failure; and what follows may make room.
+        print(f"{step}: its failure could not be noted: {problem}")
 
 
 def refuse_closed(attempt: Attempt) -> None:
@@ -36,11 +41,12 @@ def refuse_closed(attempt: Attempt) -> None:
 
 
 def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
-    """Ends the attempt's processes, writes the record that is still missing, removes working data and topics.
+    """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 
     Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}.
     Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
-    nothing measured is lost.
+    nothing measured is lost. On a full disk what is removed makes room for what is written; the record is made of raw
+    files, which stay.
     """
     try:
         ended = end_ledger(attempt.ledger)
@@ -48,22 +54,32 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
         heal_leftovers(attempt)  # also when a process would not end: a paused service would stay so for everybody
     forked = processes_with_mark(attempt.id) if attempt.job.is_dir() else []
     ended += end_processes([*processes_with_token(attempt.id), *_left_by_supervisor(attempt), *forked])
-    if not has_record(attempt, settings):
-        from faultline.records.store import Store
+    try:
+        topics = _free(attempt, settings, delete_topics)
+    finally:  # also when the broker does not answer
+        if not has_record(attempt, settings):
+            from faultline.records.store import Store
 
-        Store(settings.results).write(missing_record(attempt))
-    harvested = (attempt.harvest / "counts.parquet").exists()
-    description = attempt.read()
-    ran_through = (attempt.folder / "end.json").exists()
-    topics: list[str] = []
-    if harvested or not ran_through:
-        remove_working_data(attempt, settings)
-        topics = [] if description.get("keep_topics") else list(description["topics"].values())
-        delete_topics(topics)
-    else:
-        keep_logs_only(attempt)
+            Store(settings.results).write(missing_record(attempt))
     write_json(attempt.closed, {"ended": ended, "topics": topics})
     return {"ended": ended, "topics": topics}
+
+
+def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
+    """Removes what nobody reads any more; returns the topics that were deleted."""
+    description = attempt.read()
+    harvested = (attempt.harvest / "counts.parquet").exists()
+    ran_through = (attempt.folder / "end.json").exists()
+    if ran_through and not harvested:
+        keep_logs_only(attempt)
+        return []
+    # What was made of checkpoint and topics is on the disk before they go.
+    for folder in (attempt.harvest, attempt.folder):
+        sync_files(folder)
+    remove_working_data(attempt, settings)
+    topics = [] if description.get("keep_topics") else list(description["topics"].values())
+    delete_topics(topics)
+    return topics
 
 
 def _left_by_supervisor(attempt: Attempt) -> list[psutil.Process]:

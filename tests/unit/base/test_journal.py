@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,20 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     with Journal(tmp_path / "full.jsonl") as journal, pytest.raises(InfrastructureError, match="No space left"):
         journal.write("e")
+
+
+def test_a_line_that_found_no_room_leaves_nothing_that_the_next_one_would_begin_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with Journal(tmp_path / "a.jsonl") as journal:
+        journal.write("first")
+        monkeypatch.setattr("faultline.base.journal.os.write", lambda file, data: write(file, data[:9]))
+        with pytest.raises(InfrastructureError, match="only 9 of"):
+            journal.write("second")
+        monkeypatch.undo()
+        journal.write("third")
+    assert [line["event"] for line in read_journal(journal.path)] == ["first", "third"]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=6))

@@ -2,63 +2,191 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.machine_lock import hold_lock, lock_holder
+from faultline.base.machine_lock import HOLDS, RECORDER, hold_machine, machine_holder, pretenders
 from faultline.base.window_lock import beside_windows, is_measured, window
 
+# Takes the machine as a recorder does, says that and whom it waits for, and keeps it until its input ends.
+TAKE = """
+import sys
+from faultline.base.errors import FaultlineError
+from faultline.base.machine_lock import hold_machine
 
-def _hold(path: Path, attempt: str, ready: threading.Event, release: threading.Event) -> None:
-    hold_lock(path, attempt)
-    ready.set()
-    release.wait(30)
+def over():
+    global told
+    told = told or print("waits", flush=True) or True
+    return sys.argv[2] == "over"
+
+told = False
+try:
+    before = hold_machine(sys.argv[-1], wait_s=float(sys.argv[1]), over=over)
+    print("after", before and before.attempt, flush=True)
+except FaultlineError as error:
+    print(error, flush=True)
+sys.stdin.read()
+"""
+# Takes the machine and gives it back, over and over; a file that is there already means that two had it.
+ROUNDS = """
+import os, sys, time
+from faultline.base.machine_lock import hold_machine
+
+hold_machine(sys.argv[-1], wait_s=60)
+left, alone = int(sys.argv[2]), sys.argv[-1] + "/alone"
+os.close(os.open(alone, os.O_CREAT | os.O_EXCL))
+time.sleep(0.002)
+os.unlink(alone)
+sys.argv[2] = str(left - 1)
+if left > 1:
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["AGAIN"], *sys.argv[1:]])
+"""
+# The same words from a shell: says that it has the machine, and does nothing.
+SAY = f"printf %s {HOLDS} > /proc/self/comm; echo said; read line"
+# Another user, who has not so much as a Python of ours.
+STRANGER = 65534
 
 
-@contextmanager
-def held(path: Path, attempt: str) -> Iterator[threading.Event]:
-    """A process that holds the machine; the event lets it go."""
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(path, attempt, ready, release))
-    process.start()
-    assert ready.wait(30)
-    yield release  # type: ignore[misc]
-    release.set()
-    process.join(30)
+@pytest.fixture
+def machine(tmp_path: Path) -> str:
+    """A name that no other test's experiments go by; the folder of that name is there."""
+    return str(tmp_path)
 
 
-def test_whoever_waits_gets_the_machine_as_soon_as_it_is_free_and_learns_whose_it_was(tmp_path: Path) -> None:
-    lock, got = tmp_path / "machine.lock", list[str | None]()
-    with held(lock, "a1") as release:
-        assert lock_holder(lock) == "a1"
-        with pytest.raises(InfrastructureError, match="machine: a1 is being measured"):
-            hold_lock(lock, "a2", wait_s=0)
-        waiting = threading.Thread(target=lambda: got.append(hold_lock(lock, "a2", wait_s=60)))
-        waiting.start()
-        release.set()
-        waiting.join(30)
-    assert got == ["a1"]
-    assert lock_holder(lock) == "a2"
+def recorder_words(machine: str, attempt: str) -> list[str]:
+    return ["-m", RECORDER, "--attempt-dir", f"/srv/results/attempts/{attempt}", "--machine", machine]
 
 
-def test_waiting_for_the_machine_ends_when_nobody_wants_it_any_more(tmp_path: Path) -> None:
-    lock = tmp_path / "machine.lock"
-    with held(lock, "a1"), pytest.raises(InfrastructureError, match="a1 is being measured"):
-        hold_lock(lock, "a2", wait_s=60, over=lambda: True)
+@contextlib.contextmanager
+def started(command: list[str], **how: object) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output can be read, killed on the way out."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how  # type: ignore[call-overload]
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
-def test_the_first_one_comes_after_nobody(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    assert hold_lock(tmp_path / "machine.lock", "a1") is None
-    assert len(set(os.listdir("/proc/self/fd")) - before) == 1, "held for this process's life"
+@contextlib.contextmanager
+def recording(machine: str, attempt: str, *, wait_s: float = 60, over: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A recorder of the attempt, which has been told to take the machine."""
+    command = [sys.executable, "-c", TAKE, str(wait_s), over, *recorder_words(machine, attempt)]
+    with started(command) as process:
+        yield process
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip()
+
+
+def test_whoever_waits_gets_the_machine_when_it_is_free_and_learns_whose_it_was(machine: str) -> None:
+    with recording(machine, "a1") as first:
+        assert said(first) == "after None"
+        holder = machine_holder(machine)
+        assert holder is not None and (holder.attempt, holder.pid) == ("a1", first.pid)
+        assert holder.folder == Path("/srv/results/attempts/a1")
+        with recording(machine, "a0", wait_s=0) as refused, recording(machine, "a2") as second:
+            assert said(refused) == said(second) == "waits"
+            assert said(refused) == f"machine: {holder.text} is being measured; wait for it, or stop it"
+            assert holder.text == f"a1 of {os.environ.get('USER') or 'root'} (pid {first.pid}, /srv/results)"
+            still = machine_holder(machine)
+            assert still == holder, "who waits does not hold"
+            first.kill()  # not buried yet: dead all the same
+            assert said(second) == "after a1"
+            after = machine_holder(machine)
+            assert after is not None and after.attempt == "a2"
+    assert machine_holder(machine) is None
+
+
+def test_waiting_for_the_machine_ends_when_nobody_wants_it_any_more(machine: str) -> None:
+    with recording(machine, "a1") as first:
+        assert said(first) == "after None"
+        with recording(machine, "a2", over="over") as second:
+            assert said(second) == "waits" and "a1 of " in said(second)
+
+
+def test_of_many_that_want_it_at_once_one_has_it_at_a_time(machine: str) -> None:
+    many = [
+        subprocess.Popen(
+            [sys.executable, "-c", ROUNDS, "", "4", *recorder_words(machine, f"a{number}")],
+            env={**os.environ, "AGAIN": ROUNDS}, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(5)
+    ]  # fmt: skip
+    errors = [process.communicate(timeout=120)[1] for process in many]
+    assert [process.returncode for process in many] == [0] * len(many), errors
+
+
+def test_machines_of_other_names_do_not_see_each_other(machine: str) -> None:
+    with recording(machine, "a1") as first, recording(f"{machine}2", "b1", wait_s=0) as other:
+        assert said(first) == said(other) == "after None"
+
+
+def test_who_claims_the_machine_and_is_no_experiment_is_named_and_not_waited_for(machine: str) -> None:
+    with started(["sh", "-c", SAY, "\x1b[2J"]) as liar:
+        assert said(liar) == "said"
+        assert machine_holder(machine) is None
+        (named,) = (line for line in pretenders() if line.startswith(f"pid {liar.pid} of "))
+        assert "is no experiment: sh -c" in named and named.isprintable()
+        with recording(machine, "a1", wait_s=0) as mine:
+            assert said(mine) == "after None"
+
+
+def test_only_a_recorder_takes_the_machine(machine: str) -> None:
+    """It could not be told from one that lies."""
+    before = Path("/proc/self/comm").read_text()
+    with pytest.raises(InfrastructureError, match="does not show this process as an experiment"):
+        hold_machine(machine, wait_s=0)
+    assert Path("/proc/self/comm").read_text() == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: str) -> None:
+    command = ["sh", "-c", SAY, "sh", *recorder_words(machine, "a1")]
+    with started(command, user=STRANGER, group=STRANGER, extra_groups=[], cwd="/") as other:
+        assert said(other) == "said"
+        with recording(machine, "a2", wait_s=0) as mine:
+            assert said(mine) == "waits"
+            assert said(mine).startswith(f"machine: a1 of nobody (pid {other.pid}, /srv/results) is being measured")
+        with recording(machine, "a3") as mine:
+            assert said(mine) == "waits"
+            other.kill()
+            assert said(mine) == "after a1"
+            # Nor can he take the word out of our mouth.
+            hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
+            with started(hush, user=STRANGER, group=STRANGER, extra_groups=[], cwd="/") as quiet:
+                assert said(quiet) == "refused"
+            holder = machine_holder(machine)
+            assert holder is not None and holder.attempt == "a3"
+
+
+def test_the_wait_takes_no_time_from_what_is_measured(machine: str) -> None:
+    with recording(machine, "a1") as first:
+        assert said(first) == "after None"
+        with recording(machine, "a2") as second:
+            assert said(second) == "waits"
+            before = _ticks(second.pid)
+            time.sleep(1.0)
+            assert _ticks(second.pid) - before <= 3, "hundredths of a second"
+
+
+def _ticks(pid: int) -> int:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def test_work_waits_for_the_end_of_a_window_and_a_window_for_the_end_of_work(tmp_path: Path) -> None:

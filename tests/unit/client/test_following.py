@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from faultline.base.machine_lock import RECORDER
 from faultline.base.settings import ROOT, Settings
 from faultline.client.following import Course, follow, minutes_text
 from faultline.experiment.config import parse_configuration
@@ -22,13 +23,12 @@ BUDGET_S = 60.0
 BEGAN_S = 1_795_241_000.0
 
 
-# Takes the machine's lock for an attempt, as its recorder does, and keeps it until its input ends.
+# Takes the machine for an attempt, as its recorder does, and keeps it until its input ends.
 HOLDER = """
 import sys
-from pathlib import Path
-from faultline.base.machine_lock import hold_lock
+from faultline.base.machine_lock import hold_machine
 
-hold_lock(Path(sys.argv[1]), sys.argv[2])
+hold_machine(sys.argv[-1])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -38,7 +38,7 @@ class Sweep:
     """A sweep of two cells, whose attempts are laid down file by file."""
 
     def __init__(self, folder: Path, *configs: dict[str, Any]) -> None:
-        self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results")
+        self.settings = Settings(root=ROOT, home=folder / "home", results=folder / "results", machine=str(folder))
         self.lines: list[str] = []
         chosen = configs or [{"workload": "word_count", "state_mb": state} for state in (1, 8)]
         self.cells = [PlannedCell(parse_configuration(one), 0, "b1") for one in chosen]
@@ -187,19 +187,24 @@ def test_an_experiment_that_starts_while_another_is_judged_takes_no_time_twice(s
     assert "about 2 min left" in sweep.told(1)[-1], "100 s each, and the tables"
 
 
-def test_whose_experiment_is_waited_for_is_said(sweep: Sweep) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, elsewhere: bool) -> None:
     waiting, other = "20261121T061500Z-000001", "20261121T061400Z-000009"
+    attempts = tmp_path / "other" / "attempts" if elsewhere else sweep.settings.attempts
     sweep.begin(waiting, 0)
     sweep.started(waiting, "recorder")
     sweep.begin(other, 1, sweep="s2")
-    sweep.settings.home.mkdir(parents=True)
+    words = ["-m", RECORDER, "--attempt-dir", str(attempts / other), "--machine", sweep.settings.machine]
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(sweep.settings.machine_lock), other], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as holder:  # fmt: skip
+        [sys.executable, "-c", HOLDER, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        assert f"): waits for {other} (state 8 MB" in sweep.told()[-1]
-        assert "of the sweep s2); about 3 min left from then" in sweep.lines[-1]
+        told = sweep.told()[-1]
+        if elsewhere:
+            assert f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation;" in told
+        else:
+            assert f"): waits for {other} (state 8 MB" in told
+            assert "of the sweep s2); about 3 min left from then" in told
         holder.communicate(b"")
     assert ": waits for its turn;" in sweep.told()[-1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from faultline.base.settings import Settings
 from faultline.comparison.answer import answer_named, wish_of
 from faultline.comparison.coverage import gap_of
 from faultline.comparison.planned import entries_of_sweep
@@ -70,7 +71,7 @@ def test_a_sweep_that_was_stopped_and_resumed_rests_on_all_of_its_cells(tmp_path
     found = [attempts(tmp_path, sweep) for sweep in ("first", "second", "third")]
     assert len(found[0]) == 11 and set(found[1]) == set(found[2]) == set(found[0]) - {"20261121T061503Z-000001"}
     for sweep in ("first", "second", "third"):
-        answer = answer_named(sweep, tmp_path, tmp_path, wish_of("cpu", {}))
+        answer = answer_named(sweep, Settings(tmp_path, tmp_path, tmp_path), wish_of("cpu", {}))
         assert (answer.fewest, answer.most) == (5, 5) and answer.advice is not None
 
 

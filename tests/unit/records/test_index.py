@@ -5,19 +5,31 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from faultline.records import index as module
-from faultline.records.index import FILE, Index, Tally
+from faultline.records.index import Index, Tally
 from faultline.records.record import Record
 from tests.unit.pages_store import put, record
 
 
+def index_at(results: Path) -> Index:
+    """As an installation has it, whose state folder lies elsewhere."""
+    return Index(results, results.with_name(f"{results.name}-home"))
+
+
+def file_at(results: Path) -> Path:
+    file = index_at(results).file
+    assert file is not None
+    return file
+
+
 def fresh(results: Path) -> Index:
-    made = Index(results)
+    made = index_at(results)
     made.refresh()
     return made
 
@@ -128,7 +140,7 @@ def test_a_record_of_before_later_keys_is_read_with_their_defaults(tmp_path: Pat
 def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     put(tmp_path, record("a1"))
     fresh(tmp_path)
-    file = tmp_path / FILE
+    file = file_at(tmp_path)
     if damage == "text":
         file.write_text("this is no database" * 1000)
     elif damage == "cut":
@@ -156,8 +168,8 @@ def damage_pages(file: Path, text: bytes) -> int:
 def test_damage_in_a_page_that_only_a_question_reads_is_mended(tmp_path: Path) -> None:
     put(tmp_path, *(record(f"a{n:03}", repetition=n) for n in range(60)))
     index = fresh(tmp_path)
-    assert damage_pages(tmp_path / FILE, b"checkpoint_interval_s") > 3
-    for one in (index, Index(tmp_path)):
+    assert damage_pages(file_at(tmp_path), b"checkpoint_interval_s") > 3
+    for one in (index, index_at(tmp_path)):
         one.refresh()
         assert len(one.of_sweep("s1")) == 60
         found = one.of_attempt("a007")
@@ -167,7 +179,7 @@ def test_damage_in_a_page_that_only_a_question_reads_is_mended(tmp_path: Path) -
 def test_damage_within_a_text_is_mended(tmp_path: Path) -> None:
     put(tmp_path, record("a1"))
     index = fresh(tmp_path)
-    with closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+    with closing(sqlite3.connect(file_at(tmp_path))) as connection, connection:
         connection.execute("UPDATE contents SET content = substr(content, 9)")
     assert [one.attempt for one in index.all()] == ["a1"]
 
@@ -238,7 +250,42 @@ def test_where_no_file_can_be_written_it_lives_in_memory(tmp_path: Path, monkeyp
     index = fresh(tmp_path)
     index.refresh()
     assert [one.attempt for one in index.all()] == ["a1"]
-    assert not (tmp_path / FILE).exists()
+    assert not file_at(tmp_path).exists()
+
+
+@pytest.mark.parametrize("how", ["EXCLUSIVE", "IMMEDIATE"])
+def test_it_waits_for_who_writes_and_takes_no_lock_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    put(tmp_path, record("a1"))
+    fresh(tmp_path)
+    file = file_at(tmp_path)
+    same = file.stat().st_ino
+    put(tmp_path, record("a2"))
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute(f"BEGIN {how}")
+        free = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+        free.start()
+        assert len(fresh(tmp_path).all()) == 2, "once it was free"
+        free.join()
+        put(tmp_path, record("a3"))
+        other.execute(f"BEGIN {how}")
+        monkeypatch.setattr(module, "TIMEOUT_S", 0.1)
+        assert len(fresh(tmp_path).all()) == 3, "in memory"
+        other.execute("COMMIT")
+        assert other.execute("SELECT COUNT(*) FROM entries").fetchone() == (2,)
+    assert file.stat().st_ino == same
+    assert len(fresh(tmp_path).all()) == 3 and file.stat().st_ino == same
+
+
+def test_it_lies_in_the_state_folder_and_leaves_the_results_alone(tmp_path: Path) -> None:
+    results = [tmp_path / "one", tmp_path / "two"]
+    put(results[0], record("a1"))
+    put(results[1], record("b1"))
+    indices = [Index(folder, tmp_path / "home") for folder in results]
+    assert [one.attempt for index in indices for one in index.all()] == ["a1", "b1"]
+    assert [path.name for folder in results for path in folder.iterdir()] == ["records", "records"]
+    assert len(list((tmp_path / "home" / "index").iterdir())) == 2
 
 
 def test_no_results_at_all(tmp_path: Path) -> None:

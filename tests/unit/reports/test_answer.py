@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from faultline import cli
 from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
 from faultline.comparison.effects import Verdict
@@ -176,8 +177,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_day_or_a_sweep_by_name_and_what_varies_nothing(tmp_path: Path) -> None:
     put(tmp_path, *swept(intervals=(2.0,), states=(1.0,)))
     with pytest.raises(ConfigError, match="it varies nothing"):
-        along_named("s1", "state_mb", tmp_path, tmp_path)
-    found = answer_named("s1", tmp_path, tmp_path)
+        along_named("s1", "state_mb", Settings(tmp_path, tmp_path, tmp_path))
+    found = answer_named("s1", Settings(tmp_path, tmp_path, tmp_path))
     assert not found.tells
     assert advice_text(found)[0].startswith("The sweep leaves nothing to choose: it has one configuration")
     assert wish_of(None, {"cpu": ("--cpu-under", None)}) is None

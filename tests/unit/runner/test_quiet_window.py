@@ -32,7 +32,18 @@ def test_it_opens_when_the_one_before_is_closed(attempt: Attempt, tmp_path: Path
         assert waited_s >= 0.2
 
 
-@pytest.mark.parametrize("after", [None, "unknown"])
+def test_it_waits_for_one_of_another_installation_too(attempt: Attempt, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / "attempts" / "before"
+    other.mkdir(parents=True)
+    (other / "attempt.json").write_text("{}")
+    attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": str(other)}) + "\n")
+    timer = threading.Timer(0.2, (other / "closed.json").touch)
+    timer.start()
+    with quiet_window(attempt, None) as waited_s:
+        assert waited_s >= 0.2
+
+
+@pytest.mark.parametrize("after", [None, "unknown", "/nowhere/at/all"])
 def test_it_waits_for_nobody_when_nobody_was_before(attempt: Attempt, after: str | None) -> None:
     attempt.recorder_journal.write_text(json.dumps({"kind": "start", "after": after}) + "\n")
     with quiet_window(attempt, None) as waited_s:

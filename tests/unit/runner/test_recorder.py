@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from faultline.base.attempt import Attempt
+from faultline.base.machine_lock import Claim
 from faultline.base.processes import spawn_detached
 from faultline.base.waiting import wait_until
 from faultline.engines.running import NoSampler
-from faultline.runner.recorder import SETTLED_S, RoleTable
+from faultline.runner.recorder import SETTLED_S, RoleTable, take_turn
 
 # Waits, then becomes another program under the same pid, as a held service does.
 HELD = """
@@ -104,3 +105,17 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
         for process in (*psutil.Process(keeper.pid).children(), keeper):
             process.kill()
         keeper.wait()
+
+
+def test_it_notes_whose_turn_it_is_and_tells_whose_it_was(tmp_path: Path) -> None:
+    turn, attempts = tmp_path / "turn.json", tmp_path / "attempts"
+    first, second, third, fourth = (Attempt(attempts / name) for name in ("a1", "a2", "a3", "a4"))
+    assert take_turn(turn, first, None) is None
+    assert take_turn(turn, second, None) == "a1", "it may still be harvested, though nobody waited"
+    words = ("python", "--attempt-dir", str(first.folder))
+    assert take_turn(turn, third, Claim(1, 1, "me", words, True)) == "a1", "who was waited for"
+    words = ("python", "--attempt-dir", "/home/other/results/attempts/b1")
+    assert take_turn(turn, fourth, Claim(1, 1, "other", words, True)) == "/home/other/results/attempts/b1"
+    turn.write_text("{")
+    assert take_turn(turn, first, None) is None
+    assert take_turn(turn, second, None) == "a1", "mended"

@@ -18,7 +18,7 @@ from faultline.base.settings import Settings
 from faultline.engines.spark.collect import keep_logs
 from faultline.experiment.config import parse_configuration
 from faultline.records.store import Store
-from faultline.runner.teardown import close
+from faultline.runner.teardown import close, note_failure
 
 APPLICATION = "app-1"
 
@@ -67,6 +67,28 @@ def test_what_spark_left_is_removed_once_it_is_harvested(settings: Settings, eng
     assert (attempt.logs / "generator-0.err").read_text() == "said by a process of the generator"
     (record,) = Store(settings.results).query()
     assert (record.attempt, record.status) == (attempt.id, "failed")
+
+
+def test_what_frees_space_comes_first_and_the_record_also_when_the_broker_is_away(settings: Settings) -> None:
+    attempt, worker = left(settings, {}, engine="spark")
+    (attempt.folder / "end.json").unlink()
+
+    def refuse(topics: list[str]) -> None:
+        assert not attempt.checkpoint.exists() and not worker.exists()
+        assert Store(settings.results).query() == [], "on a full disk there was no room for it before"
+        raise InfrastructureError("kafka: away")
+
+    with pytest.raises(InfrastructureError, match="away"):
+        close(attempt, settings, refuse)
+    assert [one.status for one in Store(settings.results).query()] == ["failed"] and not attempt.closed.exists()
+    close(attempt, settings, lambda topics: None)
+    assert attempt.closed.exists() and len(Store(settings.results).query()) == 1
+
+
+def test_a_reason_that_cannot_be_noted_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "failures.jsonl").symlink_to("/dev/full")
+    note_failure(tmp_path, "heal", InfrastructureError("healing: broker"))
+    assert "heal: its failure could not be noted: " in capsys.readouterr().out
 
 
 def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(

@@ -22,6 +22,7 @@ import psutil
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
+from faultline.base.machine_lock import RECORDER
 from faultline.base.processes import end_processes, spawn_detached
 from faultline.base.settings import Settings
 from faultline.base.text import Say
@@ -99,8 +100,8 @@ def recording(settings: Settings, processes: int) -> Iterator[tuple[psutil.Proce
                 started.append(psutil.Process(entry.pid))
             recorder = psutil.Popen(
                 [
-                    *(sys.executable, "-m", "faultline.runner.recorder", "--attempt-dir", str(attempt.folder)),
-                    *("--lock", str(settings.machine_lock)),
+                    *(sys.executable, "-m", RECORDER, "--attempt-dir", str(attempt.folder)),
+                    *("--machine", settings.machine, "--turn", str(Path(folder) / "turn.json")),
                 ],
                 stderr=subprocess.PIPE,
                 text=True,

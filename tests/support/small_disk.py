@@ -1,0 +1,68 @@
+"""A disk that a test can fill: a file system of its own, in a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_PIECES = (65536, 1024, 1)
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """`folder`: where it is mounted."""
+
+    folder: Path
+
+    @property
+    def _ballast(self) -> Path:
+        return self.folder / "ballast"
+
+    def fill(self, *, but: int = 0) -> None:
+        """Leaves not a byte, or about so many."""
+        spared = self.folder / "spared"
+        spared.write_bytes(bytes(but))
+        opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            for size in _PIECES:
+                try:
+                    while True:
+                        os.write(opened, bytes(size))
+                        os.fsync(opened)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC, error
+        finally:
+            os.close(opened)
+            spared.unlink()
+
+    def free(self) -> None:
+        """Makes room again."""
+        self._ballast.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
+    """An ext4 of so many MB below `folder`; skips the test where none may be mounted."""
+    image, mounted = folder / "image", folder / "disk"
+    mounted.mkdir()
+    # No room is kept back for root, as which the tests may run.
+    make = ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image), f"{size_mb}M"]
+    for command in (make, ["mount", "-o", "loop", str(image), str(mounted)]):
+        path = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        done = path and subprocess.run([path, *command[1:]], capture_output=True, text=True, check=False)
+        if not done or done.returncode:
+            why = done.stderr.strip() if done else "it is missing"
+            pytest.skip(f"a small disk of the test's own cannot be mounted: {command[0]}: {why}")
+    try:
+        shutil.rmtree(mounted / "lost+found")
+        yield SmallDisk(mounted)
+    finally:
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
