@@ -47,7 +47,7 @@ class Site:
                 "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
                 "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": time.time_ns(), "run_id": run_id,
                 "owner": None, "topics": {role: f"{attempt.id}-{role}" for role in ("input", "output")},
-                "environment": {"host": socket.gethostname()}, **facts,
+                "environment": {"host": socket.gethostname()}, "home": str(self.settings.home), **facts,
             },
         )  # fmt: skip
         out, err = attempt.folder / "out", attempt.folder / "err"

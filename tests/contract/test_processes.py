@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from faultline.base.processes import spawn_detached
 folder = Path(sys.argv[1])
-spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt="a" * 12,
+spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt=folder.name,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)
 """
 
@@ -44,7 +44,7 @@ def start(  # type: ignore[no-untyped-def]
     return spawn_detached(
         command or SLEEP,
         role="generator",
-        attempt="20261121T000000Z-abcdef",
+        attempt=folder.name,
         ledger=folder / "ledger.jsonl",
         stdout=folder / "out",
         stderr=folder / "err",

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.base.processes import INSTANCE_MARK
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.scheduler_start import TITLE, stranded
-from faultline.cluster.supervision import MARK
 
 # A process that calls itself `sys.argv[1]`, with a child, as a worker has that runs a task.
 WORKER = "import os, setproctitle, subprocess, sys; setproctitle.setproctitle(sys.argv[1]); print('up', flush=True); "
@@ -37,7 +37,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(title: str, mark: str = "mine", program: str = WORKER + CHILD) -> psutil.Process:
-        environment = {**os.environ, MARK: mark, "SPT_NOENV": "1"}
+        environment = {**os.environ, INSTANCE_MARK: mark, "SPT_NOENV": "1"}
         process = subprocess.Popen(
             [sys.executable, "-c", program, title], env=environment, stdout=subprocess.PIPE, text=True
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from faultline.base.attempt import unhealed_attempts
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import lock_holder
 from faultline.base.settings import Settings, check_folders, load_settings
@@ -23,7 +24,7 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment"}.
+    "experiment", "unhealed": {attempt: why}}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -56,6 +57,7 @@ def examine() -> dict[str, Any]:
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
         "experiment": lock_holder(settings.machine_lock),
+        "unhealed": unhealed_attempts(settings.attempts, settings.home),
     }
 
 
@@ -90,6 +92,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} holds the machine")
+    for attempt, why in findings["unhealed"].items():
+        print(f"        attempt {attempt} is not healed: {why}; the next experiment tries again")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:

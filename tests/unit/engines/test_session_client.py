@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,17 +16,24 @@ from typing import Any
 import psutil
 import pytest
 
+from fault.victims import start_ticks
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import INSTANCE_MARK, is_marked
 from faultline.base.settings import ROOT, Settings
+from faultline.base.waiting import wait_until
 from faultline.engines.spark import session as subject
 from faultline.engines.spark.session import NoSession, run_in_session
 
+INSTANCE = "0123456789abcdef"
 Answer = Callable[[socket.socket, dict[str, Any]], None]
 
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that stands for a session's."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    environment = {**os.environ, INSTANCE_MARK: INSTANCE}
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    wait_until(lambda: is_marked(psutil.Process(process.pid), INSTANCE_MARK, INSTANCE), timeout_s=20, what="its start")
     yield process
     process.kill()
     process.wait()
@@ -38,7 +46,8 @@ def serve(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> Iterator[Callabl
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(settings.session_socket))
     listener.listen()
-    named = [[stranger.pid, psutil.Process(stranger.pid).create_time()]]
+    (tmp_path / "instance.json").write_text(json.dumps({"instance": INSTANCE}))
+    named = [[stranger.pid, start_ticks(stranger.pid)]]
 
     def begin(answer: Answer) -> Settings:
         def run() -> None:
@@ -124,7 +133,26 @@ def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch:
             run_in_session(settings, "harvest", ())
 
 
-def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(tmp_path: Path) -> None:
+def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that nobody else can enter, or have made before."""
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
     far = Settings(ROOT, tmp_path / ("x" * 100), tmp_path)
-    sockets = {str(far.session_socket), str(far.supervisor_socket)}
-    assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)
+    far.home.mkdir()
+    assert far.session_socket.parent == far.home, "nobody listens yet"
+    try:
+        for _ in range(2):
+            far.make_place_for_sockets()
+            sockets = {str(far.session_socket), str(far.supervisor_socket)}
+            assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)
+            (folder,) = {Path(one).parent for one in sockets}
+            assert folder.parent == Path("/dev/shm") and folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o755)
+        with pytest.raises(InfrastructureError, match=f"^{folder}: is no folder that this user has for himself"):
+            far.session_socket  # noqa: B018
+    finally:
+        folder.rmdir()
+    near = Settings(ROOT, Path("/h"), tmp_path)
+    near.make_place_for_sockets()
+    assert near.session_socket == Path("/h/session.sock")

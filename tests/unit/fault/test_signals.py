@@ -37,6 +37,16 @@ class Noting:
         self.armed: list[int] = []
         self.sent: list[tuple[int, int]] = []
         self.refuses: dict[int, Exception] = {}
+        self.posted: list[tuple[int, float | None]] = []
+        self.unposted: dict[int, Exception] = {}
+
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        if victim.pid in self.unposted:
+            raise self.unposted[victim.pid]
+        self.posted.append((victim.pid, seconds))
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        self.posted.append((victim.pid, None))
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         role = {"worker": WORKER, "executor": EXECUTOR}[victim]
