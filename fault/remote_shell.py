@@ -125,7 +125,7 @@ stand_by() {
     sleep "$seconds" & nap=$!
     wait "$nap"
     [ "$(act "$@" probe)" != "faultline stopped" ] || act "$@" CONT >/dev/null
-  ) <&- &
+  ) <&- 3<&- &
   timer=$!
   pid=$1 seen=
   say standing
@@ -134,7 +134,7 @@ stand_by() {
     case $state in T|t) seen=yes ;; *) [ -z "$seen" ] || break ;; esac
     sleep 1
   done
-  kill "$timer" 2>/dev/null
+  kill "$timer" 2>/dev/null || :
 }
 """
 

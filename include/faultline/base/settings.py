@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -201,6 +202,11 @@ def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
     for key in ("key_file", "known_hosts"):
         if not os.access(host[key], os.R_OK):
             raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
+    # Whoever reads the key can act over there, and whoever changes the list can stand in for the host.
+    for key, rights, may, remedy in (("key_file", 0o077, "use", "600"), ("known_hosts", 0o022, "change", "go-w")):
+        mode = stat.S_IMODE(os.stat(host[key]).st_mode)
+        if mode & rights:
+            raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
     return {**host, "port": port}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.base.settings import Settings, check_folders, load_settings, ssh_hosts
 from faultline.base.text import Say, suggest
 from faultline.cluster.jars import verify
 from faultline.cluster.java import Java, find_java
@@ -23,11 +23,12 @@ from faultline.records.store import Contents, Store
 
 
 def require(settings: Settings) -> Java:
-    """Checks folders, the environment's numbers, Java and jars before anything is started; returns the Java to use.
+    """Checks folders, hosts, the environment's numbers, Java and jars before anything is started; returns the Java.
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
     check_folders(settings)
+    ssh_hosts(settings)
     longest_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)

@@ -138,9 +138,14 @@ def _up(
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
-    for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
-        progress(f"attempt {attempt} is not healed: {why}; the next experiment tries again")
+    tell_unhealed(settings, progress)
     return settings
+
+
+def tell_unhealed(settings: Settings, say: Progress) -> None:
+    """Names the attempts whose faults could not be undone."""
+    for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
+        say(f"attempt {attempt} is not healed: {why}; the next experiment tries again")
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:

@@ -23,6 +23,7 @@ from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.spark import session as subject
 from faultline.engines.spark.session import NoSession, run_in_session
+from tests.support.decoys import decoy
 
 INSTANCE = "0123456789abcdef"
 Answer = Callable[[socket.socket, dict[str, Any]], None]
@@ -40,14 +41,19 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> Iterator[Callable[[Answer], Settings]]:
+def named(stranger: subprocess.Popen[bytes]) -> list[list[Any]]:
+    """Whom the session names as its own."""
+    return [[stranger.pid, start_ticks(stranger.pid)]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Callable[[Answer], Settings]]:
     """Answers one client at the session's socket of an installation."""
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(settings.session_socket))
     listener.listen()
     (tmp_path / "instance.json").write_text(json.dumps({"instance": INSTANCE}))
-    named = [[stranger.pid, start_ticks(stranger.pid)]]
 
     def begin(answer: Answer) -> Settings:
         def run() -> None:
@@ -100,6 +106,23 @@ def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
     with pytest.raises(NoSession, match="was lost"):
         run_in_session(serve(answer), "harvest", ())
     stranger.wait(10)
+
+
+@pytest.mark.parametrize("lie", ["its birth", "its mark", "the first process"])
+def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
+    serve: Callable[[Answer], Settings], named: list[list[Any]], lie: str
+) -> None:
+    """Whoever answers at the socket may name any pid."""
+    with decoy() as stranger:
+        named[:] = {
+            "its birth": [[named[0][0], named[0][1] - 1]],
+            "its mark": [[stranger.pid, start_ticks(stranger.pid)]],
+            "the first process": [[1, start_ticks(1)], [None, 1], ["x", 1]],
+        }[lie]
+        ours = psutil.Process(named[0][0])
+        with pytest.raises(NoSession, match="was lost"):
+            run_in_session(serve(lambda c, job: None), "harvest", ())
+        assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_session_that_is_slow_is_ended(

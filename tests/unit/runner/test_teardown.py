@@ -132,6 +132,19 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
             stranger.kill()
 
 
+@pytest.mark.parametrize("name", ["../../precious", "..", "*"])
+def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings, name: str) -> None:
+    """Whoever answered at the driver's port has said what its application is called."""
+    attempt, worker = left(settings, {}, engine="spark")
+    precious = settings.spark_work / "precious" / "kept"
+    precious.mkdir(parents=True)
+    write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": name, "wall_ns": 1}])
+    write_lines(attempt.generator_journal, [{"event": "application", "app_id": name}])
+    (attempt.folder / "end.json").unlink()
+    close(attempt, settings, lambda topics: None)
+    assert precious.is_dir() and worker.is_dir()
+
+
 @pytest.mark.parametrize("killed", ["before", "while it copied", "before the folder was there", "before it was done"])
 def test_keeping_the_logs_goes_on_where_it_was_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
