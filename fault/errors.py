@@ -26,7 +26,7 @@ class TooFewVictims(VictimRefused):
 class IdentityMismatch(VictimRefused):
     """The live process under the victim's pid is not the victim. No signal was sent.
 
-    `part` says what did not match: `pid`, `create_time`, `token` or `role`.
+    `part` says what did not match: `pid`, `user`, `create_time`, `token` or `role`.
     """
 
     def __init__(self, pid: int, part: str, detail: str) -> None:
@@ -38,6 +38,10 @@ class IdentityMismatch(VictimRefused):
 
 class SignalRefused(FaultError):
     """The operating system refused the signal (no permission). Nothing was delivered."""
+
+
+class NobodyStandsBy(FaultError):
+    """Nobody could be posted who continues the victim; so it is not stopped."""
 
 
 class RemoteError(FaultError):

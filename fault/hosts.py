@@ -70,6 +70,14 @@ class Hosts:
         """Signals the victim on its host, once; raises what that host's injector raises."""
         return self._injector(victim.host).signal(victim, signum)
 
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        """Posts a dead man on the victim's host; raises what that host's injector raises."""
+        self._injector(victim.host).stand_by(victim, seconds)
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        """Sends him home."""
+        self._injector(victim.host).stand_down(victim)
+
     def busy(self, candidates: Sequence[ProcessIdentity]) -> set[ProcessIdentity]:
         """Those candidates on remote hosts that work just now, for `fault.busy.await_busy`. Raises RemoteError."""
         found: set[ProcessIdentity] = set()

@@ -1,7 +1,7 @@
 """Who a process is: the facts that must agree before it may be touched.
 
-A pid alone is no identity, because the kernel hands pids out again. A victim is one process: its
-pid, its creation time, its role's main class or module, and the mark of the run or of the services
+A pid alone is no identity, because the kernel hands pids out again. A victim is one process of the
+user who acts: its pid, its creation time, its role's main class or module, and the mark of the run or of the services
 in its command line. A Python worker has no mark of its own; there it is its ancestor executor's.
 """
 
@@ -104,7 +104,8 @@ class LiveProcess:
     """What the operating system says about a running process (never a zombie).
 
     `create_time`: seconds since the epoch, as psutil gives it. `start_ticks`: the same instant in
-    kernel ticks since boot, which no change of the wall clock moves. `stopped`: held by SIGSTOP.
+    kernel ticks since boot, which no change of the wall clock moves. `stopped`: held by SIGSTOP. `foreign`: of another
+    user than the one who looks, on that host; whatever its command line says, it is nobody of ours.
     """
 
     pid: int
@@ -113,6 +114,7 @@ class LiveProcess:
     start_ticks: int | None
     command: tuple[str, ...]
     stopped: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,8 @@ def require_same(identity: ProcessIdentity, live: LiveProcess) -> None:
     """
     if live.pid != identity.pid:
         raise IdentityMismatch(live.pid, "pid", f"the victim is process {identity.pid}")
+    if live.foreign:
+        raise IdentityMismatch(live.pid, "user", "it belongs to another user")
     apart = abs(live.create_time - identity.create_time)
     if identity.start_ticks is not None and live.start_ticks is not None:
         same = live.start_ticks == identity.start_ticks and apart <= CLOCK_STEP_TOLERANCE_S
@@ -256,11 +260,15 @@ def is_forked_copy(role: Role, live: LiveProcess, ancestors: Sequence[LiveProces
 
 
 def marked_ancestor(role: Role, ancestors: Sequence[LiveProcess]) -> LiveProcess | None:
-    """The nearest ancestor of the role that carries the mark for `role`; whose mark it is, is not asked."""
+    """The nearest ancestor of the role that carries the mark for `role`; whose mark it is, is not asked.
+
+    None also when it is another user's.
+    """
     if role.under is None:
         return None
     over = ROLES[role.under]
-    return next((process for process in ancestors if over.told_by(process.command)), None)
+    found = next((process for process in ancestors if over.told_by(process.command)), None)
+    return None if found is None or found.foreign else found
 
 
 def _option(command: Sequence[str], option: str) -> str | None:

@@ -82,6 +82,18 @@ class Injector(Protocol):
         """
         ...
 
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        """Posts somebody on the victim's own host who continues it after so many seconds, whatever becomes of this
+        process and of the way there. One that stands there already stays, and for one that is gone nobody is needed.
+
+        Raises IdentityMismatch, NobodyStandsBy or RemoteError; then the victim is not to be stopped.
+        """
+        ...
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        """Sends him home: the victim was continued. Harmless when nobody stands there."""
+        ...
+
 
 def executors_on(injector: Injector, node: str | None, tokens: Tokens) -> list[int]:
     """The ids of the run's executors that live on the Spark worker `node` (HOST:PORT), ascending."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from fault.errors import IdentityMismatch, SignalRefused
 from fault.identity import ROLES, LiveProcess, ProcessIdentity, Tokens, require_match, require_same
 from fault.injector import Delivery, Presence
+from fault.post import Post
 from fault.victims import find_victims, read_ancestors, read_process
 
 
@@ -25,6 +26,7 @@ class LocalInjector:
 
     def __init__(self) -> None:
         self._armed: dict[ProcessIdentity, int] = {}
+        self._posts: dict[tuple[int, int | None, float], Post] = {}
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         """The live candidates for a victim word on this host, sorted. Raises VictimRefused."""
@@ -84,21 +86,37 @@ class LocalInjector:
                 finally:
                     self._disarm(victim)
                 return Delivery.SENT
-            with _handle(victim.pid) as handle:
+            with process_handle(victim.pid) as handle:
                 live = read_process(victim.pid)
                 if live is None:
                     return Delivery.GONE
                 _check(victim, live, signum)
-                if handle is None:
-                    os.kill(victim.pid, signum)
-                else:
-                    signal.pidfd_send_signal(handle, signum)
+                send_signal(victim.pid, handle, signum)
         except ProcessLookupError:
             return Delivery.GONE
         except PermissionError as error:
             name = signal.Signals(signum).name
             raise SignalRefused(f"pid: {name} to {victim} is refused: {error.strerror}; run as its owner") from None
         return Delivery.SENT
+
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        """Posts a shell, nobody's child, that continues the victim. Raises IdentityMismatch or NobodyStandsBy."""
+        if (post := self._posts.pop(_key(victim), None)) is not None:
+            if post.stands():
+                self._posts[_key(victim)] = post
+                return
+            post.release()
+        if (made := Post.take(victim, seconds)) is not None:
+            self._posts[_key(victim)] = made
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        """Sends him home."""
+        if (post := self._posts.pop(_key(victim), None)) is not None:
+            post.release()
+
+
+def _key(victim: ProcessIdentity) -> tuple[int, int | None, float]:
+    return victim.pid, victim.start_ticks, victim.create_time
 
 
 def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
@@ -110,8 +128,16 @@ def _check(victim: ProcessIdentity, live: LiveProcess, signum: int) -> None:
         require_match(victim, live, tuple(read_ancestors(live, until=ROLES[victim.role.under])))
 
 
+def send_signal(pid: int, handle: int | None, signum: int) -> None:
+    """Sends a signal through the handle of `process_handle`; to the pid where there is none."""
+    if handle is None:
+        os.kill(pid, signum)
+    else:
+        signal.pidfd_send_signal(handle, signum)
+
+
 @contextmanager
-def _handle(pid: int) -> Iterator[int | None]:
+def process_handle(pid: int) -> Iterator[int | None]:
     """A pidfd for `pid`, or None on a kernel without. Raises ProcessLookupError when it is gone."""
     try:
         handle = os.pidfd_open(pid)

@@ -28,7 +28,18 @@ from fault.errors import (
 )
 from fault.identity import ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
-from fault.remote_shell import SIGNAL_REFUSED, act_program, parse_survey, parse_watch, survey_program, watch_program
+from fault.remote_shell import (
+    RELEASE,
+    SIGNAL_REFUSED,
+    STANDING,
+    act_program,
+    parse_survey,
+    parse_watch,
+    stand_by_program,
+    survey_program,
+    watch_program,
+    words_of,
+)
 from fault.victims import select
 
 _DATE = "date +%s%N"
@@ -79,6 +90,7 @@ class RemoteInjector:
         self._host = host
         self._client: paramiko.SSHClient | None = None
         self._unsettled: set[tuple[int, float]] = set()
+        self._posts: dict[tuple[int, float], paramiko.Channel] = {}
 
     def __enter__(self) -> RemoteInjector:
         return self
@@ -180,6 +192,39 @@ class RemoteInjector:
             raise IdentityMismatch(victim.pid, answer.verdict[1], " ".join(answer.verdict[2:]))
         return Delivery(answer.verdict[0])
 
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        """Posts a shell on that host; when the connection breaks, it stays. Raises IdentityMismatch or RemoteError."""
+        command = f"stand by {victim.pid}"
+        post = self._posts.pop(_key(victim), None)
+        if post is not None and not post.closed and not post.exit_status_ready():
+            self._posts[_key(victim)] = post
+            return
+        channel = self._channel(command)
+        try:
+            channel.sendall(stand_by_program(victim, seconds).encode())
+            said = words_of(channel.makefile("rb").readline().decode(errors="replace"))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise ConnectionLost(self._host.host, command, stderr=str(error)) from None
+        if said == [STANDING]:
+            self._posts[_key(victim)] = channel
+            return
+        channel.close()
+        match said:
+            case ["gone"]:
+                return
+            case ["mismatch", part, *detail]:
+                raise IdentityMismatch(victim.pid, part, " ".join(detail))
+        raise RemoteError(self._host.host, command, stderr="nobody stands there")
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        """Sends it home. Where the word cannot be sent, it leaves by itself once the victim runs."""
+        post = self._posts.pop(_key(victim), None)
+        if post is not None:
+            with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+                post.sendall(RELEASE.encode())
+            post.close()
+
     def _channel(self, command: str) -> paramiko.Channel:
         """A fresh channel that runs a shell. Nothing has been told to the host when this raises."""
         transport = self._transport(command)
@@ -215,8 +260,8 @@ class RemoteInjector:
             ended = channel.status_event.wait(self._host.timeout_s)
             # -1 is the library's word for a channel that closed without an exit status.
             status = channel.exit_status if ended and channel.exit_status >= 0 else None
-        said = (line.split(" ") for line in output.splitlines())
-        return _Answer(tuple(tuple(words[1:]) for words in said if words[0] == "faultline"), status, stderr)
+        said = (words_of(line) for line in output.splitlines())
+        return _Answer(tuple(tuple(words) for words in said if words), status, stderr)
 
     def _transport(self, command: str) -> paramiko.Transport:
         transport = None if self._client is None else self._client.get_transport()

@@ -1,4 +1,4 @@
-"""The shell programs that run on another host, and what they say.
+"""The shell programs that run on a victim's host, which is mostly another one, and what they say.
 
 Each travels over standard input, since on a command line it would carry the very mains and tokens
 that mark victims. Everything stands in functions that the last line calls: a program cut off on its
@@ -21,6 +21,9 @@ from fault.identity import (
 from fault.victims import Snapshot
 
 SIGNAL_REFUSED = 77
+_ANY_STEP_S = 1e12
+# The word that sends a dead man home, and what he says when he is at his post.
+RELEASE, STANDING = "release\n", "standing"
 
 # Fields of /proc/<pid>/stat count from behind the last parenthesis, since a name may hold anything;
 # field 3 is then the first and field 22, the start in ticks, the twentieth.
@@ -38,6 +41,11 @@ fields() {
   state=$1 parent=$2
   shift 19
   started=$1
+}
+mine() {
+  owner=
+  { while read -r key value rest; do [ "$key" = Uid: ] && owner=$value && break; done <"/proc/$1/status"; } 2>/dev/null
+  [ "$owner" = "${user:=$(id -ru)}" ]
 }
 clock() {
   hertz=$(getconf CLK_TCK) || exit 78
@@ -65,7 +73,7 @@ trace() {
   line "$parent" && names "$main" "$main2" && conclude mismatch role "it is not a process that $main forked"
   while [ "$parent" -gt 1 ] && line "$parent"; do
     if names "$over" "$over"; then
-      names "$mark" "$mark2" && return
+      mine "$parent" && names "$mark" "$mark2" && return
       break
     fi
     fields "$parent" || break
@@ -78,6 +86,7 @@ act() {
   signal=$1
   fields "$pid" || conclude gone
   case $state in Z|X|x) conclude gone ;; esac
+  mine "$pid" || [ ! -d "/proc/$pid" ] || conclude mismatch user "it belongs to another user"
   if [ "$ticks" != - ] && [ "$ticks" != "$started" ]; then
     conclude mismatch create_time "it began at tick $started, the victim at $ticks"
   fi
@@ -102,6 +111,33 @@ act() {
 }
 """
 
+# A dead man: he is there before the victim is stopped, and continues it after so many seconds unless he is released.
+# When whoever would release him has gone, he leaves as soon as the victim runs again, by whosever hand.
+_STAND_BY = """
+stand_by() {
+  seconds=$1
+  shift
+  said=$(act "$@" probe)
+  case $said in "faultline alive"|"faultline stopped") ;; *) printf '%s\\n' "$said"; return ;; esac
+  trap '' HUP INT PIPE
+  (
+    trap 'kill "$nap"; exit' TERM
+    sleep "$seconds" & nap=$!
+    wait "$nap"
+    [ "$(act "$@" probe)" != "faultline stopped" ] || act "$@" CONT >/dev/null
+  ) <&- 3<&- &
+  timer=$!
+  pid=$1 seen=
+  say standing
+  read -r word || word=
+  while [ "$word" != release ] && kill -0 "$timer" 2>/dev/null && fields "$pid"; do
+    case $state in T|t) seen=yes ;; *) [ -z "$seen" ] || break ;; esac
+    sleep 1
+  done
+  kill "$timer" 2>/dev/null || :
+}
+"""
+
 # Reads only. `read` is the shell's own, so that a host with many processes costs no process for each.
 _SURVEY = """
 survey() {
@@ -117,6 +153,7 @@ survey() {
   done
   grep -l -F "${patterns}" /proc/[0-9]*/cmdline 2>/dev/null | while IFS= read -r file; do
     pid=${file#/proc/}
+    mine "${pid%/cmdline}" || continue
     text=$(od -An -v -tx1 2>/dev/null <"$file" | tr -d ' \\n')
     [ -n "$text" ] && say command "${pid%/cmdline}" "$text"
   done
@@ -150,20 +187,36 @@ def act_program(victim: ProcessIdentity, act: str) -> str:
     It concludes with `sent`, `alive`, `stopped`, `gone` or `mismatch PART DETAIL`, or with the status
     SIGNAL_REFUSED.
     """
+    return f"{_COMMON}{_ACT}act {shlex.join([*_checked(victim, CLOCK_STEP_TOLERANCE_S), act])}\n"
+
+
+def stand_by_program(victim: ProcessIdentity, seconds: float, *, detached: bool = False) -> str:
+    """Has `victim` continued after so many seconds, unless RELEASE comes on standard input before.
+
+    It says `standing` once it is at its post; `gone` or `mismatch PART DETAIL` when there is nobody to be continued.
+    `detached`: it stands there as nobody's child.
+    """
+    # However far the clock is set meanwhile, it is still this start of the machine.
+    stand = f"stand_by {shlex.join([f'{seconds:.3f}', *_checked(victim, _ANY_STEP_S)])}"
+    # The shell is not to read the word that is meant for him; in the background he would have no input of its own.
+    last = f"exec 3<&0; {stand} <&3 & exit" if detached else f"{stand}; exit"
+    return f"{_COMMON}{_ACT}{_STAND_BY}{last}\n"
+
+
+def _checked(victim: ProcessIdentity, step_s: float) -> list[str]:
+    """What the programs check, as words. `step_s`: how far the clock may have been set where the ticks are known."""
     known = victim.start_ticks is not None
     role = victim.role
     marks, mains = marks_of(role, victim.token), role.mains
-    arguments = [
+    return [
         str(victim.pid),
         str(victim.start_ticks) if known else "-",
         str(round(victim.create_time * 100)),
-        str(round(100 * (CLOCK_STEP_TOLERANCE_S if known else CREATE_TIME_TOLERANCE_S))),
+        str(round(100 * (step_s if known else CREATE_TIME_TOLERANCE_S))),
         *(marks[0], marks[-1]),
         *(mains[0], mains[-1]),
         "" if role.under is None else ROLES[role.under].main,
-        act,
     ]
-    return f"{_COMMON}{_ACT}act {shlex.join(arguments)}\n"
 
 
 def survey_program() -> str:
@@ -176,6 +229,12 @@ def watch_program(candidates: Sequence[ProcessIdentity]) -> str:
     """Reads twice, 20 ms apart, how much CPU time each candidate has used; those without ticks are left out."""
     arguments = [f"{one.pid}:{one.start_ticks}" for one in candidates if one.start_ticks is not None]
     return f"{_COMMON}{_WATCH}watch {shlex.join(arguments)}\n"
+
+
+def words_of(line: str) -> list[str]:
+    """What a line says; nothing for one that is not a program's own."""
+    first, *words = line.rstrip("\n").split(" ")
+    return words if first == "faultline" else []
 
 
 def parse_watch(said: Iterable[Sequence[str]]) -> dict[int, int]:

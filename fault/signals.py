@@ -25,6 +25,9 @@ from fault.injector import (
 from fault.occurrence import Occurrence
 from fault.victims import choose
 
+# So much longer than a pause a dead man waits: he is posted up to a second before it, and the conductor tries for some
+# seconds to end it.
+LATE_S = 10.0
 # Services that supervisord restarts, unless a hold keeps them down; a worker's goes by its node.
 HELD = ("kafka", "worker")
 
@@ -54,7 +57,9 @@ class Signals:
 
     def undo(self, undo: UndoSpec, context: Context) -> None:
         """Continues the victim, after checking who it is."""
-        resume(context.injector, _victim(undo, context))
+        victim = _victim(undo, context)
+        resume(context.injector, victim)
+        context.injector.stand_down(victim)
 
 
 @dataclass
@@ -143,12 +148,18 @@ class SignalAct:
         for victim in self._chosen:
             with contextlib.suppress(FaultError):  # the signal will say it, at its instant
                 self.context.injector.arm(victim)
+                self._secure(victim)
         if self.hands.shows is not Presence.GONE:
             return
         until = planned.mono_ns + round(self.context.restart_delay_s * 1e9)
         for victim in self._chosen:
             if victim.role.name in HELD:
                 self.context.hold(victim.node or victim.role.name, until)
+
+    def _secure(self, victim: ProcessIdentity) -> None:
+        """Sees to it that one who is going to be stopped is continued, also if nobody of ours lives to do it."""
+        if self.hands.shows is Presence.STOPPED:
+            self.context.injector.stand_by(victim, (self.planned.fault.duration_s or 0.0) + LATE_S)
 
     def perform(self) -> list[Sent]:
         """Sends the signal to each victim, once. What goes wrong with one is raised after all were tried."""
@@ -157,6 +168,7 @@ class SignalAct:
         for victim in self._chosen:
             settlement = None
             try:
+                self._secure(victim)
                 delivery = self.context.injector.signal(victim, self.hands.signum)
             except IdentityMismatch as mismatch:
                 delivery = Delivery.GONE

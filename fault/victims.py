@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ ROLES_OF: Mapping[str, tuple[Role, ...]] = {**{name: (role,) for name, role in R
 class Snapshot:
     """The processes of one host at about one instant.
 
-    `processes`: by pid, those whose command line names the main of one of the roles that were looked
-    for. `parents`: the parent's
+    `processes`: by pid, those of the user who looks whose command line names the main of one of the roles that were
+    looked for. `parents`: the parent's
     pid of every process, so that ancestors can be followed. `protected`: pids that are never victims.
     """
 
@@ -70,6 +71,7 @@ def read_process(pid: int) -> LiveProcess | None:
                 start_ticks=start_ticks(pid),
                 command=tuple(process.cmdline()),
                 stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
+                foreign=process.uids().real != os.getuid(),
             )
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return None  # ZombieProcess is a NoSuchProcess, too
@@ -97,7 +99,7 @@ def own_line() -> frozenset[int]:
 
 
 def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
-    """This host's processes of those roles now, without those that may not be read. Source: /proc and psutil."""
+    """This user's processes of those roles on this host now. Source: /proc and psutil."""
     processes: dict[int, LiveProcess] = {}
     parents: dict[int, int] = {}
     mains = {main.encode() for role in roles for main in role.mains}
@@ -109,7 +111,7 @@ def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
             continue
         # Most processes are none of ours, and asking psutil about each would take most of the time.
         live = read_process(pid) if not mains.isdisjoint(command.split(b"\0")) else None
-        if live is not None:
+        if live is not None and not live.foreign:
             processes[pid] = live
             parents[pid] = live.parent_pid
     return Snapshot(processes, parents, own_line())

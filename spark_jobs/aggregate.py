@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
+import re
 import shutil
 import sys
 import time
@@ -169,14 +171,21 @@ def _write_one(table: DataFrame, form: str, file: Path) -> None:
 
 
 def swap(new: Path, target: Path) -> None:
-    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic."""
-    old = target.resolve() if target.is_symlink() else None
+    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic.
+
+    What the target was is removed where it is a table folder beside it, and nothing else that a link may name.
+    """
+    old = target.with_name(os.readlink(target)) if target.is_symlink() and _is_beside(target) else None
     link = target.with_name(f".{target.name}.link")
     link.unlink(missing_ok=True)
     link.symlink_to(new.name)
     link.rename(target)
     if old and old != new:
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)  # which refuses a link
+
+
+def _is_beside(target: Path) -> bool:
+    return re.fullmatch(rf"{re.escape(target.name)}-\d+", os.readlink(target)) is not None
 
 
 def aggregate(spark: SparkSession, arguments: Sequence[str]) -> None:

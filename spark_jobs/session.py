@@ -5,7 +5,7 @@
 It listens at a Unix socket that only its user can open. To whoever connects it says who it is, then it takes one line
 and answers with lines, all of them JSON:
 
-    <- {"processes": [[pid, create_time], ...]}     its Python and its JVM
+    <- {"processes": [[pid, start_ticks], ...]}     its Python and its JVM
     -> {"program", "arguments"}         a program of PROGRAMS, and its command line
     <- {"said": text} ...               what the program prints
     <- {"status", "message"}            done | busy | stale | failed
@@ -77,7 +77,7 @@ class Session:
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError, KeyError):
             own = psutil.Process()
-            _say(connection, processes=[[one.pid, one.create_time()] for one in (own, own.parent()) if one])
+            _say(connection, processes=[[one.pid, start_ticks(one.pid)] for one in (own, own.parent()) if one])
             connection.settimeout(ASK_S)
             with connection.makefile("r", encoding="utf-8") as lines:
                 asked = json.loads(lines.readline())
@@ -145,6 +145,12 @@ def loaded_from(folder: Path) -> Loaded:
 
 def _say(connection: socket.socket, **line: Any) -> None:
     connection.sendall((json.dumps(line) + "\n").encode())
+
+
+def start_ticks(pid: int) -> int:
+    """When a process began, in ticks since the machine's start."""
+    # The name in parentheses may hold anything; field 22 is the twentieth after it.
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
 def listen(path: Path) -> socket.socket:

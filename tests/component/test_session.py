@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.base.processes import end_processes, live_process
+from faultline.base.processes import INSTANCE_MARK, birth, end_processes
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.services.spark import session_listens
@@ -30,7 +31,9 @@ START_S = 120.0
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return make_installation(tmp_path_factory.mktemp("session"))
+    made = make_installation(tmp_path_factory.mktemp("session"))
+    (made.home / "instance.json").write_text(json.dumps({"instance": "0123456789abcdef"}))
+    return replace(made, given={INSTANCE_MARK: "0123456789abcdef"})
 
 
 @contextlib.contextmanager
@@ -62,12 +65,18 @@ def aggregate(settings: Settings) -> list[str]:
     ]
 
 
-def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, float]]:
-    """Connects, and gives pid and time of creation of the session's processes."""
+def lives(pid: int, ticks: int) -> bool:
+    with contextlib.suppress(OSError, psutil.NoSuchProcess):
+        return birth(pid)[0] == ticks and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def greeting(settings: Settings, client: socket.socket) -> list[tuple[int, int]]:
+    """Connects, and gives pid and birth in ticks of the session's processes."""
     client.settimeout(30)
     client.connect(str(settings.session_socket))
     named = json.loads(client.makefile("r").readline())["processes"]
-    return [(int(pid), float(created)) for pid, created in named]
+    return [(int(pid), int(ticks)) for pid, ticks in named]
 
 
 def test_it_does_jobs_until_one_fails_and_ends_with_it(installation: Installation) -> None:
@@ -96,12 +105,12 @@ def test_it_ends_with_the_client_that_it_works_for_and_with_its_jvm(installation
             job = {"program": "aggregate", "arguments": aggregate(settings)}
             client.sendall((json.dumps(job) + "\n").encode())
         process.wait(30)
-        wait_until(lambda: not any(live_process(*one) for one in named), timeout_s=30, what="the end of its processes")
+        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=30, what="the end of its processes")
     with started(installation) as process:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             named = greeting(settings, client)
         os.kill(process.pid, signal.SIGKILL)
-        wait_until(lambda: not any(live_process(*one) for one in named), timeout_s=30, what="the end of its processes")
+        wait_until(lambda: not any(lives(*one) for one in named), timeout_s=30, what="the end of its processes")
 
 
 def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installation: Installation) -> None:
@@ -113,7 +122,7 @@ def test_one_that_hangs_is_ended_and_the_job_is_free_to_be_done_again(installati
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(NoSession, match="not done within 1 s"):
             run_in_session(settings, "aggregate", aggregate(settings), limit_s=1.0)
-        assert not any(live_process(*one) for one in named)
+        assert not any(lives(*one) for one in named)
 
 
 def test_its_files_are_nobody_elses(installation: Installation, tmp_path: Path) -> None:

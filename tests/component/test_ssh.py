@@ -226,6 +226,41 @@ def test_a_pause_is_seen_and_undone(injector: RemoteInjector, spawn: Spawn, run:
     assert injector.probe(victim) is Presence.ALIVE
 
 
+def await_presence(injector: RemoteInjector, victim: ProcessIdentity, wanted: Presence) -> float:
+    began = time.monotonic()
+    while injector.probe(victim) is not wanted:
+        assert time.monotonic() - began < 20
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def test_a_paused_victim_is_continued_over_there_though_the_connection_is_lost(
+    server: Server, spawn: Spawn, run: str
+) -> None:
+    """Nobody over here comes back; the shell that was posted before the stop outlives the connection."""
+    spawn()
+    victim = only(run)
+    with RemoteInjector(server.address) as remote:
+        remote.stand_by(victim, 2.0)
+        assert remote.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    with RemoteInjector(server.address) as later:
+        assert later.probe(victim) is Presence.STOPPED
+        assert await_presence(later, victim, Presence.ALIVE) > 0.5
+
+
+def test_one_who_is_released_over_there_leaves_the_victim_as_it_is(
+    injector: RemoteInjector, spawn: Spawn, run: str
+) -> None:
+    spawn()
+    victim = only(run)
+    injector.stand_by(victim, 1.0)
+    injector.signal(victim, signal.SIGSTOP)
+    injector.stand_down(victim)
+    time.sleep(2.0)
+    assert injector.probe(victim) is Presence.STOPPED
+    assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
+
+
 def test_a_lost_acknowledgement_is_unknown_until_a_probe_settles_it(
     server: Server, injector: RemoteInjector, spawn: Spawn, run: str
 ) -> None:

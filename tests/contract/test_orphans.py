@@ -14,15 +14,20 @@ from typing import Any
 import psutil
 import pytest
 
-from faultline.base.attempt import Attempt, write_json
-from faultline.base.errors import InfrastructureError
+from fault.action import UndoSpec
+from faultline.base.attempt import Attempt, unhealed_attempts, write_json
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.journal import Journal
 from faultline.base.processes import birth, end_ledger, process_of, read_ledger, spawn_detached
 from faultline.base.settings import Settings
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.spark import generator_command
 from faultline.records.store import Store
+from faultline.runner.healing import as_line
 from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
 from faultline.runner.steps import start_generator
+from faultline.runner.teardown import close, refuse_closed
+from tests.support.decoys import NOBODY, only_root
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
 DEAD = {"pid": 2**22 - 1, "create_time": 1.0}
@@ -47,7 +52,7 @@ class Site:
                 "attempt": attempt.id, "config": config.model_dump(mode="json"), "config_id": config.config_id,
                 "repetition": 0, "series": "b1", "build": "b1", "prepared_wall_ns": time.time_ns(), "run_id": run_id,
                 "owner": None, "topics": {role: f"{attempt.id}-{role}" for role in ("input", "output")},
-                "environment": {"host": socket.gethostname()}, **facts,
+                "environment": {"host": socket.gethostname()}, "home": str(self.settings.home), **facts,
             },
         )  # fmt: skip
         out, err = attempt.folder / "out", attempt.folder / "err"
@@ -126,6 +131,50 @@ def test_topics_of_a_run_that_came_to_its_end_are_kept_until_they_are_harvested(
     (harvested.harvest / "counts.parquet").touch()
     site.sweep()
     assert site.deleted == [f"{harvested.id}-input", f"{harvested.id}-output"]
+
+
+def test_one_that_cannot_be_healed_stays_open_is_named_and_is_healed_by_a_later_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its victim is on a host that cannot be reached; all else of it is cleaned up, and the next one tries again."""
+    orphan = site.attempt(1, owner=_me(), repetition=0, kafka={"bootstrap": ""})
+    with Journal(orphan.conductor_journal) as journal:
+        victim = {
+            "pid": 4000, "create_time": 1.0, "start_ticks": 1, "role": "executor", "command": [], "host": "node9",
+            "node": None,
+        }  # fmt: skip
+        journal.write("undo_registered", **as_line(UndoSpec("pause", "SIGCONT to it", victim), 0))
+    monkeypatch.setenv(LOCAL_RUN, "1")
+    close(orphan, site.settings, site.deleted.extend)
+    why = "healing: host: node9 is not known; known: none; continue it by hand with kill -CONT"
+    assert json.loads(orphan.unhealed.read_text()) == {"why": why} and not orphan.closed.exists()
+    assert unhealed_attempts(site.settings.attempts, site.settings.home) == {orphan.id: why}
+    assert not lives(orphan) and site.deleted and Store(site.settings.results).query()
+    with pytest.raises(ConfigError, match="this attempt is closed"):
+        refuse_closed(orphan)
+    for _ in range(2):
+        (said,) = site.sweep()
+        head = f"{orphan.id}: a dead attempt, cleaned up (0 processes ended), but not healed: "
+        assert said == f"{head}{why}; the next one tries again"
+    with Journal(orphan.conductor_journal) as journal:
+        journal.write("undone", fault=0, undo="SIGCONT to it", error=None)
+    assert site.sweep() == [f"{orphan.id}: a dead attempt, cleaned up (0 processes ended)"]
+    assert orphan.closed.exists() and not orphan.unhealed.exists()
+    assert unhealed_attempts(site.settings.attempts, site.settings.home) == {}
+
+
+@only_root
+def test_what_another_user_laid_among_the_attempts_is_not_touched(site: Site, tmp_path: Path) -> None:
+    """A link to a folder elsewhere, which is old and no attempt, and a folder of another user's."""
+    site.settings.attempts.mkdir(parents=True)
+    elsewhere, others = tmp_path / "precious", site.settings.attempts / "20261121T061502Z-000002"
+    for folder in (elsewhere, others):
+        folder.mkdir()
+        os.utime(folder, (time.time() - 2 * SETTLED_S,) * 2)
+    (site.settings.attempts / "20261121T061501Z-000001").symlink_to(elsewhere)
+    os.chown(others, NOBODY, NOBODY)
+    assert site.sweep() == []
+    assert list(elsewhere.iterdir()) == [] and list(others.iterdir()) == []
 
 
 def test_one_that_resists_stops_nothing(site: Site) -> None:

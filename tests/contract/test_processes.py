@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,21 @@ import pytest
 from faultline.base.errors import InfrastructureError
 from faultline.base.processes import (
     PUNCTUAL_NICENESS,
+    RUN_MARK,
+    Entry,
     append_entry,
+    birth,
     end_ledger,
+    end_processes,
+    marked,
     process_of,
     read_ledger,
     run_token,
     spawn_detached,
+    victim_of,
 )
 from faultline.base.waiting import wait_until
+from tests.support.decoys import NOBODY, decoy, only_root
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 
@@ -33,7 +41,7 @@ import sys
 from pathlib import Path
 from faultline.base.processes import spawn_detached
 folder = Path(sys.argv[1])
-spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt="a" * 12,
+spawn_detached([sys.executable, "-c", "import time; time.sleep(60)"], role="generator", attempt=folder.name,
     ledger=folder / "ledger.jsonl", stdout=folder / "out", stderr=folder / "err", cwd=folder)
 """
 
@@ -44,7 +52,7 @@ def start(  # type: ignore[no-untyped-def]
     return spawn_detached(
         command or SLEEP,
         role="generator",
-        attempt="20261121T000000Z-abcdef",
+        attempt=folder.name,
         ledger=folder / "ledger.jsonl",
         stdout=folder / "out",
         stderr=folder / "err",
@@ -105,6 +113,106 @@ def test_ending_a_ledger_spares_whoever_has_the_pid_now(tmp_path: Path) -> None:
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def line_of(pid: int, attempt: str) -> Entry:
+    """What a ledger would say of a process, true in all that it says."""
+    ticks, boot = birth(pid)
+    began = psutil.Process(pid).create_time()
+    return Entry(pid, began, "generator", [], attempt, run_token(attempt), start_ticks=ticks, boot=boot)
+
+
+@only_root
+def test_another_users_process_is_never_ended_whatever_it_calls_itself(tmp_path: Path) -> None:
+    """Also by root, who could, and when the ledger names it."""
+    entry, run = start(tmp_path), tmp_path.name
+    with decoy(run_token(run), user=NOBODY, environment={RUN_MARK: run}) as other:
+        append_entry(tmp_path / "ledger.jsonl", line_of(other.pid, run))
+        assert process_of(line_of(other.pid, run)) is not None and victim_of(line_of(other.pid, run)) is None
+        assert [process.pid for process in marked(RUN_MARK, run)] == [entry.pid]
+        assert end_processes([psutil.Process(other.pid)]) == []
+        assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
+
+
+@only_root
+def test_a_child_that_became_another_users_is_none_of_ours(tmp_path: Path) -> None:
+    """As of a program with a set user bit."""
+    program = (
+        "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', "
+        f"'import os, time; os.setuid({NOBODY}); print(os.getpid(), flush=True); time.sleep(60)']).wait()"
+    )
+    entry = start(tmp_path, [sys.executable, "-c", program])
+    child = int(wait_until(lambda: (tmp_path / "out").read_text(), timeout_s=20, what="the child"))
+    try:
+        assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
+        assert psutil.Process(child).is_running()
+    finally:
+        psutil.Process(child).kill()
+
+
+def test_a_persons_program_that_names_the_token_lives(tmp_path: Path) -> None:
+    """`grep faultline-run=ATTEMPT` bears the token as one whole argument; it has inherited nothing."""
+    entry, run = start(tmp_path), tmp_path.name
+    with decoy("-r", run_token(run), "results") as grep:
+        assert [process.pid for process in marked(RUN_MARK, run)] == [entry.pid]
+        end_processes(marked(RUN_MARK, run))
+        assert grep.poll() is None
+    assert process_of(entry) is None
+
+
+def test_a_line_that_names_somebody_elses_process_ends_nobody(tmp_path: Path) -> None:
+    """Its pid and its birth are right, and the user is the same; what lacks is the mark, or the attempt is another."""
+    ledger, run, other = tmp_path / "ledger.jsonl", tmp_path.name, "20261121T000000Z-fedcba"
+    with decoy() as plain, decoy(run_token(other), environment={RUN_MARK: other}) as of_another:
+        append_entry(ledger, line_of(plain.pid, run))
+        append_entry(ledger, line_of(of_another.pid, run))
+        append_entry(ledger, line_of(of_another.pid, other))
+        assert end_ledger(ledger) == []
+
+
+@only_root
+@pytest.mark.parametrize("how", ["a link", "another user's", "a pipe"])
+def test_a_ledger_that_was_planted_names_nobody(tmp_path: Path, how: str) -> None:
+    entry, ledger = start(tmp_path), tmp_path / "ledger.jsonl"
+    kept = tmp_path / "kept"
+    ledger.rename(kept)
+    if how == "a link":
+        ledger.symlink_to(kept)
+        with pytest.raises(OSError, match="symbolic links"):
+            append_entry(ledger, entry)
+    elif how == "a pipe":
+        os.mkfifo(ledger)
+    else:
+        ledger.write_bytes(kept.read_bytes())
+        os.chown(ledger, NOBODY, NOBODY)
+    try:
+        assert read_ledger(ledger) == [] and end_ledger(ledger) == []
+        assert process_of(entry) is not None
+    finally:
+        ledger.unlink()
+        kept.rename(ledger)
+        assert end_ledger(ledger) == [entry.pid]
+
+
+def test_a_process_that_shows_another_command_line_is_known_by_what_it_inherited(tmp_path: Path) -> None:
+    entry = start(tmp_path, ["sh", "-c", "exec sleep 60"])
+    process = process_of(entry)
+    assert process is not None
+    wait_until(lambda: process.cmdline() == ["sleep", "60"], timeout_s=20, what="the program")
+    assert end_ledger(tmp_path / "ledger.jsonl") == [entry.pid]
+
+
+def test_it_is_of_the_attempt_before_its_program_has_begun(tmp_path: Path) -> None:
+    """It is in the ledger, and waits for somebody who reads what it is going to say."""
+    ledger = tmp_path / "ledger.jsonl"
+    os.mkfifo(tmp_path / "out")
+    starter = threading.Thread(target=start, args=(tmp_path,))
+    starter.start()
+    (entry,) = wait_until(lambda: read_ledger(ledger), timeout_s=20, what="its line")
+    process = process_of(entry)
+    assert process is not None and process.cmdline()[2] != SLEEP[2], "it has not become its program"
+    assert end_ledger(ledger) == [entry.pid]
+    starter.join(20)
 
 
 def test_a_process_is_known_whatever_the_clock_was_set_to(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.base.processes import INSTANCE_MARK
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.scheduler_start import TITLE, stranded
-from faultline.cluster.supervision import MARK
+from faultline.cluster.supervision import marked_processes
+from tests.support.decoys import NOBODY, decoy, only_root
 
 # A process that calls itself `sys.argv[1]`, with a child, as a worker has that runs a task.
 WORKER = "import os, setproctitle, subprocess, sys; setproctitle.setproctitle(sys.argv[1]); print('up', flush=True); "
@@ -37,7 +39,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(title: str, mark: str = "mine", program: str = WORKER + CHILD) -> psutil.Process:
-        environment = {**os.environ, MARK: mark, "SPT_NOENV": "1"}
+        environment = {**os.environ, INSTANCE_MARK: mark, "SPT_NOENV": "1"}
         process = subprocess.Popen(
             [sys.executable, "-c", program, title], env=environment, stdout=subprocess.PIPE, text=True
         )
@@ -84,3 +86,13 @@ def test_the_command_takes_the_place(settings: Settings, start: Start) -> None:
     assert int(pid) == done.pid
     assert words and words[0].startswith("ended what the last scheduler left")
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+@only_root
+def test_another_users_process_with_the_mark_is_none_of_the_installations(tmp_path: Path) -> None:
+    """Whoever learns the mark can put it into an environment of his own."""
+    settings = Settings(tmp_path, tmp_path, tmp_path)
+    (tmp_path / "instance.json").write_text(json.dumps({"instance": "0123456789abcdef"}))
+    marked = {INSTANCE_MARK: "0123456789abcdef"}
+    with decoy(environment=marked, user=NOBODY), decoy(environment=marked) as ours:
+        assert [process.pid for process in marked_processes(settings)] == [ours.pid]

@@ -7,13 +7,12 @@ from typing import Any
 
 from faultline.base.kafka_login import kafka_client
 from faultline.base.settings import Settings
+from generators.producer import PHASE
 
 
 def client(settings: Settings) -> dict[str, Any]:
     """How a test logs in at an installation's broker: as its harness."""
     return kafka_client(settings.endpoints.kafka, secrets=settings.secrets)
-
-from generators.producer import PHASE
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jsonschema
 import pandas as pd
 
 from faultline.base.journal import read_journal
-from faultline.base.processes import process_of, processes_with_token, read_ledger
+from faultline.base.processes import RUN_MARK, marked, process_of, read_ledger
 from faultline.records.record import committed_schema
 from tests.support.installation import OF_A_BUSY_MACHINE
 from tests.support.topics import Found
@@ -77,5 +77,5 @@ def check_teardown(record: dict[str, Any], folder: Path) -> None:
     entries = read_ledger(folder / "ledger.jsonl")
     assert {entry.role for entry in entries} == {"recorder", "generator", "supervisor", "conductor"}
     assert not [entry for entry in entries if process_of(entry)]
-    assert not processes_with_token(record["attempt"])
+    assert not marked(RUN_MARK, record["attempt"])
     assert not (folder / "checkpoint").exists()

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
-from faultline.base.processes import load_token, processes_with_token
+from faultline.base.processes import RUN_MARK, load_token, marked
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
@@ -209,4 +209,4 @@ def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_
 
 
 def leftovers(sent: Sent) -> list[int]:
-    return [process.pid for process in processes_with_token(sent.attempt.id)]
+    return [process.pid for process in marked(RUN_MARK, sent.attempt.id)]

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-import tempfile
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,12 +94,6 @@ class Attempt:
         return self.folder / "checkpoint"
 
     @property
-    def throwaway(self) -> Path:
-        """Where commit mode `none` keeps the checkpoints of its lineages: on the RAM disk, where there is one."""
-        ram = Path("/dev/shm")
-        return (ram if ram.is_dir() else Path(tempfile.gettempdir())) / f"faultline-{self.id}"
-
-    @property
     def scratch(self) -> Path:
         """Temporary files of the workload's JVMs, such as unpacked libraries, which a killed one leaves behind."""
         return self.folder / "scratch"
@@ -128,6 +122,19 @@ class Attempt:
     def closed(self) -> Path:
         """Written last, by the teardown: the attempt's steps cannot be repeated then."""
         return self.folder / "closed.json"
+
+    @property
+    def unhealed(self) -> Path:
+        """Written by the teardown in place of `closed`, where it could not undo what a fault left: {"why"}.
+
+        All else is done then; the next `prepare` tries again.
+        """
+        return self.folder / "unhealed.json"
+
+    @property
+    def over(self) -> Path | None:
+        """Of `closed` and `unhealed` the one that is there; None while there is work to be done on the attempt."""
+        return next((file for file in (self.closed, self.unhealed) if file.exists()), None)
 
     @property
     def job(self) -> Path:
@@ -165,25 +172,43 @@ class Attempt:
         return int(self.read()["prepared_wall_ns"])
 
     def is_of(self, home: Path) -> bool:
-        """Whether the installation at `home` made it, and may close it.
+        """Whether the installation at `home` made it, and may close it. Raises InfrastructureError as `read`.
 
-        Others, perhaps of other machines, may keep their results in the same folder. Attempts from before that was
-        written down are everybody's.
+        Others, perhaps of other machines, may keep their results in the same folder. One that does not say whose it is
+        is nobody's; so is one that another user made, and a link to a folder elsewhere.
         """
+        if not self.is_own():
+            return False
         description = self.read()
         host = (description.get("environment") or {}).get("host")
-        return description.get("home", str(home)) == str(home) and host in (None, socket.gethostname())
+        said = (description.get("attempt"), description.get("home"), host)
+        return said == (self.id, str(home), socket.gethostname())
+
+    def is_own(self) -> bool:
+        """Whether its folder is one, and this user's."""
+        with contextlib.suppress(OSError):
+            found = self.folder.lstat()
+            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return False
 
 
-def open_ledgers(attempts: Path, home: Path) -> list[Path]:
-    """Ledgers of attempts that no teardown has closed, and that the installation at `home` made."""
+def open_attempts(attempts: Path, home: Path) -> list[Attempt]:
+    """Those that no teardown has closed, of the installation at `home`; a damaged one is nobody's."""
     found = []
-    for ledger in attempts.glob("*/ledger.jsonl"):
-        attempt = Attempt(ledger.parent)
-        with contextlib.suppress(InfrastructureError):  # it never came to say whose it is: it is taken as everybody's
-            if attempt.closed.exists() or not attempt.is_of(home):
-                continue
-        found.append(ledger)
+    for folder in sorted(attempts.glob("*")):
+        attempt = Attempt(folder)
+        with contextlib.suppress(InfrastructureError):
+            if attempt.is_of(home) and not attempt.closed.exists():
+                found.append(attempt)
+    return found
+
+
+def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
+    """Of these the ids of those that could not be healed, and why."""
+    found = {}
+    for attempt in open_attempts(attempts, home):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found[attempt.id] = str(json.loads(attempt.unhealed.read_text())["why"])
     return found
 
 

@@ -3,15 +3,20 @@
 A process is known by pid **and** creation time, so that a number which the system handed out
 again is never taken for the process that had it before. The creation time is told in ticks since the machine's start
 where that is known: the wall clock's own moves with every step that the clock makes.
+
+Only this user's processes are ever ended, and of these only those that bear the attempt's mark: what stands in a file
+or in a command line may have been written by anybody.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -21,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from fault.local import process_handle, send_signal
 from fault.victims import start_ticks
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
@@ -31,8 +37,13 @@ from faultline.base.journal import line_bytes, parse_line
 CREATION_TOLERANCE_S = 0.02
 # Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
 PUNCTUAL_NICENESS = -10
-# In the environment of a job of the user's: whatever it starts inherits it.
+# In the environment of every process of an attempt: whatever it starts inherits it, and nobody else comes to have it.
+# A token in a command line may be that of a person's `grep`.
 RUN_MARK = "FAULTLINE_RUN"
+# The same of a service of an installation: the name that its `up` made.
+INSTANCE_MARK = "FAULTLINE_INSTANCE"
+# While a program takes a process's place, the kernel shows no command line of it.
+EXEC_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,45 @@ def load_option(attempt: str) -> str:
 
 
 def process_of(entry: Entry) -> psutil.Process | None:
-    """The live process of a ledger line, or None when it ended."""
+    """The live process of a ledger line, or None when it ended; to look at, since the line alone says whose it is."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)
+
+
+def victim_of(entry: Entry) -> psutil.Process | None:
+    """The same for whoever signals it: None also when it is another user's, or does not bear the attempt's mark."""
+    process = process_of(entry)
+    return process if process is not None and bears(process, entry.attempt) else None
+
+
+def is_own(process: psutil.Process) -> bool:
+    """Whether it is this user's; root owns his own only. Raises psutil.NoSuchProcess."""
+    return bool(process.uids().real == os.getuid())
+
+
+def bears(process: psutil.Process, attempt: str) -> bool:
+    """Whether it is this user's, with a token of the attempt as one whole argument, or RUN_MARK in its environment."""
+    tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
+    with contextlib.suppress(psutil.Error, OSError):
+        if not is_own(process):
+            return False
+        deadline = time.monotonic() + EXEC_S
+        while not (command := process.cmdline()) and time.monotonic() < deadline:
+            time.sleep(EXEC_S / 10)
+        return bool(tokens & set(command)) or process.environ().get(RUN_MARK) == attempt
+    return False
+
+
+def marked(mark: str, value: str) -> list[psutil.Process]:
+    """This user's live processes that inherited RUN_MARK or INSTANCE_MARK with this value; not this very one."""
+    others = (process for process in psutil.process_iter() if process.pid != os.getpid())
+    return [process for process in others if is_marked(process, mark, value)]
+
+
+def is_marked(process: psutil.Process, mark: str, value: str) -> bool:
+    """Whether a process is this user's, lives, and has the mark with this value in its environment."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return is_own(process) and process.environ().get(mark) == value
+    return False
 
 
 def option_of(command: str | Sequence[str], name: str) -> str | None:
@@ -138,7 +186,7 @@ def spawn_detached(
     Double fork, new session, no inherited descriptors, standard streams to files, of the environment only what children
     get (`for_workload`: with what the user passes on to workloads). The ledger line is synced to disk before the
     program itself starts: a process that runs is always in the ledger. The attempt's token is appended to the command,
-    or `token`.
+    or `token`, and RUN_MARK stands in its environment.
     A `punctual` process is scheduled before others, where the system lets this user ask for that.
 
     Returns the ledger entry. Raises InfrastructureError when the process could not be started.
@@ -164,7 +212,8 @@ def _launch(spec: Mapping[str, object], timeout_s: float) -> Entry:
     """Has a fresh interpreter leave this process behind and become the command; the entry that it wrote."""
     # A fresh interpreter rather than os.fork(): the caller may hold threads and large libraries.
     starter = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCHER],
+        # With the token: it is of the attempt from its first instant on, before the program shows it.
+        [sys.executable, "-c", _LAUNCHER, list(spec["command"])[-1]],  # type: ignore[call-overload]
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -202,7 +251,8 @@ def become(spec: dict[str, object]) -> None:
     _redirect(str(spec["stdout"]), str(spec["stderr"]))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.execvpe(entry.command[0], entry.command, dict(spec["env"]))  # type: ignore[call-overload]
+    environment = {**dict(spec["env"]), RUN_MARK: entry.attempt}  # type: ignore[call-overload]
+    os.execvpe(entry.command[0], entry.command, environment)
 
 
 def _present_entry(spec: dict[str, object]) -> Entry:
@@ -247,8 +297,11 @@ def be_punctual() -> None:
 
 
 def append_entry(ledger: Path, entry: Entry) -> None:
-    """Appends one ledger line and syncs it to disk. A half line that a full disk left before it does not touch it."""
-    with ledger.open("a+b") as file:
+    """Appends one ledger line and syncs it to disk. A half line that a full disk left before it does not touch it.
+
+    Raises OSError for a ledger that is a link to another file.
+    """
+    with open(ledger, "a+b", opener=_no_link) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         whole = end == 0 or file.read(1) == b"\n"
@@ -260,62 +313,58 @@ def append_entry(ledger: Path, entry: Entry) -> None:
 
 
 def read_ledger(ledger: Path) -> list[Entry]:
-    """The entries of a ledger; a half-written last line is passed over."""
-    if not ledger.exists():
-        return []
+    """The entries of a ledger; a half-written last line is passed over.
+
+    A link, and a file of another user's, names nobody.
+    """
     entries = []
-    for line in map(parse_line, ledger.read_bytes().splitlines()):
+    for line in map(parse_line, _own_bytes(ledger).splitlines()):
         with contextlib.suppress(TypeError):  # of another form
             entries.append(Entry(**(line or {})))
     return entries
 
 
-def processes_with_token(attempt: str) -> list[psutil.Process]:
-    """This user's live processes that the attempt started, such as drivers and executors.
-
-    They carry its token as one whole argument; a shell or an editor that merely has a file of the
-    attempt open does not.
-    """
-    tokens = {mark(attempt) for mark in (run_token, load_token, run_option, load_option)}
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "uids"]):
-        own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
-        if own and process.pid != os.getpid() and tokens & set(process.info["cmdline"] or []):
-            found.append(process)
-    return found
+def _own_bytes(file: Path) -> bytes:
+    try:
+        opened = open(file, "rb", opener=_no_link)  # noqa: SIM115  # closed below
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return b""
+        raise
+    with opened:
+        found = os.fstat(opened.fileno())
+        return opened.read() if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else b""
 
 
-def processes_with_mark(attempt: str) -> list[psutil.Process]:
-    """This user's live processes that inherited RUN_MARK from a job of the attempt, however they were forked."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            own = process.pid != os.getpid() and process.uids().real == os.getuid()
-            if own and process.environ().get(RUN_MARK) == attempt:
-                found.append(process)
-    return found
+def _no_link(path: str, flags: int) -> int:
+    # A pipe that somebody laid in the file's place would hold up whoever opens it.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def end_processes(processes: Iterable[psutil.Process], *, grace_s: float = 5.0) -> list[int]:
-    """SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that had to be ended.
-
-    psutil compares the creation time before each signal, so a recycled pid is never hit.
-    """
-    alive = []
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            # A stopped process cannot act on SIGTERM before it is continued.
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            alive.append(process)
+    """SIGTERM, then SIGKILL after `grace_s` seconds. Returns the pids that had to be ended."""
+    # A stopped process cannot act on SIGTERM before it is continued.
+    alive = [process for process in processes if send(process, signal.SIGCONT, signal.SIGTERM)]
     stubborn = _outlive(alive, grace_s)
     for process in stubborn:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        send(process, signal.SIGKILL)
     if immortal := _outlive(stubborn, grace_s):
         names = ", ".join(str(process.pid) for process in immortal)
         raise InfrastructureError(f"processes {names}: still there after SIGKILL; look at them with ps")
     return [process.pid for process in alive]
+
+
+def send(process: psutil.Process, *signals: signal.Signals) -> bool:
+    """Sends signals to exactly this process; False when it has ended, or is not this user's.
+
+    The handle is taken before the look at who it is, so that a pid which is handed out in between is never hit.
+    """
+    with contextlib.suppress(psutil.Error, OSError), process_handle(process.pid) as handle:
+        if process.is_running() and is_own(process):
+            for number in signals:
+                send_signal(process.pid, handle, number)
+            return True
+    return False
 
 
 def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
@@ -329,10 +378,13 @@ def _outlive(processes: Iterable[psutil.Process], seconds: float) -> list[psutil
 
 
 def end_ledger(ledger: Path, *, grace_s: float = 5.0) -> list[int]:
-    """Ends what a ledger names, with the descendants of each; nothing else. Returns their pids."""
+    """Ends what a ledger names, with the descendants of each; nothing else. Returns their pids.
+
+    The lines count for the attempt in whose folder the ledger lies; others have no business there.
+    """
     doomed: dict[int, psutil.Process] = {}
     for entry in reversed(read_ledger(ledger)):
-        process = process_of(entry)
+        process = victim_of(entry) if entry.attempt == ledger.parent.name else None
         if process is None:
             continue
         with contextlib.suppress(psutil.NoSuchProcess):

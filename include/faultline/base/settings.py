@@ -6,7 +6,6 @@ environment variable FAULTLINE_HOME) and the results (`results/`, FAULTLINE_RESU
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from typing import Any
 from faultline.base.endpoints import HOST as HOST
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
+from faultline.base.private import find_apart, make_apart
 from faultline.base.rights import shares_results
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,10 +143,18 @@ class Settings:
         inside = self.home / f"{name}.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:
             return inside
-        digest = hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
-        # The supervisor's kept the name that it had before there were others.
-        suffix = "" if name == "supervisor" else f"-{name}"
-        return Path(tempfile.gettempdir()) / f"faultline-{os.getuid()}-{digest}{suffix}.sock"
+        elsewhere = find_apart(self._sockets)
+        return inside if elsewhere is None else elsewhere / f"{name}.sock"
+
+    @property
+    def _sockets(self) -> Path:
+        """Names a folder with a short path, where that of the state directory is too long for sockets."""
+        return self.home / "sockets"
+
+    def make_place_for_sockets(self) -> None:
+        """To be called before anybody is to listen. Raises InfrastructureError as `make_apart`."""
+        if len(str(self.home / "supervisor.sock")) > MAX_SOCKET_PATH:
+            make_apart(self._sockets, Path(tempfile.gettempdir()))
 
     @property
     def endpoints(self) -> Endpoints:
@@ -212,6 +220,11 @@ def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
     for key in ("key_file", "known_hosts"):
         if not os.access(host[key], os.R_OK):
             raise ConfigError(f"{where}.{key}: {host[key]} cannot be read; give the path of a file that can")
+    # Whoever reads the key can act over there, and whoever changes the list can stand in for the host.
+    for key, rights, may, remedy in (("key_file", 0o077, "use", "600"), ("known_hosts", 0o022, "change", "go-w")):
+        mode = stat.S_IMODE(os.stat(host[key]).st_mode)
+        if mode & rights:
+            raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
     return {**host, "port": port}
 
 

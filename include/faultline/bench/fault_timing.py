@@ -27,7 +27,7 @@ from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import JournalReader, events, last
 from faultline.base.kafka_login import kafka_client
-from faultline.base.processes import Entry, process_of, spawn_detached
+from faultline.base.processes import Entry, process_of, send, spawn_detached, victim_of
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
@@ -183,9 +183,9 @@ def _conduct(attempt: Attempt, settings: Settings, victims: _Victims, faults: in
 
 
 def _end(entry: Entry) -> None:
-    process = process_of(entry)
+    process = victim_of(entry)
     if process is not None:
-        process.send_signal(signal.SIGTERM)
+        send(process, signal.SIGTERM)
         wait_until(lambda: process_of(entry) is None, timeout_s=_STOP_S, what="conductor: its end")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import process_of, read_ledger
+from faultline.base.processes import read_ledger, victim_of
 from faultline.base.settings import Settings
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.scheduler_start import TITLE
@@ -90,7 +90,7 @@ def find_victim(settings: Settings, victim: str, attempt: Attempt | None) -> psu
         return max(running, key=psutil.Process.create_time, default=None)
     if attempt is None:
         return None
-    alive = [process_of(entry) for entry in read_ledger(attempt.ledger) if entry.role == victim]
+    alive = [victim_of(entry) for entry in read_ledger(attempt.ledger) if entry.role == victim]
     return next((process for process in alive if process is not None), None)
 
 

@@ -12,7 +12,7 @@ import psutil
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.kafka_login import kafka_client
-from faultline.base.processes import processes_with_token
+from faultline.base.processes import RUN_MARK, marked
 from faultline.base.settings import Settings, port_is_free
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.supervision import marked_processes
@@ -99,7 +99,7 @@ def stray_processes(settings: Settings) -> list[str]:
     known = {daemon.pid, *(process.pid for process in daemon.children(recursive=True))}
     found = {process.pid: process for process in marked_processes(settings) if process.pid not in known}
     for attempt in attempts_of(settings):
-        found |= {process.pid: process for process in processes_with_token(attempt.id)}
+        found |= {process.pid: process for process in marked(RUN_MARK, attempt.id)}
     lines = []
     for process in found.values():
         with contextlib.suppress(psutil.Error):

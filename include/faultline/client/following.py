@@ -82,8 +82,8 @@ class Course:
         self._look()
         for cell, attempts in self._measured.items():
             for attempt in attempts:
-                if attempt.id not in self._took and attempt.closed.exists():
-                    self._took[attempt.id] = (attempt.begun_at_ns() / 1e9, attempt.closed.stat().st_mtime)
+                if attempt.id not in self._took and (over := attempt.over):
+                    self._took[attempt.id] = (attempt.begun_at_ns() / 1e9, over.stat().st_mtime)
                     self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
         # Airflow notices a moment later that an experiment is through.
         head, line = self._now(total, max(done, len(self._valid)))

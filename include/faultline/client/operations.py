@@ -10,7 +10,7 @@ from typing import get_args
 from faultline.base.errors import ConfigError
 from faultline.base.rights import be_private, refuse_root
 from faultline.base.secrets import HARNESS, login_file
-from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.base.settings import Settings, check_folders, load_settings, ssh_hosts
 from faultline.base.text import Say, suggest
 from faultline.cluster.jars import verify
 from faultline.cluster.java import Java, find_java
@@ -27,13 +27,14 @@ from generators.login import LOGIN
 
 
 def require(settings: Settings) -> Java:
-    """Checks folders, the environment's numbers, Java and jars before anything is started; returns the Java to use.
+    """Checks folders, hosts, the environment's numbers, Java and jars before anything is started; returns the Java.
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
     refuse_root()
     be_private()
     check_folders(settings)
+    ssh_hosts(settings)
     longest_wait_s()
     java = find_java(settings.home / "java.json")
     verify(settings.home)

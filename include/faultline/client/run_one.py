@@ -13,6 +13,7 @@ from typing import Any
 
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.processes import INSTANCE_MARK
 from faultline.base.settings import Settings, instance, load_settings
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
@@ -22,7 +23,7 @@ from faultline.client.words import from_here, split_words
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health
-from faultline.cluster.supervision import MARK, down
+from faultline.cluster.supervision import down
 from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record
@@ -130,7 +131,9 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             # The mark makes `down` find it, and all that it starts; the folders are absolute, as its own is another.
-            env=clean_environment({MARK: instance(settings)["instance"], **installation_environment(settings)}),
+            env=clean_environment(
+                {INSTANCE_MARK: instance(settings)["instance"], **installation_environment(settings)}
+            ),
             cwd=settings.root,
         )
     try:

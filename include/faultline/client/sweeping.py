@@ -331,7 +331,7 @@ def _settled(settings: Settings, course: Course) -> bool:
 
 def _is_of(attempt: Attempt, sweep_id: str) -> bool:
     try:
-        return attempt.read().get("sweep_id") == sweep_id
+        return attempt.over is None and attempt.read().get("sweep_id") == sweep_id
     except InfrastructureError:
         return False
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from faultline.base.attempt import unhealed_attempts
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import Settings, check_folders, load_settings
@@ -23,7 +24,7 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "pretenders"}.
+    "experiment", "pretenders", "unhealed": {attempt: why}}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -57,6 +58,7 @@ def examine() -> dict[str, Any]:
         "ui": settings.endpoints.airflow,
         "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
         "pretenders": pretenders(),
+        "unhealed": unhealed_attempts(settings.attempts, settings.home),
     }
 
 
@@ -93,6 +95,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        experiment: {findings['experiment']} has the machine")
     for one in findings["pretenders"]:
         print(f"        machine: {one}; nobody waits for it")
+    for attempt, why in findings["unhealed"].items():
+        print(f"        attempt {attempt} is not healed: {why}; the next experiment tries again")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from faultline.base.attempt import open_ledgers, write_json
+from faultline.base.attempt import open_attempts, unhealed_attempts, write_json
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.processes import end_ledger, end_processes
+from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
 from faultline.base.secrets import write_private
 from faultline.base.settings import Settings, choose_ports, instance
@@ -33,7 +33,6 @@ from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
-MARK = "FAULTLINE_INSTANCE"
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
@@ -122,6 +121,7 @@ def _up(
         _sweep(settings)
         settings = _claim_ports(settings, explicit_ports, progress)
         write_instance(settings)
+        settings.make_place_for_sockets()
         prepare_services(settings, java)
         _start_daemon(settings, java, java_home)
         supervisor = Supervisor(settings)
@@ -145,7 +145,14 @@ def _up(
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
+    tell_unhealed(settings, progress)
     return settings
+
+
+def tell_unhealed(settings: Settings, say: Progress) -> None:
+    """Names the attempts whose faults could not be undone."""
+    for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
+        say(f"attempt {attempt} is not healed: {why}; the next experiment tries again")
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:
@@ -158,8 +165,8 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
 
 def _down(settings: Settings, progress: Progress) -> list[int]:
-    for ledger in open_ledgers(settings.attempts, settings.home):
-        end_ledger(ledger)
+    for attempt in open_attempts(settings.attempts, settings.home):
+        end_ledger(attempt.ledger)
     supervisor = Supervisor(settings)
     if supervisor.running():
         daemon = psutil.Process(supervisor.call("supervisor.getPID"))
@@ -183,17 +190,13 @@ def services_keeper(settings: Settings) -> int | None:
 
 
 def marked_processes(settings: Settings) -> list[psutil.Process]:
-    """Live processes that carry this installation's mark in their environment, but not this one."""
+    """This user's live processes that carry this installation's mark in their environment, but not this one."""
     mark = instance(settings).get("instance")
     if mark is None:
         return []
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in own and process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
+    others = (process for process in psutil.process_iter() if process.pid not in own)
+    return [process for process in others if is_marked(process, INSTANCE_MARK, mark)]
 
 
 def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
@@ -275,7 +278,7 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
     return clean_environment(
         {
             **airflow_environment(settings),
-            MARK: instance(settings)["instance"],
+            INSTANCE_MARK: instance(settings)["instance"],
             # Without it, a process that renames itself overwrites the environment that carries the mark.
             "SPT_NOENV": "1",
             "JAVA_HOME": str(java_home),

@@ -187,6 +187,8 @@ def await_twin(order: Order) -> None:
 
 def _measures(attempt: Attempt, order: Order) -> bool:
     """Whether an attempt that is not closed is of the order's cell, and of another run that goes on."""
+    if attempt.over:
+        return False
     try:
         told = attempt.read()
     except FaultlineError:
@@ -320,7 +322,7 @@ class HarvestOperator(LocalSparkJob):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.base.processes import end_processes, processes_with_token
+        from faultline.base.processes import RUN_MARK, end_processes, marked
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import plan_of
         from faultline.runner.collect import gather, is_large, require_whole
@@ -336,7 +338,7 @@ class HarvestOperator(LocalSparkJob):
                 harvest(configuration)
                 return
             # The job of an earlier try whose task was killed would write into the same folder.
-            end_processes(processes_with_token(attempt.id))
+            end_processes(marked(RUN_MARK, attempt.id))
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
             self.large, self.for_attempt = is_large(scheduled_records(plan)), attempt.id
@@ -371,6 +373,8 @@ def judge(attempt_id: str) -> str:
 @task
 def teardown(attempt_id: str) -> dict[str, Any]:
     """Ends what the attempt's ledger names, deletes its topics, and closes the attempt."""
+    from airflow.sdk.exceptions import AirflowFailException
+
     from faultline.orchestration.kafka import delete_topics
     from faultline.orchestration.notes import note_stopped
     from faultline.records.store import Store
@@ -378,12 +382,13 @@ def teardown(attempt_id: str) -> dict[str, Any]:
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
     outcome = close(attempt, settings, delete_topics)
-    if (attempt.folder / "audit.json").exists():
-        return outcome  # judged, and told
-    records = Store(settings.results).read(attempt.read()["config_id"]).records
+    judged = (attempt.folder / "audit.json").exists()  # and told
+    records = [] if judged else Store(settings.results).read(attempt.read()["config_id"]).records
     for record in (one for one in records if one.attempt == attempt.id):
         tell(record)
         params = get_current_context()["params"]
         if record.status == "cancelled" and params.get("parent_run_id") and params.get("matrix"):
             note_stopped(settings, params["matrix"], params["parent_run_id"])
+    if why := outcome.get("unhealed"):
+        raise AirflowFailException(f"{attempt.id} stays open, and the next experiment tries again: {why}")
     return outcome

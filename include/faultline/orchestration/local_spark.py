@@ -51,6 +51,7 @@ class LocalSparkJob(SparkSubmitOperator):
         return True
 
     def _submit(self, context: Any) -> None:
+        from faultline.base.processes import RUN_MARK
         from faultline.cluster.class_data import archive_here
         from faultline.cluster.java import find_java
         from faultline.engines.spark.settings import batch_settings, properties_file, spark_environment
@@ -58,5 +59,6 @@ class LocalSparkJob(SparkSubmitOperator):
         settings = load_settings()
         self.conf = batch_settings(settings, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
         self.properties_file = str(properties_file(settings))
-        self.env_vars = spark_environment(settings, find_java(settings.home / "java.json").home)
+        marked = {RUN_MARK: self.for_attempt} if self.for_attempt else {}
+        self.env_vars = {**spark_environment(settings, find_java(settings.home / "java.json").home), **marked}
         super().execute(context)

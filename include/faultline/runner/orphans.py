@@ -1,8 +1,8 @@
 """What dead attempts left behind: processes, topics, ports, folders. The next attempt cleans it up before it begins.
 
-An attempt is an orphan when it was never closed and nobody will close it: its run in Airflow is over, or the process
-that ran it without a scheduler is gone. Only what its own ledger and marks name is touched, and doing it twice does
-nothing more.
+An attempt is an orphan when it was never closed and nobody will close it: its run in Airflow is over, the process
+that ran it without a scheduler is gone, or it could not be healed. Only what its own ledger and marks name is touched,
+and doing it twice does nothing more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def sweep_orphans(
             if not attempt.is_of(settings.home) or not _is_orphan(attempt, at_work):
                 continue
             outcome = close(attempt, settings, delete_topics)
-            said.append(f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)")
+            cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
+            trouble = f", but not healed: {why}; the next one tries again" if (why := outcome.get("unhealed")) else ""
+            said.append(cleaned + trouble)
         except Exception as error:  # whatever a damaged folder leads to, it must not stop the next experiment
             damaged = f"its files are damaged ({type(error).__name__}: {error}); move its folder away"
             why = str(error) if isinstance(error, FaultlineError) else damaged
@@ -68,7 +70,8 @@ def unclosed(settings: Settings) -> list[Attempt]:
     found = []
     for folder in sorted(settings.attempts.iterdir()):
         attempt = Attempt(folder)
-        if not folder.is_dir() or attempt.closed.exists():
+        # What another user laid there, such as a link to a folder elsewhere, is not looked into.
+        if not attempt.is_own() or attempt.closed.exists():
             continue
         if (folder / "attempt.json").exists():
             found.append(attempt)
@@ -80,6 +83,8 @@ def unclosed(settings: Settings) -> list[Attempt]:
 
 
 def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
+    if attempt.unhealed.exists():
+        return True
     description = attempt.read()
     owner = description.get("owner")
     if owner:

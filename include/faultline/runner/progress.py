@@ -57,7 +57,7 @@ def current_attempt(settings: Settings, sweep_id: str) -> Attempt | None:
                 continue
         except FaultlineError:
             continue
-        if attempt.recorder_journal.exists() and not attempt.closed.exists():
+        if attempt.recorder_journal.exists() and not attempt.over:
             return attempt
         newest = newest or attempt
     return newest
@@ -73,7 +73,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     now = time.time_ns() if now_ns is None else now_ns
     config = configuration_of(attempt)
     window_s = config.warmup_s + config.duration_s
-    if attempt.closed.exists():
+    if attempt.over:
         return Phase("done", "", 0.0)
     if (attempt.harvest / "counts.parquet").exists():
         return Phase("judging", "", JUDGE_S)
@@ -105,7 +105,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
 def is_waiting(attempt: Attempt) -> bool:
     """Whether an attempt that is prepared waits for the one before it."""
     roles = {line["role"] for line in read_journal(attempt.ledger)}
-    return "recorder" in roles and not (attempt.recorder_journal.exists() or attempt.closed.exists())
+    return "recorder" in roles and not (attempt.recorder_journal.exists() or attempt.over)
 
 
 def holder_text(settings: Settings) -> str | None:
@@ -142,12 +142,12 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     t0, window = int(gate["t0_wall_ns"]) / 1e9, config.warmup_s + config.duration_s
     split = {"start": t0 - attempt.begun_at_ns() / 1e9, "warmup": config.warmup_s}
     split["measured"] = config.duration_s
-    end, closed = attempt.folder / "end.json", attempt.closed
+    end, over = attempt.folder / "end.json", attempt.over
     if end.exists():
         drained = end.stat().st_mtime
         split["drain"] = drained - t0 - window
-        if closed.exists():
-            split["judged"] = closed.stat().st_mtime - drained
+        if over:
+            split["judged"] = over.stat().st_mtime - drained
     return split
 
 

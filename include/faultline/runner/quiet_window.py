@@ -45,6 +45,6 @@ def _await_close(before: Attempt | None) -> float:
     while, to whoever cleans up.
     """
     began = time.monotonic()
-    while before is not None and not before.closed.exists() and time.monotonic() - began < CLOSE_S:
+    while before is not None and not before.over and time.monotonic() - began < CLOSE_S:
         time.sleep(POLL_S)
     return time.monotonic() - began

@@ -24,7 +24,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.machine_lock import LEAST_WAIT_S, Claim, hold_machine
-from faultline.base.processes import read_ledger
+from faultline.base.processes import is_own, read_ledger
 from faultline.base.roles import SERVICES
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at
@@ -91,9 +91,11 @@ class RoleTable:
 
     def _role(self, process: psutil.Process) -> str | None:
         command = process.cmdline()
-        if role := self._sampler.role_of(command):
-            return role
-        return "kafka" if self._kafka_token and self._kafka_token in command else None
+        role = self._sampler.role_of(command)
+        if role is None and self._kafka_token and self._kafka_token in command:
+            role = "kafka"
+        # Another user's that looks like one of ours is others' load.
+        return role if role and is_own(process) else None
 
     def _descend(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
-from faultline.base.processes import Entry, load_token, process_of
+from faultline.base.processes import Entry, load_token, process_of, send, victim_of
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until
@@ -378,13 +378,13 @@ def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: flo
 
 def _stop_recorder(attempt: Attempt, problems: list[str]) -> None:
     entry = newest(attempt, "recorder")
-    process = process_of(entry) if entry else None
+    process = victim_of(entry) if entry else None
     if process is None:
         # This step may be begun twice: then the recorder was told to stop before.
         if not seen(attempt.recorder_journal, kind="stop"):
             problems.append("recorder: died before the end")
         return
-    process.send_signal(signal.SIGTERM)
+    send(process, signal.SIGTERM)
     _await_exit(attempt, "recorder", problems)
 
 

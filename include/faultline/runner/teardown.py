@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
-from faultline.base.journal import Journal, events, read_journal
-from faultline.base.processes import end_ledger, end_processes, live_process, processes_with_mark, processes_with_token
+from faultline.base.journal import Journal, read_journal
+from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked
 from faultline.base.settings import Settings
 from faultline.runner.collect import keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
-    import psutil
-
     from faultline.records.record import Record
 
 
@@ -36,24 +34,26 @@ def note_failure(folder: Path, step: str, error: BaseException) -> None:
 
 def refuse_closed(attempt: Attempt) -> None:
     """Raises ConfigError for a step that was cleared alone on a closed attempt."""
-    if attempt.closed.exists():
+    if attempt.over:
         raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
 
 
 def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
     """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 
-    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}.
+    Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
+    "unhealed", the reason, for one that stays open since what a fault did could not be undone.
     Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
     nothing measured is lost. On a full disk what is removed makes room for what is written; the record is made of raw
     files, which stay.
     """
+    unhealed = None
     try:
         ended = end_ledger(attempt.ledger)
     finally:
-        heal_leftovers(attempt)  # also when a process would not end: a paused service would stay so for everybody
-    forked = processes_with_mark(attempt.id) if attempt.job.is_dir() else []
-    ended += end_processes([*processes_with_token(attempt.id), *_left_by_supervisor(attempt), *forked])
+        # Also when a process would not end: a paused service would stay so for everybody.
+        unhealed = heal_leftovers(attempt)
+    ended += end_processes(marked(RUN_MARK, attempt.id))
     try:
         topics = _free(attempt, settings, delete_topics)
     finally:  # also when the broker does not answer
@@ -61,8 +61,13 @@ def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
             from faultline.records.store import Store
 
             Store(settings.results).write(missing_record(attempt))
-    write_json(attempt.closed, {"ended": ended, "topics": topics})
-    return {"ended": ended, "topics": topics}
+    outcome = {"ended": ended, "topics": topics}
+    if unhealed is not None:
+        write_json(attempt.unhealed, {"why": unhealed})
+        return {**outcome, "unhealed": unhealed}
+    write_json(attempt.closed, outcome)
+    attempt.unhealed.unlink(missing_ok=True)
+    return outcome
 
 
 def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
@@ -82,25 +87,18 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     return topics
 
 
-def _left_by_supervisor(attempt: Attempt) -> list[psutil.Process]:
-    """What a killed workload supervisor had started, and nobody saw end; it may not bear the attempt's token."""
-    lines = read_journal(attempt.supervisor_journal)
-    gone = {line["incarnation"] for line in events(lines, "exit")}
-    begun = (line for line in events(lines, "start") if line["incarnation"] not in gone)
-    found = (live_process(int(line["pid"]), float(line["create_time"])) for line in begun)
-    return [process for process in found if process is not None]
-
-
-def heal_leftovers(attempt: Attempt) -> None:
-    """Undoes what a dead conductor left; a failure is noted, and stops nothing of what is to be done besides."""
+def heal_leftovers(attempt: Attempt) -> str | None:
+    """Undoes what a dead conductor left. What cannot be undone is noted, and given; it stops nothing else."""
     if not attempt.conductor_journal.exists():
-        return
+        return None
     from faultline.runner.healing import heal
 
     try:
         heal(attempt)
     except FaultlineError as error:
         note_failure(attempt.folder, "heal", error)
+        return str(error)
+    return None
 
 
 def missing_record(attempt: Attempt) -> Record:

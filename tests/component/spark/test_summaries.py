@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
-from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries  # isort: skip  # a program's neighbour
+from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries, swap  # isort: skip  # a program's neighbour
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,6 +27,25 @@ def test_recoveries_are_a_table_also_where_no_record_has_one(
     assert [(row["attempt"], row["fault"], row["macro_s"]) for row in found.collect()] == [
         ("a", number, part["macro_s"]) for number, part in enumerate(parts)
     ]
+
+
+def test_a_swap_removes_the_tables_before_and_nothing_that_a_link_leads_to_elsewhere(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    target = results / "summary"
+    precious = [tmp_path / "summary-1", results / "records", tmp_path / "elsewhere" / "summary-7"]
+    for folder in (*precious, results / "summary-2", results / "summary-3"):
+        folder.mkdir(parents=True)
+    swap(results / "summary-2", target)
+    assert target.resolve() == results / "summary-2"
+    swap(results / "summary-3", target)
+    assert target.resolve() == results / "summary-3" and not (results / "summary-2").exists()
+    (results / "summary-7").symlink_to(precious[2])
+    for planted in ("../summary-1", str(precious[0]), "records", str(precious[2]), "summary-7"):
+        target.unlink()
+        target.symlink_to(planted)
+        swap(results / "summary-3", target)
+        assert all(folder.is_dir() for folder in precious), planted
+        assert target.resolve() == results / "summary-3"
 
 
 def test_a_host_whose_name_has_dots_has_a_column(spark: SparkSession, tmp_path: Path) -> None:

@@ -285,12 +285,13 @@ def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.Monke
     assert PASSWORD in SERVICES[PREPARE]["environment"]
 
 
-def test_the_example_of_ssh_hosts_reaches_a_workers_sshd() -> None:
+def test_the_example_of_ssh_hosts_reaches_a_workers_sshd(tmp_path: Path) -> None:
     (host,) = json.loads((DOCKER / "ssh_hosts.json").read_text()).values()
     assert str(host["port"]) == SERVICES[WORKERS[0]]["command"][2]
     secrets = {f"/run/secrets/{name}" for name in SERVICES["airflow-scheduler"]["secrets"]}
     assert {host["key_file"], host["known_hosts"]} == secrets
-    keys = {"key_file": str(FILE), "known_hosts": str(FILE)}
+    (tmp_path / "key").touch(0o600)
+    keys = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "key")}
     assert check_ssh_host("example", {**host, **keys})["user"] == "faultline"
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from faultline import cli
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.settings import load_settings
+from faultline.cluster.supervision import tell_unhealed
 
 
 @pytest.fixture
@@ -35,6 +39,20 @@ def test_a_list_of_builds_that_is_broken_is_named(empty: Path) -> None:
     done = CliRunner().invoke(cli.app, ["doctor"])
     (line,) = (one for one in done.output.splitlines() if one.startswith("MISSING spark builds: "))
     assert str(empty / "home" / "spark-builds.json") in line and "delete it, and add them anew" in line
+
+
+def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
+    settings = load_settings()
+    attempt = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
+    attempt.folder.mkdir(parents=True)
+    said = {"attempt": attempt.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
+    write_json(attempt.folder / "attempt.json", said)
+    write_json(attempt.unhealed, {"why": "healing: node9 is away"})
+    line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
+    assert line in CliRunner().invoke(cli.app, ["doctor"]).output
+    told: list[str] = []
+    tell_unhealed(settings, told.append)
+    assert told == [line]
 
 
 def test_the_same_for_scripts(empty: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from faultline.base.attempt import Attempt
@@ -15,6 +16,7 @@ from faultline.base.rights import may_raise_priority
 from faultline.base.waiting import wait_until
 from faultline.engines.spark import compilers as subject
 from faultline.engines.spark.compilers import COMPILER, LAST_NICENESS, HeldBack
+from tests.support.decoys import NOBODY, decoy, only_root
 
 # Two threads, one under the name of an optimising compiler; says their ids, and ends with its standard input.
 PROGRAM = f"""
@@ -50,6 +52,15 @@ def compilers(attempt: str) -> list[int]:
 
 def niceness(thread: int) -> int:
     return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+@only_root
+def test_another_users_process_is_left_as_it_is(threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with decoy("-Dfaultline.run=mine", user=NOBODY) as planted:
+        asked = [psutil.Process(planted.pid), *psutil.process_iter()]
+        monkeypatch.setattr(psutil, "process_iter", lambda: iter(asked))
+        held = HeldBack(Attempt(Path("mine")))
+        assert list(held.threads("sh")) == [] and list(held.threads(COMPILER)) == [threads[0]]
 
 
 @pytest.mark.skipif(not may_raise_priority(), reason="this user may not raise a priority again")

@@ -11,7 +11,7 @@ import pytest
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import Journal, read_journal
-from faultline.engines.spark import checkpoint, lineages
+from faultline.engines.spark import checkpoint, lineages, throwaway
 from faultline.engines.spark.lineages import LineageKeeper, lineage_files
 from faultline.engines.spark.progress import CheckpointProgress
 
@@ -38,7 +38,8 @@ def write_start(folder: Path, start: int) -> None:
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     folder = tmp_path / "20261121T061500Z-3fa9c1"
     folder.mkdir()
-    monkeypatch.setattr(Attempt, "throwaway", property(lambda self: tmp_path / "ram"))
+    (tmp_path / "ram").mkdir()
+    monkeypatch.setattr(throwaway, "RAM", tmp_path / "ram")
     return Attempt(folder)
 
 
@@ -83,7 +84,7 @@ def test_a_lost_executor_ends_the_lineage_once_the_query_has_stopped(attempt: At
         assert control(attempt) == {"lineage": 1, "stop": False}
         keeper.watch(journal)
         assert control(attempt) == {"lineage": 1, "stop": False}, "one loss ends one lineage"
-    assert not (attempt.throwaway / "lineage-0").exists()
+    assert not (throwaway.make_throwaway(attempt) / "lineage-0").exists()
     assert [line["lineage"] for line in read_journal(attempt.supervisor_journal)] == [1]
 
     fresh = attempt.checkpoint.resolve()

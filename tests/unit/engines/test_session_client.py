@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,30 +16,44 @@ from typing import Any
 import psutil
 import pytest
 
+from fault.victims import start_ticks
+from faultline.base.errors import InfrastructureError
+from faultline.base.processes import INSTANCE_MARK, is_marked
 from faultline.base.settings import ROOT, Settings
+from faultline.base.waiting import wait_until
 from faultline.engines.spark import session as subject
 from faultline.engines.spark.session import NoSession, run_in_session
+from tests.support.decoys import decoy
 
+INSTANCE = "0123456789abcdef"
 Answer = Callable[[socket.socket, dict[str, Any]], None]
 
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process that stands for a session's."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    environment = {**os.environ, INSTANCE_MARK: INSTANCE}
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    wait_until(lambda: is_marked(psutil.Process(process.pid), INSTANCE_MARK, INSTANCE), timeout_s=20, what="its start")
     yield process
     process.kill()
     process.wait()
 
 
 @pytest.fixture
-def serve(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> Iterator[Callable[[Answer], Settings]]:
+def named(stranger: subprocess.Popen[bytes]) -> list[list[Any]]:
+    """Whom the session names as its own."""
+    return [[stranger.pid, start_ticks(stranger.pid)]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, named: list[list[Any]]) -> Iterator[Callable[[Answer], Settings]]:
     """Answers one client at the session's socket of an installation."""
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(settings.session_socket))
     listener.listen()
-    named = [[stranger.pid, psutil.Process(stranger.pid).create_time()]]
+    (tmp_path / "instance.json").write_text(json.dumps({"instance": INSTANCE}))
 
     def begin(answer: Answer) -> Settings:
         def run() -> None:
@@ -93,6 +108,23 @@ def test_a_session_that_dies_on_the_way_is_ended_before_the_job_is_done_again(
     stranger.wait(10)
 
 
+@pytest.mark.parametrize("lie", ["its birth", "its mark", "the first process"])
+def test_a_greeting_that_names_somebody_elses_process_ends_nobody(
+    serve: Callable[[Answer], Settings], named: list[list[Any]], lie: str
+) -> None:
+    """Whoever answers at the socket may name any pid."""
+    with decoy() as stranger:
+        named[:] = {
+            "its birth": [[named[0][0], named[0][1] - 1]],
+            "its mark": [[stranger.pid, start_ticks(stranger.pid)]],
+            "the first process": [[1, start_ticks(1)], [None, 1], ["x", 1]],
+        }[lie]
+        ours = psutil.Process(named[0][0])
+        with pytest.raises(NoSession, match="was lost"):
+            run_in_session(serve(lambda c, job: None), "harvest", ())
+        assert ours.is_running() and ours.status() != psutil.STATUS_ZOMBIE
+
+
 def test_a_session_that_is_slow_is_ended(
     serve: Callable[[Answer], Settings], stranger: subprocess.Popen[bytes]
 ) -> None:
@@ -124,7 +156,26 @@ def test_without_a_session_that_greets_nobody_waits(tmp_path: Path, monkeypatch:
             run_in_session(settings, "harvest", ())
 
 
-def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(tmp_path: Path) -> None:
+def test_a_long_path_of_the_installation_has_its_sockets_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that nobody else can enter, or have made before."""
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
     far = Settings(ROOT, tmp_path / ("x" * 100), tmp_path)
-    sockets = {str(far.session_socket), str(far.supervisor_socket)}
-    assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)
+    far.home.mkdir()
+    assert far.session_socket.parent == far.home, "nobody listens yet"
+    try:
+        for _ in range(2):
+            far.make_place_for_sockets()
+            sockets = {str(far.session_socket), str(far.supervisor_socket)}
+            assert len(sockets) == 2 and all(len(os.fsencode(one)) < 100 for one in sockets)
+            (folder,) = {Path(one).parent for one in sockets}
+            assert folder.parent == Path("/dev/shm") and folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o755)
+        with pytest.raises(InfrastructureError, match=f"^{folder}: is no folder that this user has for himself"):
+            far.session_socket  # noqa: B018
+    finally:
+        folder.rmdir()
+    near = Settings(ROOT, Path("/h"), tmp_path)
+    near.make_place_for_sockets()
+    assert near.session_socket == Path("/h/session.sock")

@@ -40,6 +40,12 @@ class Recorded:
         self.asked.append((signum, victim))
         return Delivery.SENT
 
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        self.asked.append((seconds, victim))
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        self.asked.append(("down", victim))
+
     def busy(self, candidates: list[ProcessIdentity]) -> set[ProcessIdentity]:
         self.asked.append("busy")
         return set(candidates[:1])
@@ -67,6 +73,9 @@ def test_finding_goes_where_the_victims_belong_and_signals_follow() -> None:
     assert hosts.probe(found[0]) is Presence.ALIVE
     assert remotes["worker-2"].asked == ["executor", (signal.SIGKILL, found[1])]
     assert remotes["worker-1"].asked == ["executor", ("probe", found[0])]
+    hosts.stand_by(found[1], 3.0)
+    hosts.stand_down(found[1])
+    assert remotes["worker-2"].asked[2:] == [(3.0, found[1]), ("down", found[1])]
     hosts.close()
     assert all(remote.asked[-1] == "close" for remote in remotes.values())
 

@@ -10,20 +10,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
 from fault import injector as injector_module
 from fault import local
-from fault.errors import IdentityMismatch, RemoteError, SignalRefused
+from fault.errors import IdentityMismatch, NobodyStandsBy, RemoteError, SignalRefused
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, LiveProcess, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
+from fault.post import Post
 from fault.registry import ACTIONS
 from fault.signals import Signals
 from fault.undo import UndoStack
 from fault.victims import find_victims, read_process
+from tests.support.decoys import NOBODY, decoy, only_root
 
 PROGRAM = "import sys, time; print('up', flush=True); time.sleep(120)"
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -328,6 +331,202 @@ def test_a_signal_that_the_system_refuses_is_a_typed_error(
     with pytest.raises(SignalRefused, match="SIGKILL .* is refused: Operation not permitted"):
         LocalInjector().signal(victim, signal.SIGKILL)
     assert process.poll() is None
+
+
+LOOK_ALIKE = (EXECUTOR.main, "--executor-id", "0", "--worker-url", "spark://Worker@127.0.0.1:7001")
+
+
+@only_root
+def test_another_users_look_alike_is_never_found_nor_hit_and_shields_nobody(spawn: Spawn, run: str) -> None:
+    """It shows all that an executor of this run shows; or of another run, on the node of this one's worker."""
+    instance, injector = uuid.uuid4().hex[:16], LocalInjector()
+    worker = spawn(main=WORKER.main, mark="-Dfaultline.instance=", token=instance)
+    ours = spawn()
+    alike = (f"-Dfaultline.run={run}", *LOOK_ALIKE)
+    of_another = ("-Dfaultline.run=20261121T061500Z-000000", *LOOK_ALIKE)
+    with decoy(*alike, user=NOBODY) as planted, decoy(*of_another, user=NOBODY):
+        assert [one.pid for one in injector.find("executor", Tokens(run))] == [ours.pid]
+        assert [one.pid for one in injector.find("worker", Tokens(run, instance))] == [worker.pid]
+        live = read_process(planted.pid)
+        assert live is not None and live.foreign
+        claimed = ProcessIdentity(planted.pid, live.create_time, EXECUTOR, run, live.command, live.start_ticks)
+        assert injector.probe(claimed) is Presence.OTHER
+        for act in (
+            lambda: injector.signal(claimed, signal.SIGKILL),
+            lambda: injector.arm(claimed),
+            lambda: injector.stand_by(claimed, 5.0),
+        ):
+            with pytest.raises(IdentityMismatch, match="^user"):
+                act()
+
+
+# --- the dead man
+
+
+def presence_of(victim: ProcessIdentity) -> Presence:
+    return LocalInjector().probe(victim)
+
+
+def await_presence(victim: ProcessIdentity, wanted: Presence, timeout_s: float = 10.0) -> float:
+    """Seconds until the victim is so."""
+    began = time.monotonic()
+    while presence_of(victim) is not wanted:
+        assert time.monotonic() - began < timeout_s, f"it is {presence_of(victim)}"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+# Stops the executor of a run, with somebody who stands by for so many seconds, and waits to be killed.
+STOPPER = """
+import signal, sys, time
+from fault.identity import Tokens
+from fault.local import LocalInjector
+injector = LocalInjector()
+(victim,) = injector.find("executor", Tokens(sys.argv[1]))
+injector.stand_by(victim, float(sys.argv[2]))
+injector.signal(victim, signal.SIGSTOP)
+print("stopped", flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def stopper(run: str) -> Iterator[Callable[[float], subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(seconds: float) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", STOPPER, run, str(seconds)], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == b"stopped\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["it hangs", "it is killed with all that it started"])
+def test_a_victim_is_continued_though_whoever_stopped_it_never_does(
+    spawn: Spawn, run: str, stopper: Callable[[float], subprocess.Popen[bytes]], how: str
+) -> None:
+    spawn()
+    victim = only(run)
+    process = stopper(1.0)
+    if how == "it hangs":
+        process.send_signal(signal.SIGSTOP)
+    else:
+        for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+            one.kill()
+        process.wait()
+    assert presence_of(victim) is Presence.STOPPED
+    assert await_presence(victim, Presence.ALIVE) > 0.5, "not before its time"
+
+
+def test_whoever_continues_the_victim_sends_the_dead_man_home(
+    spawn: Spawn, run: str, stopper: Callable[[float], subprocess.Popen[bytes]]
+) -> None:
+    """Else it would end the next pause of the same process, of another attempt perhaps."""
+    spawn()
+    victim = only(run)
+    process = stopper(3.0)
+    process.kill()
+    process.wait()
+    time.sleep(0.2)
+    injector = LocalInjector()
+    injector.signal(victim, signal.SIGCONT)
+    time.sleep(1.3)  # he looks every second
+    injector.stand_by(victim, 30.0)
+    injector.signal(victim, signal.SIGSTOP)
+    time.sleep(2.5)
+    assert presence_of(victim) is Presence.STOPPED
+    injector.signal(victim, signal.SIGCONT)
+    injector.stand_down(victim)
+
+
+def test_one_who_is_released_does_nothing_and_one_who_stands_there_is_enough(spawn: Spawn, run: str) -> None:
+    spawn()
+    victim, injector = only(run), LocalInjector()
+    injector.stand_down(victim)
+    injector.stand_by(victim, 0.6)
+    injector.stand_by(victim, 60.0)
+    injector.signal(victim, signal.SIGSTOP)
+    assert 0.2 < await_presence(victim, Presence.ALIVE) < 5, "the first one's time counts"
+    injector.stand_down(victim)
+    injector.stand_by(victim, 0.6)
+    injector.signal(victim, signal.SIGSTOP)
+    injector.stand_down(victim)
+    time.sleep(1.0)
+    assert presence_of(victim) is Presence.STOPPED
+    injector.signal(victim, signal.SIGCONT)
+
+
+def test_one_who_was_ended_himself_is_replaced(spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn()
+    victim, injector = only(run), LocalInjector()
+    injector.stand_by(victim, 60.0)
+    post = next(iter(injector._posts.values()))
+    post.release()
+    monkeypatch.setattr(post, "stands", lambda: False)
+    injector.stand_by(victim, 0.3)
+    injector.signal(victim, signal.SIGSTOP)
+    await_presence(victim, Presence.ALIVE)
+    injector.stand_down(victim)
+
+
+def test_a_post_knows_whether_he_is_there(spawn: Spawn, run: str) -> None:
+    spawn()
+    before = {process.pid for process in psutil.process_iter()}
+    post = Post.take(only(run), 60.0)
+    assert post is not None and post.stands()
+    (dead_man,) = [
+        process
+        for process in psutil.process_iter()
+        if process.pid not in before and process.cmdline() == ["sh", "-s"] and process.ppid() == 1
+    ]
+    assert not any(name.startswith("FAULTLINE") for name in dead_man.environ())
+    session = os.getsid(dead_man.pid)
+    dead_man.kill()
+    psutil.wait_procs([dead_man], timeout=5)
+    deadline = time.monotonic() + 5
+    while post.stands():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    post.release()
+    os.killpg(session, signal.SIGKILL)  # what he left
+
+
+def test_the_clock_may_be_set_while_he_stands_there(spawn: Spawn, run: str) -> None:
+    spawn()
+    victim, injector = only(run), LocalInjector()
+    injector.stand_by(replace(victim, create_time=victim.create_time - 3600), 0.3)
+    injector.signal(victim, signal.SIGSTOP)
+    await_presence(victim, Presence.ALIVE)
+
+
+def test_nobody_is_posted_for_a_stranger_or_for_one_who_is_gone(spawn: Spawn, run: str) -> None:
+    process = spawn()
+    victim, injector = only(run), LocalInjector()
+    with pytest.raises(IdentityMismatch, match="^create_time: .* it began at tick"):
+        injector.stand_by(replace(victim, start_ticks=1), 5.0)
+    process.kill()
+    process.wait()
+    injector.stand_by(victim, 5.0)
+    assert injector._posts == {}
+
+
+def test_a_machine_without_a_shell_has_nobody_to_post(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spawn()
+    victim = only(run)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NobodyStandsBy, match="^pause: executor 0 .* is not stopped, since no shell would continue it"):
+        LocalInjector().stand_by(victim, 5.0)
+    (tmp_path / "sh").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "sh").chmod(0o755)
+    with pytest.raises(NobodyStandsBy, match="the shell that would continue it does not answer"):
+        LocalInjector().stand_by(victim, 5.0)
 
 
 class Scripted:

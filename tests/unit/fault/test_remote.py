@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +34,9 @@ from fault.errors import (
 from fault.identity import DRIVER, EXECUTOR, ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
 from fault.remote import RemoteHost, RemoteInjector
-from fault.remote_shell import act_program, parse_survey, parse_watch, watch_program
+from fault.remote_shell import RELEASE, act_program, parse_survey, parse_watch, watch_program
+from fault.victims import read_process
+from tests.support.decoys import NOBODY, decoy, only_root
 
 RUN = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
 SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
@@ -50,6 +54,7 @@ class Host:
         self.closed = 0
         self.sent: list[str] = []
         self.keepalive_s = 0
+        self.standing: list[subprocess.Popen[bytes]] = []
 
 
 class Channel:
@@ -69,8 +74,23 @@ class Channel:
         assert command == "exec sh -s"
 
     def sendall(self, data: bytes) -> None:
+        if data == RELEASE.encode():
+            self._host.standing[-1].communicate(data, timeout=20)
         self._program += data
         self._host.sent.append(data.decode())
+
+    def stand(self) -> subprocess.Popen[bytes]:
+        """A program that talks while it runs, and is not over with its input."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        shell = subprocess.Popen(["sh", "-s"], **pipes, start_new_session=True)
+        assert shell.stdin is not None
+        shell.stdin.write(self._program)
+        shell.stdin.flush()
+        self._host.standing.append(shell)
+        return shell
+
+    def exit_status_ready(self) -> bool:
+        return self._host.standing[-1].poll() is not None
 
     def shutdown_write(self) -> None:
         if self._host.answers:
@@ -86,6 +106,8 @@ class Channel:
     def makefile(self, mode: str) -> Any:
         if self.status_event.is_set():
             return io.BytesIO(self._out)
+        if b"stand_by " in self._program:
+            return io.BytesIO(self._host.answers.pop(0)[0].encode()) if self._host.answers else self.stand().stdout
         return Clock(self._host)
 
     def makefile_stderr(self, mode: str) -> io.BytesIO:
@@ -129,7 +151,7 @@ class Transport:
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     found = Host()
 
     class Client:
@@ -151,7 +173,14 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
             found.closed += 1
 
     monkeypatch.setattr(remote_module.paramiko, "SSHClient", Client)
-    return found
+    yield found
+    for shell in found.standing:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        for stream in (shell.stdin, shell.stdout):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.fixture
@@ -284,6 +313,93 @@ def test_another_process_under_the_pid_is_told_by_what_differs(injector: RemoteI
     # What the kernel's clocks differ by is no other process.
     near = [replace(victim, create_time=victim.create_time + 1.9), by_wall_time]
     assert [injector.probe(other) for other in near] == [Presence.ALIVE] * 2
+
+
+@only_root
+def test_another_users_look_alike_is_never_found_nor_hit(injector: RemoteInjector, spawn: Spawn) -> None:
+    """It shows all that an executor of this run shows."""
+    ours = spawn()
+    alike = ("--executor-id", "0", "--worker-url", "spark://Worker@127.0.0.1:7001")
+    with decoy(f"-Dfaultline.run={RUN}", EXECUTOR.main, *alike, user=NOBODY) as planted:
+        victim = only(injector)
+        assert victim.pid == ours.pid
+        live = read_process(planted.pid)
+        assert live is not None
+        claimed = replace(victim, pid=planted.pid, create_time=live.create_time, start_ticks=live.start_ticks)
+        assert injector.probe(claimed) is Presence.OTHER
+        for act in (lambda: injector.signal(claimed, signal.SIGKILL), lambda: injector.stand_by(claimed, 5.0)):
+            with pytest.raises(IdentityMismatch, match="belongs to another user") as caught:
+                act()
+            assert caught.value.part == "user"
+
+
+def stopped(pid: int) -> bool:
+    live = read_process(pid)
+    return live is not None and live.stopped
+
+
+def await_running(pid: int) -> float:
+    began = time.monotonic()
+    while stopped(pid):
+        assert time.monotonic() - began < 10
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def test_a_dead_man_over_there_continues_the_victim_unless_he_is_released(
+    injector: RemoteInjector, host: Host, spawn: Spawn
+) -> None:
+    process = spawn()
+    victim = only(injector)
+    injector.stand_down(victim)
+    injector.stand_by(victim, 1.0)
+    injector.stand_by(victim, 60.0)
+    assert len(host.standing) == 1, "one who is there is enough"
+    assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    assert stopped(process.pid) and await_running(process.pid) > 0.3
+    injector.stand_down(victim)
+    assert host.standing[0].returncode == 0
+    injector.stand_by(victim, 0.5)
+    injector.signal(victim, signal.SIGSTOP)
+    injector.stand_down(victim)
+    time.sleep(1.0)
+    assert stopped(process.pid)
+    injector.signal(victim, signal.SIGCONT)
+
+
+def test_a_dead_man_over_there_stays_when_the_connection_breaks_and_another_is_posted_before_a_stop(
+    injector: RemoteInjector, host: Host, spawn: Spawn
+) -> None:
+    process = spawn()
+    victim = only(injector)
+    injector.stand_by(victim, 1.0)
+    injector.signal(victim, signal.SIGSTOP)
+    first = host.standing[0]
+    assert first.stdin is not None
+    first.stdin.close()
+    assert await_running(process.pid) > 0.3
+    first.wait(20)
+    injector.stand_by(victim, 60.0)
+    assert len(host.standing) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [("", RemoteError), ("noise\n", RemoteError), ("faultline mismatch token it has\n", IdentityMismatch)],
+)
+def test_where_nobody_stands_the_victim_is_not_to_be_stopped(
+    injector: RemoteInjector, host: Host, answer: str, kind: type[Exception]
+) -> None:
+    host.answers = [(answer, 0)]
+    with pytest.raises(kind) as caught:
+        injector.stand_by(made_up(), 5.0)
+    assert type(caught.value) is kind
+    host.answers = [("faultline gone\n", 0)]
+    injector.stand_by(made_up(), 5.0)
+    injector.stand_down(made_up())
+    host.alive = False
+    with pytest.raises(ConnectionLost):
+        injector.stand_by(made_up(), 5.0)
 
 
 def test_one_that_works_is_told_from_one_that_sleeps(injector: RemoteInjector, host: Host, spawn: Spawn) -> None:

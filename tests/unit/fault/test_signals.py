@@ -11,12 +11,12 @@ import pytest
 from fault import injector as injector_module
 from fault import signals as signals_module
 from fault.action import Context, HalfDone
-from fault.errors import IdentityMismatch, RemoteError, SignalRefused
+from fault.errors import IdentityMismatch, NobodyStandsBy, RemoteError, SignalRefused
 from fault.guard import Guard
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Role, Tokens
 from fault.injector import Delivery, Outcome, Presence, Settlement, resume, settle
 from fault.plan import Fault, FaultPlan
-from fault.signals import SignalAct
+from fault.signals import LATE_S, SignalAct
 
 RUN, INSTANCE = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 LOST = RemoteError("node1", "probe 4000", stderr="gone away")
@@ -37,6 +37,16 @@ class Noting:
         self.armed: list[int] = []
         self.sent: list[tuple[int, int]] = []
         self.refuses: dict[int, Exception] = {}
+        self.posted: list[tuple[int, float | None]] = []
+        self.unposted: dict[int, Exception] = {}
+
+    def stand_by(self, victim: ProcessIdentity, seconds: float) -> None:
+        if victim.pid in self.unposted:
+            raise self.unposted[victim.pid]
+        self.posted.append((victim.pid, seconds))
+
+    def stand_down(self, victim: ProcessIdentity) -> None:
+        self.posted.append((victim.pid, None))
 
     def find(self, victim: str, tokens: Tokens) -> tuple[ProcessIdentity, ...]:
         role = {"worker": WORKER, "executor": EXECUTOR}[victim]
@@ -149,6 +159,41 @@ def test_the_worst_of_all_victims_is_what_became_of_the_act() -> None:
     settled = act.settle(act.perform())
     assert settled.outcome is Outcome.NO_EFFECT
     assert "gone within" in settled.detail and "still" in settled.detail
+
+
+def test_before_a_pause_somebody_stands_by_who_ends_it_and_nobody_before_a_kill() -> None:
+    injector = Noting(process(4001), process(4002))
+    act = act_on(injector, action="pause", count=2, duration_s=7.0)
+    act.find()
+    act.arm(Moment())
+    both = [(one["pid"], 7.0 + LATE_S) for one in act.victims()]
+    assert injector.posted == both and injector.sent == []
+    act.perform()
+    assert injector.posted == both * 2, "one who is there already stays"
+    for one in act.undo():
+        act.hands.undo(one, act.context)
+    assert injector.posted[4:] == [(pid, None) for pid, _ in both]
+    killing = Noting(process(4001))
+    act = act_on(killing)
+    act.find()
+    act.arm(Moment())
+    act.perform()
+    assert killing.posted == [] and killing.sent
+
+
+def test_a_victim_for_whom_nobody_stands_by_is_not_stopped() -> None:
+    injector = Noting(process(4001), process(4002))
+    injector.unposted = {4001: NobodyStandsBy("pause: not this one"), 4002: RemoteError("node1", "stand by 4002")}
+    act = act_on(injector, action="pause", count=2, duration_s=7.0)
+    act.find()
+    act.arm(Moment())
+    with pytest.raises(HalfDone):
+        act.perform()
+    assert injector.sent == []
+    del injector.unposted[4001]
+    with pytest.raises(HalfDone):
+        act.perform()
+    assert [pid for pid, _ in injector.sent] == [4001]
 
 
 # --- settling and resuming

@@ -300,6 +300,23 @@ def line_of(pid: int, seen: Snapshot) -> list[int]:
     return [pid, *(one.pid for one in seen.ancestors(pid) if one.command)]
 
 
+def test_a_process_of_another_user_is_refused_whatever_it_shows() -> None:
+    victim_, ours = victim(), live()
+    require_same(victim_, ours)
+    with pytest.raises(IdentityMismatch, match="^user: process 4000 is refused: it belongs to another user") as caught:
+        require_same(victim_, replace(ours, foreign=True))
+    assert caught.value.part == "user"
+
+
+def test_a_python_worker_of_another_users_executor_is_refused() -> None:
+    worker, daemon = LiveProcess(52, 51, 1000.0, 7, DAEMON), LiveProcess(51, 20, 1000.0, 6, DAEMON)
+    executor = LiveProcess(20, 1, 1000.0, 5, executor_command())
+    identity = ProcessIdentity(52, 1000.0, PYTHON_WORKER, RUN, DAEMON, 7)
+    require_match(identity, worker, (daemon, executor))
+    with pytest.raises(IdentityMismatch, match="^token"):
+        require_match(identity, worker, (daemon, replace(executor, foreign=True)))
+
+
 # --- choice
 
 

@@ -19,7 +19,9 @@ def plan(**values: Any) -> AttemptPlan:
     config = parse_configuration(values)
     topics = {role: f"t-{role}" for role in topic_partitions(config)}
     where = Endpoints.loopback(DEFAULT_PORTS)
-    return resolve(config, engine="spark", repetition=0, endpoints=where, topics=topics, cycles=ENGINE.capabilities.cycles)
+    return resolve(
+        config, engine="spark", repetition=0, endpoints=where, topics=topics, cycles=ENGINE.capabilities.cycles
+    )
 
 
 class Broker:

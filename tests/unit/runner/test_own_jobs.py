@@ -17,7 +17,7 @@ from faultline.base import hashes
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.base.hashes import kept_hash
-from faultline.base.processes import RUN_MARK, end_processes, processes_with_mark
+from faultline.base.processes import RUN_MARK, end_processes, marked
 from faultline.base.settings import ROOT
 from faultline.base.waiting import wait_until
 from faultline.experiment.config import Configuration, parse_configuration
@@ -193,17 +193,17 @@ def test_what_a_job_forks_is_ended_with_its_attempt(tmp_path: Path) -> None:
         subprocess.Popen(command, env={**os.environ, RUN_MARK: name}) for name in ("20261125T000000Z-forked", "another")
     )
     try:
-        wait_until(lambda: forked.pid in marked("20261125T000000Z-forked"), timeout_s=20, what="the fork")
-        assert end_processes(processes_with_mark("20261125T000000Z-forked")) == [forked.pid]
-        assert not marked("20261125T000000Z-forked") and stranger.poll() is None
+        wait_until(lambda: forked.pid in found("20261125T000000Z-forked"), timeout_s=20, what="the fork")
+        assert end_processes(marked(RUN_MARK, "20261125T000000Z-forked")) == [forked.pid]
+        assert not found("20261125T000000Z-forked") and stranger.poll() is None
     finally:
         for process in (forked, stranger):
             process.kill()
             process.wait()
 
 
-def marked(attempt: str) -> set[int]:
-    return {process.pid for process in processes_with_mark(attempt)}
+def found(attempt: str) -> set[int]:
+    return {process.pid for process in marked(RUN_MARK, attempt)}
 
 
 def test_what_has_one_name_cannot_be_kept_beside_each_other(tmp_path: Path, job: Path) -> None:

@@ -16,6 +16,7 @@ from faultline.base.processes import spawn_detached
 from faultline.base.waiting import wait_until
 from faultline.engines.running import NoSampler
 from faultline.runner.recorder import SETTLED_S, RoleTable, take_turn
+from tests.support.decoys import NOBODY, decoy, only_root
 
 # Waits, then becomes another program under the same pid, as a held service does.
 HELD = """
@@ -52,6 +53,20 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path)
     finally:
         process.kill()
         process.communicate()
+
+
+@only_root
+def test_another_users_look_alike_is_others_load(tmp_path: Path) -> None:
+    folder = tmp_path / "20261121T061500Z-3fa9c1"
+    folder.mkdir()
+    with decoy("kafka.properties", user=NOBODY) as planted, decoy("kafka.properties") as ours:
+        roles = RoleTable(Attempt(folder), "kafka.properties", NoSampler())
+
+        def told() -> set[int]:
+            return {process.pid for process, _ in roles.assign().values()}
+
+        wait_until(lambda: ours.pid in told(), timeout_s=10, what="an age that is looked at")
+        assert planted.pid not in told()
 
 
 @pytest.mark.parametrize("role", ["proxy", "memcached", "whatever a workload brings"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,8 +15,12 @@ import pytest
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
+from faultline.base.processes import RUN_MARK, is_marked
 from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.engines.spark import throwaway
 from faultline.engines.spark.collect import keep_logs
+from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.config import parse_configuration
 from faultline.records.store import Store
 from faultline.runner.teardown import close, note_failure
@@ -94,15 +99,14 @@ def test_a_reason_that_cannot_be_noted_hides_nothing(tmp_path: Path, capsys: pyt
 def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Attempt, "throwaway", property(lambda self: tmp_path / "ram"))
+    monkeypatch.setattr(throwaway, "RAM", tmp_path)
     attempt, worker = left(settings, {"commit_mode": "none"}, engine=None)
-    lineage = attempt.throwaway / "lineage-0"
-    lineage.parent.mkdir()
+    lineage = make_throwaway(attempt) / "lineage-0"
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)
     assert close(attempt, settings, lambda topics: None)["topics"] == []
     assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
-    assert worker.exists() and not attempt.throwaway.exists()
+    assert worker.exists() and not lineage.parent.exists()
 
 
 def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:
@@ -132,17 +136,17 @@ def test_a_process_that_would_not_end_keeps_nothing_from_being_healed(
 
 
 def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(settings: Settings) -> None:
+    """By the mark that it inherited; what a journal says of a pid is not enough."""
     attempt, _ = left(settings, {}, engine="spark")
-    with subprocess.Popen(["sleep", "60"]) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
+    inherited = {**os.environ, RUN_MARK: attempt.id}
+    with subprocess.Popen(["sleep", "60"], env=inherited) as workload, subprocess.Popen(["sleep", "60"]) as stranger:
         try:
-            began = psutil.Process(workload.pid).create_time()
-            lines = [
-                {"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began - 3600},
-                {"event": "exit", "incarnation": 0, "returncode": -9},
-                {"event": "start", "incarnation": 1, "pid": workload.pid, "create_time": began},
-                {"event": "start", "incarnation": 2, "pid": stranger.pid, "create_time": began - 3600},
-            ]
-            write_lines(attempt.supervisor_journal, lines)
+            began = psutil.Process(stranger.pid).create_time()
+            write_lines(
+                attempt.supervisor_journal,
+                [{"event": "start", "incarnation": 0, "pid": stranger.pid, "create_time": began}],
+            )
+            wait_until(lambda: is_marked(psutil.Process(workload.pid), RUN_MARK, attempt.id), timeout_s=20, what="it")
             assert close(attempt, settings, lambda topics: None)["ended"] == [workload.pid]
             assert stranger.poll() is None
         finally:
@@ -150,14 +154,26 @@ def test_what_a_killed_supervisor_had_started_is_ended_without_the_token(setting
             stranger.kill()
 
 
+@pytest.mark.parametrize("name", ["../../precious", "..", "*"])
+def test_an_application_by_the_name_of_a_path_removes_nothing(settings: Settings, name: str) -> None:
+    """Whoever answered at the driver's port has said what its application is called."""
+    attempt, worker = left(settings, {}, engine="spark")
+    precious = settings.spark_work / "precious" / "kept"
+    precious.mkdir(parents=True)
+    write_lines(attempt.recorder_journal, [{"kind": "executors", "app_id": name, "wall_ns": 1}])
+    write_lines(attempt.generator_journal, [{"event": "application", "app_id": name}])
+    (attempt.folder / "end.json").unlink()
+    close(attempt, settings, lambda topics: None)
+    assert precious.is_dir() and worker.is_dir()
+
+
 @pytest.mark.parametrize("killed", ["before", "while it copied", "before the folder was there", "before it was done"])
 def test_keeping_the_logs_goes_on_where_it_was_killed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
-    monkeypatch.setattr(Attempt, "throwaway", property(lambda self: tmp_path / "ram"))
+    monkeypatch.setattr(throwaway, "RAM", tmp_path)
     attempt, _ = left(settings, {"commit_mode": "none"}, engine="spark")
-    lineage, kept = attempt.throwaway / "lineage-0", attempt.folder / "checkpoint.kept"
-    lineage.parent.mkdir()
+    lineage, kept = make_throwaway(attempt) / "lineage-0", attempt.folder / "checkpoint.kept"
     (attempt.checkpoint / "commits" / "7").write_text("v1")
     attempt.checkpoint.rename(lineage)
     attempt.checkpoint.symlink_to(lineage)
@@ -170,7 +186,7 @@ def test_keeping_the_logs_goes_on_where_it_was_killed(
             kept.rename(attempt.checkpoint)
     for _ in range(2):
         keep_logs(attempt)
-        assert not attempt.checkpoint.is_symlink() and not kept.exists() and not attempt.throwaway.exists()
+        assert not attempt.checkpoint.is_symlink() and not kept.exists() and not lineage.parent.exists()
         assert (attempt.checkpoint / "commits" / "7").read_text() == "v1"
 
 

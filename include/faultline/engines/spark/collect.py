@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
+from faultline.engines.spark.throwaway import remove_throwaway
 
 # Of the batches that a program makes itself warm with.
 WARM_UP_CHECKPOINT = "warmup-checkpoint"
+# Told by whoever answered at the driver's port; it becomes part of a path that is removed.
+_APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # The logs of a throw-away checkpoint while they are copied.
 KEPT_CHECKPOINT = "checkpoint.kept"
 
@@ -48,7 +52,7 @@ def keep_logs(attempt: Attempt) -> None:
         link.unlink()
     if kept.exists() and not link.exists():
         kept.rename(link)
-    shutil.rmtree(attempt.throwaway, ignore_errors=True)
+    remove_throwaway(attempt)
 
 
 def discard(attempt: Attempt, settings: Settings) -> None:
@@ -56,8 +60,9 @@ def discard(attempt: Attempt, settings: Settings) -> None:
     if attempt.checkpoint.is_symlink():
         attempt.checkpoint.unlink()
     made = (WARM_UP_CHECKPOINT, KEPT_CHECKPOINT)
-    for folder in (attempt.checkpoint, attempt.throwaway, *(attempt.folder / name for name in made)):
+    for folder in (attempt.checkpoint, *(attempt.folder / name for name in made)):
         shutil.rmtree(folder, ignore_errors=True)
+    remove_throwaway(attempt)
     for folder in worker_folders(attempt, settings):
         shutil.rmtree(folder, ignore_errors=True)
     _clear_generator(attempt, settings)
@@ -66,8 +71,8 @@ def discard(attempt: Attempt, settings: Settings) -> None:
 def _clear_generator(attempt: Attempt, settings: Settings) -> None:
     """Removes what workers keep of a generator that ran on executors, but for what its processes said."""
     said = events(read_journal(attempt.generator_journal), "application")
-    for line in said:
-        for folder in settings.spark_work.glob(f"worker-*/{line['app_id']}"):
+    for name in (line["app_id"] for line in said if _APPLICATION.fullmatch(str(line["app_id"]))):
+        for folder in settings.spark_work.glob(f"worker-*/{name}"):
             for log in folder.glob("*/stderr"):
                 shutil.copyfile(log, attempt.logs / f"generator-{log.parent.name}.err")
             shutil.rmtree(folder, ignore_errors=True)
@@ -83,4 +88,5 @@ def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
 def application_ids(attempt: Attempt) -> list[str]:
     """Spark applications of this attempt, one an incarnation of the driver, as the recorder saw them."""
     lines = read_journal(attempt.recorder_journal)
-    return list(dict.fromkeys(line["app_id"] for line in lines if line.get("kind") == "executors"))
+    named = dict.fromkeys(str(line["app_id"]) for line in lines if line.get("kind") == "executors")
+    return [name for name in named if _APPLICATION.fullmatch(name)]

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import run_option
+from faultline.base.processes import is_own, run_option
 from faultline.base.rights import may_raise_priority
 
 # As Linux shows the names of such threads of HotSpot, which it cuts at 15 characters. A compiler may start others of
@@ -70,5 +70,5 @@ class HeldBack:
             # A process that has not become its program yet shows the command line of whoever started it.
             if time.time() - key[1] < YOUNG_S:
                 return False
-            self._ours[key] = self._mark in process.cmdline()
+            self._ours[key] = self._mark in process.cmdline() and is_own(process)
         return self._ours[key]

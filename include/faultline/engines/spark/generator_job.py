@@ -7,7 +7,7 @@ from pathlib import Path
 
 import generators
 from faultline.base.attempt import Attempt
-from faultline.base.processes import load_option
+from faultline.base.processes import RUN_MARK, load_option
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime
@@ -54,6 +54,7 @@ def generator_job(
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": logging_option(settings),
+            f"spark.executorEnv.{RUN_MARK}": attempt.id,
             "spark.executor.extraJavaOptions": f"{load_option(attempt.id)} {logging_option(settings)}",
         },
     )

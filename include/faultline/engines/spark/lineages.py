@@ -15,6 +15,7 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import Journal
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.rest import fetch_list
+from faultline.engines.spark.throwaway import make_throwaway
 
 
 class LineageKeeper:
@@ -26,7 +27,7 @@ class LineageKeeper:
         self._lost: set[tuple[str, str]] = set()
         self._stopping = False
         self.lineage = 0
-        attempt.throwaway.mkdir(parents=True, exist_ok=True)
+        self._throwaway = make_throwaway(attempt)
         self._point()
 
     def watch(self, journal: Journal) -> None:
@@ -57,7 +58,7 @@ class LineageKeeper:
         journal.write("lineage", lineage=self.lineage, reason=reason, sync=True)
 
     def _folder(self) -> Path:
-        return self._attempt.throwaway / f"lineage-{self.lineage}"
+        return self._throwaway / f"lineage-{self.lineage}"
 
     def _point(self) -> None:
         link = self._attempt.checkpoint

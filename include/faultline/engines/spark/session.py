@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psutil
+
+from fault.victims import start_ticks
 from faultline.base.errors import FaultlineError
-from faultline.base.processes import end_processes, live_process
-from faultline.base.settings import Settings
+from faultline.base.processes import INSTANCE_MARK, end_processes, is_marked
+from faultline.base.settings import Settings, instance
 
 # A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.
 GREETING_S = 2.0
@@ -49,7 +53,7 @@ def run_in_session(
             outcome = _outcome(connection, answers, deadline, say)
         except BaseException as error:
             # Also when this task is told to end: whoever does the job again must be alone with its files.
-            _end(greeting)
+            _end(greeting, settings)
             if isinstance(error, (OSError, ValueError)):
                 raise NoSession(f"the warm Spark was lost, or not done within {limit_s:g} s") from None
             raise
@@ -83,7 +87,13 @@ def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _end(greeting: dict[str, Any]) -> None:
-    """Ends the session that has greeted so, if it still lives."""
-    named = (live_process(int(pid), float(created)) for pid, created in greeting["processes"])
-    end_processes([process for process in named if process is not None])
+def _end(greeting: dict[str, Any], settings: Settings) -> None:
+    """Ends the session that has greeted so, if it still lives; what is no process of this installation is left alone,
+    whoever named it."""
+    mark, doomed = instance(settings).get("instance"), []
+    for pid, ticks in greeting["processes"]:
+        with contextlib.suppress(psutil.NoSuchProcess, OSError, TypeError):
+            process = psutil.Process(pid)
+            if mark and start_ticks(pid) == ticks and is_marked(process, INSTANCE_MARK, mark):
+                doomed.append(process)
+    end_processes(doomed)

@@ -24,6 +24,7 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
+from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, configuration_of
@@ -56,9 +57,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
     archive = to_spark(attempt, runtime) if build is None else None
     usual = workload_settings(settings, attempt, config, ui_port, archive=archive, programs=programs, own=build)
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
-    # What a job of the user's forks, on the driver or on an executor, is found by it when the attempt is closed.
-    marked = {RUN_MARK: attempt.id} if attempt.job.is_dir() else {}
-    environment = marked | spark_environment(settings, runtime.java_home, programs, build)
+    environment = spark_environment(settings, runtime.java_home, programs, build)
     submission = SparkSubmission(
         command=(),
         environment=environment,
@@ -69,7 +68,8 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
         settings={
             **described.get("engine_settings", {}),
             **usual,
-            **{f"spark.executorEnv.{name}": value for name, value in marked.items()},
+            # By it whoever closes the attempt finds executors, and what they fork; the driver inherits it.
+            f"spark.executorEnv.{RUN_MARK}": attempt.id,
         },
         spark_submit=None if build is None else str(build.spark_submit),
         master=None if build is None else plan.endpoints.engine,
@@ -92,7 +92,7 @@ def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) ->
     """What every program on Spark is told beside what the plan says."""
     throw_away = config.commit_mode == "none"
     return {
-        "checkpoint": str(attempt.throwaway if throw_away else attempt.checkpoint),
+        "checkpoint": str(make_throwaway(attempt) if throw_away else attempt.checkpoint),
         "listener_log": str(attempt.listener_journal),
         **_usual(attempt, plan, config),
     }

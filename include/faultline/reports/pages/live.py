@@ -63,7 +63,7 @@ def live_page(site: Site, attempt_id: str) -> str:
     sweep = told.get("sweep_id")
     plan = Manifests(site.results).read(str(sweep)) if sweep else None
     site.index.refresh()
-    over = attempt.closed.exists()
+    over = attempt.over is not None
     figure = course_figure(course) if course else None
     return render(
         site,

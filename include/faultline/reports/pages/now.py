@@ -48,7 +48,7 @@ def _unclosed(site: Site) -> Iterator[Attempt]:
         return
     for path in sorted(folder.iterdir(), reverse=True)[:LOOKED_AT]:
         attempt = Attempt(path)
-        if not attempt.closed.exists() and (path / "attempt.json").exists():
+        if not attempt.over and (path / "attempt.json").exists():
             yield attempt
 
 
