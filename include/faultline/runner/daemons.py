@@ -41,7 +41,7 @@ def _gate(attempt: Attempt, settings: Settings, upstream: str) -> Daemon:
     ready = attempt.scratch / "gate"
     ends = ("--listen", settings.endpoints.kafka_gate, "--upstream", upstream)
     login = ("--login", str(login_file(settings.secrets, WORKLOAD)), "--ready", str(ready))
-    return Daemon("gate", "faultline.runner.kafka_gate", (*ends, *login), ready)
+    return Daemon("gate", "faultline.cluster.kafka_gate", (*ends, *login), ready)
 
 
 def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry:

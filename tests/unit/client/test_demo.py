@@ -79,7 +79,7 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
 
 def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
     assert demonstration.run() == 0
-    assert demonstration.said[0].endswith("password secret"), "before anything is measured"
+    assert demonstration.said[0].endswith("user admin"), "before anything is measured"
     assert demonstration.said[1].startswith("5 of 5 experiments to measure")
     assert demonstration.airflow.triggered == [{"preset": "demo", "only_missing": True}]
     out = capsys.readouterr().out

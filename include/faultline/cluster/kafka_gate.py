@@ -1,6 +1,6 @@
 """The gate to the broker for a program that cannot log in: it lets this user's processes through, and logs in for them.
 
-    python -m faultline.runner.kafka_gate --listen HOST:PORT --upstream HOST:PORT --login FILE --ready FILE
+    python -m faultline.cluster.kafka_gate --listen HOST:PORT --upstream HOST:PORT --login FILE --ready FILE
 
 The broker asks everybody for a password, and a program of the user's knows of none. Loopback is open to all users of a
 machine; whose a connection is, the kernel tells: the gate looks at the owner of its other end, and closes a stranger's.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.sockets import owner_of
-from faultline.runner.scram import log_in
+from faultline.cluster.scram import log_in
 from generators.login import read_login
 
 _CHUNK = 1 << 16

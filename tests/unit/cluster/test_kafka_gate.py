@@ -19,7 +19,7 @@ from faultline.base.secrets import write_private
 from faultline.base.settings import ROOT, free_port
 from faultline.base.sockets import listener_of, owner_of
 from faultline.base.waiting import wait_until
-from faultline.runner.scram import Exchange, log_in
+from faultline.cluster.scram import Exchange, log_in
 from tests.support.stranger import as_stranger, needs_root
 
 # RFC 7677, 3: user "user", password "pencil".
@@ -64,7 +64,11 @@ def test_a_broker_that_refuses_is_said_in_one_line(answers: list[bytes], said: s
         server = await asyncio.start_server(broker, "127.0.0.1", 0)
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            await log_in(reader, writer, "user", "pencil")
+            try:
+                await log_in(reader, writer, "user", "pencil")
+            finally:
+                writer.close()
+                await asyncio.sleep(0.1)  # the other side ends, too
 
     with pytest.raises(InfrastructureError, match=said):
         asyncio.run(run())
@@ -89,7 +93,7 @@ def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
     """A gate before a server that asks nobody for a login."""
     listen, ready = ("127.0.0.1", free_port()), folder / "ready"
     write_private(folder / "login", "{}")
-    command = [sys.executable, "-m", "faultline.runner.kafka_gate", "--listen", f"{listen[0]}:{listen[1]}"]
+    command = [sys.executable, "-m", "faultline.cluster.kafka_gate", "--listen", f"{listen[0]}:{listen[1]}"]
     command += ["--upstream", f"{upstream[0]}:{upstream[1]}", "--login", str(folder / "login"), "--ready", str(ready)]
     path = os.pathsep.join([str(ROOT / "include"), str(ROOT)])
     with (folder / "said").open("wb") as said:
