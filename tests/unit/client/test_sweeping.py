@@ -86,12 +86,13 @@ class Desk:
         self.said.clear()
         return sweeping.run_sweep(words or WORDS, self.said.append, **{"dry_run": False, "again": False, **options})
 
-    def plan(self, run_id: str, many: int = 3) -> Manifest:
+    def plan(self, run_id: str, many: int = 3, since: str | None = None) -> Manifest:
         cells = MATRICES["recovery"].preset_matrix("smoke").cells(BUILD)
         cells = [PlannedCell(cells[0].config, number, BUILD) for number in range(many)]
         plan = Manifest(
             sweep_id=sweep_id_of(run_id), matrix="recovery", run_id=run_id, series=BUILD, build=BUILD,
-            logical_date=None, planned_at="2026-11-21T06:00:00.000+00:00", cells=cells_of(cells),
+            logical_date=None, planned_at="2026-11-21T06:00:00.000+00:00", since=since,
+            cells=cells_of(cells),
         )  # fmt: skip
         Manifests(self.settings.results).write(plan)
         return plan
@@ -204,6 +205,12 @@ def test_a_stopped_sweep_that_the_scheduler_calls_a_success_is_failed_again(desk
     desk.airflow.state, desk.airflow.after = "running", ["success"]
     assert sweeping.stop_sweep("recovery_mine", desk.said.append) == 0
     assert desk.airflow.failed == ["recovery_mine"] * 2 and desk.airflow.state == "failed"
+
+
+def test_what_was_measured_before_is_no_progress_of_a_sweep_that_measures_anew(desk: Desk) -> None:
+    assert desk.sweep() == 0
+    assert sweeping.progress_of(desk.settings, desk.plan("recovery_more")) == (3, 3)
+    assert sweeping.progress_of(desk.settings, desk.plan("recovery_anew", since="2026-11-22")) == (0, 3)
 
 
 def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:

@@ -66,6 +66,7 @@ def test_what_only_some_workloads_of_the_axis_have_the_others_are_measured_witho
     assert [(one.config.workload, one.config.iterations) for one in along.cells("s")[::2]] == [
         ("word_count", plain.iterations), ("pi", 100), ("pi", 1000)
     ]  # fmt: skip
+    assert len(along.configurations()) == 3
     for lone in ({"workload": ["word_count"]}, {"workload": ["word_count", "pi"]}, {"seed": [1, 2]}):
         with pytest.raises(ConfigError, match="job: only query has it; leave it empty"):
             Matrix(lone, {"job": "/j.py"}).configurations()
