@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from faultline.base.settings import ROOT, load_settings
+from faultline.client.publishing import publish
+from faultline.records.record import Record
+from faultline.reports.report import write_report
 from tests.support.browser import artefact_folder
 from tests.support.morning import SLOWER_CELL, write_nights
 from tests.support.pages_server import served
@@ -21,15 +29,30 @@ LONG = "not-steady: batches took 1,033 ms at T0 and 690 ms 20 s later, so the wi
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Every kind of page by its name, over planted nights, sweeps, two judged attempts and one in work."""
-    results = tmp_path_factory.mktemp("results")
-    write_nights(results)
+def measured() -> list[Record]:
+    """Records of two matrices that were really measured."""
+    files = [ROOT / "docs" / "results" / "records" / f"{name}.json.gz" for name in ("topology_latency", "nexmark")]
+    return [Record.model_validate(one) for file in files for one in json.loads(gzip.decompress(file.read_bytes()))]
+
+
+@pytest.fixture(scope="module")
+def pages(measured: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Every kind of page by its name, over planted nights, sweeps, two judged attempts and one in work; and over the
+    records of `docs/results`, which have the names, values and axes that people see."""
+    results, real, empty = (tmp_path_factory.mktemp(name) for name in ("results", "real", "empty"))
+    put(real, *measured)
     put(results, *grid(), *grid(sweep="s2", factor=1.1))
     put(results, record("u1", status="unsound", reasons=[LONG], state_mb=64.0, sweep="s2"))
     first, second = two(results)
+    made = tmp_path_factory.mktemp("made")
+    report = write_report([first, second, *measured[:6]], results, made / "report.html", title="Faultline results")
+    settings = replace(load_settings(), results=results)
+    # In a thread of its own, since the browser has an event loop in this one.
+    with ThreadPoolExecutor(1) as other:
+        site = other.submit(publish, settings, made / "site", lambda text: None).result().parent
+    write_nights(results)
     measure(begin(results, LIVE, sweep=None), 40, killed_at=22)
-    with served(results) as address:
+    with served(results) as address, served(real) as kept, served(empty) as before:
         yield {
             "overview": address,
             "sweep": f"{address}/sweeps/s2",
@@ -41,6 +64,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             "overlay": f"{address}/overlay?a={first.attempt}&b={second.attempt}",
             "live": f"{address}/live/{LIVE}",
             "unknown": f"{address}/sweeps/nothing",
+            "first day": before,
+            "first night": f"{before}/nights",
+            "compare form": f"{address}/compare",
+            "overlay form": f"{address}/overlay",
+            "kept overview": kept,
+            "kept sweep": f"{kept}/sweeps/{measured[0].sweep_id}",
+            "kept matrix": f"{kept}/matrices/nexmark",
+            "kept experiment": f"{kept}/experiments/{measured[-1].attempt}",
+            "kept compare": f"{kept}/compare?a={measured[0].sweep_id}&b={measured[-1].sweep_id}",
+            "report": report.as_uri(),
+            "site": (site / "index.html").as_uri(),
+            "site's sweep": (site / "sweeps" / "s2.html").as_uri(),
+            "site's experiment": (site / "experiments" / f"{first.attempt}.html").as_uri(),
         }
 
 
@@ -79,6 +115,15 @@ def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
         assert [one for one in problems if "404" not in one] == [], name
         page.context.close()
     assert not found, "; ".join(found)
+
+
+def test_a_published_site_shows_nothing_that_asks_a_server(browser: Browser, pages: dict[str, str]) -> None:
+    for name in ("site", "site's sweep", "site's experiment"):
+        page, _ = opened(browser, pages[name])
+        for dead in ("Compare sweeps", "Overlay experiments", "CSV", "Show", "Now"):
+            assert not page.get_by_text(dead, exact=True).locator("visible=true").count(), (name, dead)
+        expect(page.get_by_role("link", name="Nights", exact=True).first).to_be_visible()
+        page.context.close()
 
 
 def scrolling(page: Page) -> list[str | None]:

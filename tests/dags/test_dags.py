@@ -185,6 +185,8 @@ def test_a_question_plans_blocks_up_to_its_budget_and_a_wrong_one_plans_nothing(
     assert repetitions == sorted(repetitions) and len(planned) == 39, "block after block, and what early ones may leave"
     orders = {tuple(one["conf"]["rate"] for one in planned[3 * block : 3 * block + 3]) for block in range(10)}
     assert len(orders) > 1 and all(set(order) == {100.0, 500.0, 2500.0} for order in orders)
+    assert len({one["cell"] for one in planned}) == len(planned), "each has a name of its own"
+    assert "rate 2,500 records/s, control, r0" in [one["cell"] for one in planned]
     assert "decide" not in planned[0]["conf"], "it is the sweep's, not the experiment's"
     kept = Manifests(settings.results).read("20261121T064030")
     assert kept is not None and kept.decide is not None and kept.decide.comparisons == 2 and len(kept.cells) == 39

@@ -171,6 +171,7 @@ def test_a_night_beside_a_baseline_is_measured_in_pairs_and_two_that_agree_are_r
             assert a["conf"]["rate"] == b["conf"]["rate"] and a["conf"]["repetition"] == b["conf"]["repetition"]
             assert {one["conf"]["series"] for one in (a, b)} == {night_of(number), f"{night_of(number)}.baseline"}
             assert {one["conf"]["build"] for one in (a, b)} == {"b0", "b1"}
+            assert abs(len(a["cell"]) - len(b["cell"])) == len(", baseline")
         specs = [one["conf"].get("build_spec") for one in planned]
         assert specs.count({"revision": None, "settings": {}}) == specs.count(None) == len(planned) / 2
         put(installed.results, *measured(planned, slower, number))

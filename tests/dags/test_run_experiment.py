@@ -19,7 +19,7 @@ from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.orchestration import run_experiment
 from faultline.orchestration.experiment import parent_stopped
 from faultline.orchestration.run_experiment import CHILD, RunExperiment
-from faultline.orchestration.sweep import child_run_id
+from faultline.orchestration.sweep import child_run_id, matrix_dag
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -88,6 +88,14 @@ EVENT = ("", {"run_ids": [RUN]})
 def test_a_cell_that_has_a_valid_record_is_not_measured(store: Store, operator: RunExperiment) -> None:
     put(store, 1, "valid", sweep="another")
     operator.execute(context())
+
+
+def test_airflow_shows_a_cell_by_its_name() -> None:
+    dag = matrix_dag("recovery")
+    template = dag.get_task("run_experiment").partial_kwargs["map_index_template"]
+    made = RunExperiment(task_id="run", trigger_run_id=RUN, cell="checkpoint interval 5 s, executor kill, r3")
+    name = dag.get_template_env().from_string(template).render({"task": made})
+    assert name == "checkpoint interval 5 s, executor kill, r3"
 
 
 def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operator: RunExperiment) -> None:

@@ -158,8 +158,9 @@ class Course:
 
     def _left(self, experiments: int, present_s: float = 0.0) -> str:
         """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""
-        ended = sum(attempts[-1].id in self._took for attempts in self._measured.values())
-        # With all the measurements of a cell, as the next ones may need several, too.
+        # A cell that is measured again has taken its time already. With all the measurements of a cell, as the next
+        # ones may need several, too.
+        ended = sum(attempts[0].id in self._took for attempts in self._measured.values())
         pace_s = _covered_s(self._took.values()) / ended if ended else self._budget_s
         slower = max(1.0, pace_s / self._budget_s)
         left_s = present_s * slower + max(0, experiments) * pace_s + AGGREGATE_S

@@ -32,7 +32,7 @@ MOST_PAGES = 20_000
 _LEFT_OUT = re.compile(rf"{PREFIX}/(live|now|metrics|runs|dags)\b|{PREFIX}/(compare|overlay)$|{PREFIX}/experiments\.")
 _LINK = re.compile(r"""(?P<name>href|src|action)=(?P<quote>["'])(?P<address>.*?)(?P=quote)""")
 _REFRESH = re.compile(r' data-refresh="[^"]*"')
-_STATIC_STYLE = "<style>form.choice, form.ask, section.ask { display: none }</style>"
+_STATIC_STYLE = "<style>form.choice, .ask, #now { display: none }</style>"
 
 
 @dataclass(frozen=True)

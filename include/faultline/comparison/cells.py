@@ -146,6 +146,10 @@ class Axis:
         value = self.of(point)
         return f"{label(value)} {self.unit}" if self.unit and is_number(value) else label(value)
 
+    def said(self, point: Point) -> str:
+        """Name and value: `checkpoint interval 5 s`; a fault needs no name before it."""
+        return self.told(point) if self.key == FAULT else f"{self.noun} {self.told(point)}"
+
 
 def points_of(entries: Sequence[Entry]) -> list[Point]:
     """One point a configuration. `entries` must be of one group: builds are never mixed in a point."""
@@ -190,6 +194,14 @@ def axes_of(points: Sequence[Point]) -> list[Axis]:
     words = next((axis for axis in axes if axis.key == FAULT), None)
     axes = [axis for axis in axes if axis.key != "fault_plan" or words is None or len(words.values) < len(axis.values)]
     return sorted(axes, key=lambda axis: (not axis.numeric, _ORDER.get(axis.key, len(_ORDER)), axis.key))
+
+
+def names_of(points: Sequence[Point]) -> dict[str, str]:
+    """Each configuration by what tells it from the others, and its fault: `checkpoint interval 5 s, executor kill`."""
+    axes = [axis for axis in axes_of(points) if axis.key != FAULT]
+    return {
+        point.config_id: ", ".join([*(axis.said(point) for axis in axes), fault_of(point.config)]) for point in points
+    }
 
 
 def _follows(key: str, points: Sequence[Point]) -> bool:

@@ -157,7 +157,7 @@ def texts(row: Row, axes: Sequence[Axis]) -> dict[str, str]:
     metric, one = row.metric, row.comparison
     change = one.change
     return {
-        "cell": ", ".join(f"{axis.name} {axis.label(row.point)}" for axis in axes) or row.point.config_id,
+        "cell": ", ".join(axis.said(row.point) for axis in axes) or row.point.config_id,
         "metric": metric.title,
         "before": side_text(metric, one.before),
         "after": side_text(metric, one.after),

@@ -131,7 +131,7 @@ def promises(entries: Iterable[Entry], limits: Sequence[Limit]) -> Promises:
         for point in in_order(points, axes):
             sample = sample_of(point.valid, limit.metric.key)
             if len(sample):
-                cell = [*(f"{axis.name} {axis.label(point)}" for axis in axes), *([CONTROL] * point.control)]
+                cell = [*(axis.said(point) for axis in axes), *([CONTROL] * point.control)]
                 held.append(_held(limit, ", ".join(cell), sample))
     return Promises(tuple(limits), tuple(held))
 

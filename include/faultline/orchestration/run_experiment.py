@@ -61,9 +61,11 @@ class RunExperiment(TriggerDagRunOperator):
     Where the sweep is to decide something, a cell that nothing is open about is skipped, and so is each one when the
     hours are spent. The cell before is then still being measured: it may be the one that decides, so that one more
     is measured than need be.
+
+    `cell` is its name in words, which Airflow shows once the task has begun, in place of its number.
     """
 
-    def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, **arguments: Any) -> None:
+    def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, cell: str = "", **arguments: Any) -> None:
         super().__init__(
             trigger_dag_id=CHILD,
             # Without a logical date: the wait looks for the run by its id alone, also after a reset.
@@ -78,6 +80,7 @@ class RunExperiment(TriggerDagRunOperator):
             **arguments,
         )
         self.max_measurements = max_measurements
+        self.cell = cell
 
     def execute(self, context: Any) -> None:
         from airflow.sdk.exceptions import AirflowSkipException

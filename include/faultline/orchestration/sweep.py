@@ -76,6 +76,7 @@ def measure(planned: Any) -> Any:
         retries=RETRIES,
         retry_policy=retry_policy(),
         retry_delay=timedelta(seconds=10),
+        map_index_template="{{ task.cell }}",
     ).expand_kwargs(planned)
 
 
@@ -245,6 +246,7 @@ def begin_sweep(
     """
     from datetime import UTC, datetime
 
+    from faultline.comparison.cells import Point, names_of
     from faultline.experiment.cell import Cell
     from faultline.experiment.matrix import plan as plan_cells
     from faultline.experiment.matrix import plan_pairs, sweep_id_of
@@ -268,6 +270,8 @@ def begin_sweep(
     measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
     how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
     ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
+    configs = {planned.config.config_id: planned.config for planned in cells}
+    names = names_of([Point(config_id, one.model_dump(mode="json"), ()) for config_id, one in configs.items()])
     other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec} if baseline else {}
     sides = {series: labels, **({baseline.series: {**labels, **other}} if baseline else {})}
     return [
@@ -281,6 +285,8 @@ def begin_sweep(
                 "only_missing": since is None,
             },
             "max_measurements": params["max_measurements"],
+            "cell": f"{names[planned.config.config_id]}, r{planned.repetition}"
+            + (", baseline" if baseline and planned.series == baseline.series else ""),
         }
         for planned in ordered
     ]

@@ -144,7 +144,41 @@ USUAL = (
     "latency_ms.p50", "latency_ms.p99", "throughput_rps", CPU_TOTAL,
     "recovery.reload_s", "recovery.replay_s", MACRO,
 )  # fmt: skip
+# Named where they are listed, and no figures that pages and tables show by themselves.
+_FURTHER = (
+    *(
+        Metric(f"latency_{part}ms.{key}", "Latency", f"{name}{when}", unit)
+        for part, when in (("", ""), ("during_", " during the fault"), ("after_", " after the recovery"))
+        for key, name, unit in (
+            ("mean", "Latency mean", "ms"),
+            ("p90", "Latency p90", "ms"),
+            ("p999", "Latency p99.9", "ms"),
+            ("count", "Tuples measured", ""),
+            ("batches", "Batches measured", ""),
+            ("negative", "Tuples that came before they were sent", ""),
+            ("unreflected", "Tuples never reflected", "tuples"),
+            ("method", "How the latency was measured", ""),
+        )
+    ),
+    Metric("recovery.replacement_up_s", "Recovery", "Replacement up", "s"),
+    Metric("recovery.recovered", "Recovery", "Seen to recover"),
+    Metric(CENSORED_AT, "Recovery", "Watched for", "s"),
+    Metric("recovery.resolution_s", "Recovery", "Known to", "s"),
+    Metric("recovery.recovered_within", "Recovery", "Recovered within", "share"),
+    Metric("recovery.latency_limit_ms", "Recovery", "Bound of the latency", "ms"),
+    Metric("recovery.lag_limit", "Recovery", "Bound of the lag", "records"),
+    Metric("recovery.hold_s", "Recovery", "Has to stay so for", "s"),
+    Metric("recovery.phase", "Recovery", "Place of the fault in the interval", "share"),
+    Metric("audit.expected", "Audit", "Expected", "tuples"),
+    Metric("keys.low", "Keys", "Zipf exponent, measured at least"),
+    Metric("keys.high", "Keys", "Zipf exponent, measured at most"),
+    Metric("gc.executors_s", "Memory and state", "Garbage collection, executors", "s"),
+    Metric("gc.pauses", "Memory and state", "Pauses of collection"),
+    Metric("schedule_lag_ms.p50", "Generator", "Schedule lag p50", "ms"),
+    Metric("schedule_lag_ms.max", "Generator", "Schedule lag maximum", "ms"),
+)
 _BY_KEY = {metric.key: metric for metric in KNOWN}
+_NAMED = {metric.key: metric for metric in (*_FURTHER, *KNOWN)}
 # Of which less or more is better, so that one value may be held against another.
 COMPARABLE = {metric.key: metric for metric in KNOWN if metric.better}
 # Neither figures of their own nor comparable: bounds, counts of what a figure was made of.
@@ -173,7 +207,7 @@ def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
         present[CPU_TOTAL] = None
     if _P99 in present:
         present[TAIL] = None
-    others = [_named(key) for key in present if key not in _BY_KEY and not _is_hidden(key)]
+    others = [named(key) for key in present if key not in _BY_KEY and not _is_hidden(key)]
     return [*(metric for metric in KNOWN if metric.key in present), *others]
 
 
@@ -217,10 +251,13 @@ def _is_hidden(key: str) -> bool:
     return key in _HIDDEN or made_of or leaf in _BOUNDS or key.startswith("placebo.")
 
 
-def _named(key: str) -> Metric:
-    """A metric of which only the path is known."""
+def named(key: str) -> Metric:
+    """The metric of a path; of one that nobody has named in words made of the path."""
+    if key in _NAMED:
+        return _NAMED[key]
     if key.startswith(_NODES):
         return Metric(key, "CPU", f"CPU of node {key.removeprefix(_NODES)}", "cores")
-    leaf = key.split(".")
-    unit = next((unit for suffix, unit in _UNITS.items() for part in reversed(leaf) if part.endswith(suffix)), "")
-    return Metric(key, "Others", key.replace("_", " ").replace(".", " · "), unit)
+    place, _, leaf = key.rpartition(".")
+    suffix = next((suffix for part in (leaf, place) for suffix in _UNITS if part.endswith(suffix)), "")
+    words = " · ".join(part.removesuffix(suffix) for part in key.split(".")).replace("_", " ")
+    return Metric(key, "Others", words[:1].upper() + words[1:], _UNITS.get(suffix, ""))

@@ -23,7 +23,9 @@ from faultline.records.format import (
     share,
     signed,
 )
+from faultline.records.metrics import named
 from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.reports.disturbance import reasons_of
 from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
@@ -55,7 +57,7 @@ def section_of(number: str, record: Record, results: Path, figures: dict[str, go
         "about": f"Attempt {record.attempt}, measured {minute(record.measured_at)} UTC, configuration "
         f"{record.config_id}, repetition {record.repetition}, series {record.series}",
         "verdict": _VERDICTS.get(record.status, "Remarks:"),
-        "reasons": list(dict.fromkeys(record.reasons)),
+        "reasons": reasons_of(record),
         "headline": _headline(record) if measured else [],
         "plot": name if figure is not None else None,
         "plot_height": figure.layout.height if figure is not None else 0,
@@ -190,7 +192,7 @@ def _timeline(record: Record) -> list[dict[str, str]]:
 def _audit(record: Record) -> Pairs:
     if record.metrics.audit.expected is None:
         return []
-    return [(name, count(value)) for name, value in record.metrics.audit.model_dump().items()]
+    return [(named(f"audit.{name}").title, count(value)) for name, value in record.metrics.audit.model_dump().items()]
 
 
 def _offenders(path: Path) -> list[dict[str, str]]:
@@ -209,22 +211,32 @@ def _offenders(path: Path) -> list[dict[str, str]]:
         return []
 
 
-def _folded(record: Record) -> list[tuple[str, Pairs]]:
-    """Tables that are there when asked for; empty ones are left out."""
+def _folded(record: Record) -> list[tuple[str, str, Pairs]]:
+    """Tables that are there when asked for: heading, the class of their names, and rows; empty ones are left out."""
     environment = record.environment
+    tables = [
+        ("All figures", "", _figures(record)),
+        ("Configuration", "mono", _flat(record.config)),
+        ("Spark settings", "mono", _flat(environment.spark_conf or {})),
+        ("Kafka settings", "mono", _flat(environment.kafka_conf or {})),
+        ("Versions", "mono", _flat(environment.versions or {})),
+        ("Raw files", "mono", _flat(record.artifacts)),
+    ]
+    return [table for table in tables if table[-1]]
+
+
+def _figures(record: Record) -> Pairs:
+    """What is known of the attempt beside the audit, by name and unit; of several faults the first one's recovery."""
     metrics = record.metrics.model_dump()
     metrics.pop("audit")
-    if len(metrics.pop("recoveries")) > 1:
-        metrics["recovery of fault 1"] = metrics.pop("recovery")
-    tables = [
-        ("All figures", _flat(metrics)),
-        ("Configuration", _flat(record.config)),
-        ("Spark settings", _flat(environment.spark_conf or {})),
-        ("Kafka settings", _flat(environment.kafka_conf or {})),
-        ("Versions", _flat(environment.versions or {})),
-        ("Raw files", _flat(record.artifacts)),
-    ]
-    return [(name, pairs) for name, pairs in tables if pairs]
+    first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
+    pairs: Pairs = []
+    for key, text in _flat(metrics):
+        metric = named(key)
+        title = metric.name if text in ("true", "false") else metric.title
+        if text != NONE:
+            pairs.append((f"{title}{first}" if metric.group == "Recovery" else title, text))
+    return pairs
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:
@@ -249,3 +261,11 @@ def as_text(value: Any) -> str:
 def minute(text: str) -> str:
     """An instant to the minute, as `2026-11-21 06:15`."""
     return text[:16].replace("T", " ")
+
+
+def period(first: str, last: str) -> str:
+    """From one instant to another, to the minute: `2026-11-21 06:15 to 07:02`."""
+    began, ended = minute(first), minute(last)
+    if began == ended:
+        return began
+    return f"{began} to {ended[11:] if began[:10] == ended[:10] else ended}"

@@ -36,6 +36,7 @@ from faultline.records.format import (
     throughput,
 )
 from faultline.records.record import JUDGED, Record
+from faultline.reports.disturbance import reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
 
@@ -175,7 +176,7 @@ def _head(record: Record) -> RenderableType:
         (record.attempt, "bold"), "  ", (record.status, f"bold {_STATUS_STYLE.get(record.status, '')}".strip())
     )
     lines: list[RenderableType] = [title]
-    lines += [_indented(Text(reason, style="yellow")) for reason in dict.fromkeys(record.reasons)]
+    lines += [_indented(Text(reason, style="yellow")) for reason in reasons_of(record)]
     lines.append(Text(_configuration(config)))
     lines.append(Text(f"{fault_of(config)} · {_cell(record)}"))
     # Never broken over lines, so that it can be copied.

@@ -27,7 +27,7 @@ from faultline.records.format import count
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
-from faultline.reports.experiment_view import Pairs, as_text, minute, section_of
+from faultline.reports.experiment_view import Pairs, as_text, period, section_of
 from faultline.reports.html import environment, figures_json, own_text
 from faultline.reports.sweep_figures import overview_figures, parts_figure
 from faultline.reports.table import Column, columns_of, ordered, plain_rows
@@ -161,12 +161,7 @@ def _faultline(record: Record) -> str:
 
 def _period(times: Sequence[str]) -> str:
     """From the first to the last instant, to the minute."""
-    if not times:
-        return ""
-    first, last = (minute(text) for text in (times[0], times[-1]))
-    if first == last:
-        return f"{first} UTC"
-    return f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+    return f"{period(times[0], times[-1])} UTC" if times else ""
 
 
 def _distinct(values: Iterable[str]) -> str:

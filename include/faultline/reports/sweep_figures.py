@@ -27,6 +27,8 @@ PARTS = (
 FAULT = "fault"
 # Parameters that a matrix varies, by the name of their axis; of several, the last other one tells the lines apart.
 _AXES = {"state_mb": "state (MB)", "checkpoint_interval_s": "checkpoint interval (s)", FAULT: "fault"}
+# Of the width, between two panels.
+_GAP = 0.048
 # Panels of the overview: title, and how a record gives its value.
 _PANELS = ("Reload (s)", "Replay (s)", "Macro (s)", "Latency p99 (ms)")
 
@@ -114,13 +116,14 @@ def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
 
 
 def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str] | None) -> go.Figure:
-    """Four panels along one axis; one line for each value of the other axis."""
+    """A panel for each figure that is known, along one axis; one line for each value of the other axis."""
     figure = go.Figure()
     kills = [record for record in records if fault_of(record.config) != CONTROL]
     controls = [record for record in records if fault_of(record.config) == CONTROL]
     positions = list(dict.fromkeys(_position(record, key) for record in _by(records, key)))
     groups = list(dict.fromkeys(_position(record, other[0]) for record in _by(kills, other[0]))) if other else [""]
-    for panel in range(len(_PANELS)):
+    panels = [panel for panel in range(len(_PANELS)) if any(_is_known(record, panel) for record in records)]
+    for panel in panels:
         for index, group in enumerate(groups):
             members = [record for record in _by(kills, key) if other is None or _position(record, other[0]) == group]
             colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
@@ -135,8 +138,9 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             )
     _controls(figure, controls, key)
     layout: dict[str, Any] = {}
-    for panel, title in enumerate(_PANELS):
-        left, width, suffix = panel * 0.262, 0.214, "" if panel == 0 else str(panel + 1)
+    step = (1 + _GAP) / max(1, len(panels))
+    for place, panel in enumerate(panels):
+        left, width, suffix = place * step, step - _GAP, "" if panel == 0 else str(panel + 1)
         layout[f"xaxis{suffix}"] = {
             "domain": [left, left + width],
             "anchor": f"y{suffix}",
@@ -156,7 +160,7 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             "zeroline": False,
         }
         figure.add_annotation(
-            text=f"<b>{title}</b>",
+            text=f"<b>{_PANELS[panel]}</b>",
             x=left,
             xref="paper",
             xanchor="left",
@@ -282,6 +286,10 @@ def _group_name(other: tuple[str, str] | None, group: str) -> str:
 def _value(record: Record, panel: int) -> float | None:
     recovery = record.metrics.recovery
     return (recovery.reload_s, recovery.replay_s, recovery.macro_s, record.metrics.latency_ms.p99)[panel]
+
+
+def _is_known(record: Record, panel: int) -> bool:
+    return _value(record, panel) is not None or (panel == 2 and record.metrics.recovery.censored_at_s is not None)
 
 
 def _text(value: float, panel: int) -> str:

@@ -101,6 +101,17 @@ def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     assert sweep.told(2) == ["makes the tables over all results, about 1 min left"]
 
 
+def test_a_cell_that_is_measured_again_makes_the_others_no_slower(sweep: Sweep) -> None:
+    sweep.begin("20261121T061500Z-000001", 0)
+    sweep.end("20261121T061500Z-000001", 0, "valid", at_s=60)
+    sweep.begin("20261121T061600Z-000002", 1, at_s=60)
+    sweep.end("20261121T061600Z-000002", 1, "unsound", reasons=["why"], at_s=120)
+    assert sweep.told(1)[-1].endswith("is prepared, about 2 min left")
+    sweep.begin("20261121T061700Z-000003", 1, at_s=120)
+    (line,) = sweep.told(1)
+    assert "measurement 2): starting" in line and line.endswith(", about 3 min left")
+
+
 def test_whoever_joins_late_is_told_of_each_measurement_by_its_own_number(sweep: Sweep) -> None:
     for number in (1, 2, 3):
         sweep.begin(f"20261121T06150{number}Z-000001", 0)

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from faultline.comparison.along import steps_along
-from faultline.comparison.cells import Axis, Figure, apart, axes_of, groups_of, in_order, is_number, label, points_of
+from faultline.comparison.cells import (
+    Axis,
+    Figure,
+    apart,
+    axes_of,
+    groups_of,
+    in_order,
+    is_number,
+    label,
+    names_of,
+    points_of,
+)
 from faultline.records.metrics import KNOWN, MACRO
 from faultline.records.summary import Entry
 from tests.unit.pages_store import record
@@ -34,6 +45,18 @@ def test_a_value_is_written_as_the_figures_beside_it(value: object, text: str) -
 
 def test_truth_is_no_number() -> None:
     assert [is_number(value) for value in (1, 1.5, True, "1", None)] == [True, True, False, False, False]
+
+
+def test_a_configuration_is_named_by_what_tells_it_from_the_others_and_by_its_fault() -> None:
+    entries = [entry(rate=rate, fault=fault) for rate in (500.0, 40000.0) for fault in ("executor", "none")]
+    assert sorted(names_of(points_of(entries)).values()) == [
+        "rate 40,000 records/s, control", "rate 40,000 records/s, executor kill",
+        "rate 500 records/s, control", "rate 500 records/s, executor kill",
+    ]  # fmt: skip
+    faults = [entry(fault=fault) for fault in ("executor", "driver")]
+    assert sorted(names_of(points_of(faults)).values()) == ["driver kill", "executor kill"]
+    (axis,) = axes_of(points_of(faults))
+    assert axis.said(points_of(faults)[0]) == "executor kill"
 
 
 def test_points_differ_along_numbers_first_and_controls_come_last() -> None:

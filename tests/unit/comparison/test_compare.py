@@ -234,7 +234,7 @@ def test_a_row_is_told_in_words() -> None:
     more = [measured("s", 10.0, state_mb=8.0, rate=1000) for _ in range(5)]
     compared = two_sides([*before, *more], [*after, *more])
     assert [texts(row, compared.axes)["cell"] for row in compared.rows] == [
-        "rate (records/s) 500, state (MB) 1", "rate (records/s) 1,000, state (MB) 8"
+        "rate 500 records/s, state 1 MB", "rate 1,000 records/s, state 8 MB"
     ]  # fmt: skip
     nothing = two_sides([measured("s", 0.0)], [measured("s", 5.0)]).rows[0]
     assert (texts(nothing, ())["change"], texts(nothing, ())["p"]) == ("—", "1")

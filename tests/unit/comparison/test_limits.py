@@ -57,7 +57,7 @@ def test_what_may_be_chance_is_said_and_each_configuration_is_named() -> None:
     far = entries([300.0, 301.0, 302.0, 303.0, 304.0], state_mb=8.0)
     promised = promises([*near, *far], parse_limits({"latency_ms.p99": 100}))
     assert [line.rpartition("limit ")[2] for line in promised.beyond] == [
-        "at most 100 ms, which may be chance (state (MB) 1)", "at most 100 ms (state (MB) 8)",
+        "at most 100 ms, which may be chance (state 1 MB)", "at most 100 ms (state 8 MB)",
     ]  # fmt: skip
     assert promised.as_json()["limits"] == {"latency_ms.p99": 100.0} and NOTHING_PROMISED.as_json() == {}
 

@@ -206,7 +206,7 @@ def test_a_reason_tells_the_figure_its_change_and_how_sure_that_is() -> None:
     verdict = judge_night(every[1], every, P99, 7)
     (reason,) = verdict.reasons()
     assert re.fullmatch(r"Latency p99 \(ms\): 1\d\d \(n=5\) -> 1\d\d \(n=5\), .*", reason)
-    assert re.search(r", \+\d\d\.\d% \[\+.*%\], p = 0\.\d+ \(state \(MB\) 1\)$", reason)
+    assert re.search(r", \+\d\d\.\d% \[\+.*%\], p = 0\.\d+ \(state 1 MB\)$", reason)
     assert summary(verdict) == "1 worse, 1 same; against 2026-11-01"
 
 

@@ -41,13 +41,26 @@ def test_the_first_page_lists_sweeps_matrices_and_what_cannot_be_read(tmp_path: 
     path.with_name("broken.json").write_text("{")
     html = overview_page(site(tmp_path))
     found = rows(html)
-    assert ["m", "1", "0", "1", "0", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
-    assert ["s1", "m", "1", "0", "1", "0", "0", "0", "2", "2026-11-21 06:15", "2026-11-21 06:15"] in found
-    assert ["without a sweep", "—", "1", "0", "0", "0", "0", "0", "1", "2026-11-21 06:15", "2026-11-21 06:15"] in found
+    assert ["m", "1", "1", "2", "2026-11-21 06:15"] in found
+    assert ["s1", "m", "1", "1", "2", "2026-11-21 06:15"] in found
+    assert ["without a sweep", "—", "1", "0", "1", "2026-11-21 06:15"] in found
     assert any(row[0].endswith("/broken.json") for row in found)
     links = [a["href"] for a in Page(html).all("a")]
     assert {"/faultline/sweeps/s1", "/faultline/matrices/m", "/faultline/unswept"} <= set(links)
     assert "There are no records yet" in overview_page(site(tmp_path / "empty"))
+
+
+def test_axes_of_many_values_are_laid_along_the_page_not_over_each_other(tmp_path: Path) -> None:
+    queries = [
+        record(f"a{number}", workload="nexmark", query=f"q{number}", rate=rate)
+        for number in range(12)
+        for rate in (100.0, 1000.0)
+    ]
+    put(tmp_path, *(one.model_copy(update={"attempt": f"a{n}"}) for n, one in enumerate(queries)))
+    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    assert {trace.name for trace in drawn.data} == {"rate 100 records/s", "rate 1,000 records/s"}
+    turned = figure(sweep_page(site(tmp_path), "s1", Choice(x="rate")))
+    assert len({trace.name for trace in turned.data}) == 12, "who asks for it gets it"
 
 
 def test_a_single_experiment_is_told_by_what_it_was(tmp_path: Path) -> None:
@@ -113,7 +126,7 @@ def test_a_reader_chooses_metric_axis_and_view(tmp_path: Path) -> None:
     turned = figure(sweep_page(one, "s1", Choice(x="checkpoint_interval_s"))).data[0]
     assert (turned.x, turned.y) == (("2", "5"), ("1", "8"))
     drawn = figure(sweep_page(one, "s1", Choice(view="curves", metric="recovery.macro_s")))
-    assert [trace.name for trace in drawn.data] == ["checkpoint interval (s) 2", "checkpoint interval (s) 5"]
+    assert [trace.name for trace in drawn.data] == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
     assert list(drawn.data[0].x) == [1, 8] and list(drawn.data[0].y) == [13.84, 13.84]
     assert drawn.layout.yaxis.title.text == "Macro recovery (s)"
     for wrong in (Choice(metric="nothing"), Choice(x="rate"), Choice(view="pie"), Choice(group="b9")):
@@ -159,7 +172,7 @@ def test_a_heat_map_tells_its_controls_below(tmp_path: Path) -> None:
     put(tmp_path, *grid(), record("control", state_mb=1.0, fault="none", latency={"p99": 777.0}))
     html = sweep_page(site(tmp_path), "s1")
     assert "777 ms" not in str(figure(html).data[0].text)
-    assert "Controls (no fault): state (MB) 1, checkpoint interval (s) 2: 777 ms (n = 1)." in Page(html).text
+    assert "Controls (no fault): state 1 MB, checkpoint interval 2 s: 777 ms (n = 1)." in Page(html).text
 
 
 def test_builds_are_never_mixed_in_one_point(tmp_path: Path) -> None:

@@ -13,6 +13,12 @@ from tests.unit.reports.test_report import Page
 from tests.unit.sample_records import CENSORED, RECOVERED
 
 
+def test_sweeps_that_share_nothing_are_not_held_side_by_side(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", rate=100.0), record("a2", sweep="s2", rate=200.0))
+    html = compare_page(site(tmp_path), Pair("s1", "s2"))
+    assert "nothing to hold side by side: they differ in rate." in html and not rows(html)
+
+
 def test_two_sweeps_side_by_side(tmp_path: Path) -> None:
     put(tmp_path, *grid(), *grid(sweep="s2")[:6], record("extra", sweep="s2", state_mb=64.0, latency={"p99": 1.0}))
     put(tmp_path, *grid(sweep="s3", factor=2))

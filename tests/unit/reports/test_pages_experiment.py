@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.analysis.judge import judge
-from faultline.records.record import Record
+from faultline.records.record import CpuBesides, Record
 from faultline.reports.pages.download import as_parquet
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import overview_page
@@ -37,13 +37,32 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     found = rows(html)
     assert ["28.549", "+0.350", "t2 the loss is detected", "recorder.jsonl: removeTime of executor 0 (REST)"] in found
     assert any("the gate opens: T0" in row for row in found), "events of the experiment itself"
-    assert ["lost", "0"] in found
+    assert ["Lost (tuples)", "0"] in found and ["Macro recovery (s)", f"{made.metrics.recovery.macro_s:.6g}"] in found
     text = Page(html).text
+    assert "latency_ms" not in text and "sums_differ" not in text, "figures are named in words"
     for expected in ("Fault 1:", "Recovered in", "Longest silence", "checkpoint_interval_s", "Again: ./faultline run"):
         assert expected in text, expected
     (plot,) = figures(html).values()
     marks = [shape for shape in plot["layout"]["shapes"] if shape["name"] == "t0"]
     assert [mark["line"]["color"] for mark in marks] == [FAULT_COLOUR]
+
+
+def test_of_a_disturbed_experiment_every_list_says_who_took_the_cores(tmp_path: Path) -> None:
+    reason = "disturbed: others and the host took 0.40 cores > 0.3"
+    one = record("a1", status="unsound", reasons=[reason])
+    for number, besides in enumerate(
+        (CpuBesides(others=0.35, stolen=0.05, services=0.1), CpuBesides(others=0.35, stolen=None), None)
+    ):
+        metrics = one.metrics.model_copy(update={"cpu_besides": besides})
+        put(tmp_path, one.model_copy(update={"attempt": f"a{number}", "metrics": metrics}))
+    pages = site(tmp_path)
+    told = f"{reason}; on average other processes 0.25, Airflow and other services 0.10, the host 0.05"
+    assert told in experiment_page(pages, "a0").replace("&gt;", ">")
+    assert f"{reason}; on average other processes 0.35<" in experiment_page(pages, "a1").replace("&gt;", ">")
+    assert f"{reason}<" in experiment_page(pages, "a2").replace("&gt;", ">"), "nothing is known, nothing is said"
+    overview = overview_page(pages).replace("&gt;", ">")
+    assert told in overview and f"{reason}; on average other processes 0.35<" in overview
+    assert f"{reason}<" in sweep_page(pages, "s1").replace("&gt;", ">"), "in the words of the newest one"
 
 
 def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> None:

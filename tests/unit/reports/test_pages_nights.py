@@ -13,6 +13,7 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.reports.pages import nights
 from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.site import Unknown
 from faultline.reports.pages.sweep import sweep_page
@@ -57,6 +58,20 @@ def test_a_figure_is_drawn_over_the_commits_that_the_nights_measured(tmp_path: P
     assert "over the commits" in html and "Along" in html
     with pytest.raises(Unknown, match="Nights are drawn by night or commit, not by week"):
         nights_page(site(tmp_path), Chosen(by="week"))
+
+
+def test_only_the_verdicts_that_are_looked_at_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [one for number in range(1, 10) for one in night_records(number, 100, n=1)]
+    put(tmp_path, *made)
+    read: list[str | None] = []
+    monkeypatch.setattr(nights, "NIGHTS_A_PAGE", 3)
+    monkeypatch.setattr(nights, "kept_verdict", lambda results, sweep: read.append(sweep) or {"summary": "s"})
+    nights_page(site(tmp_path))
+    newest = [f"202611{number:02d}T020000" for number in (9, 8, 7)]
+    assert sorted(read, key=str, reverse=True) == newest, "each once"
+    read.clear()
+    nights_page(site(tmp_path), Chosen(page=2))
+    assert len(read) == 6, "beside those shown the newest, which say the limits"
 
 
 def test_the_limit_of_the_newest_night_is_drawn_and_what_is_beyond_it_said(tmp_path: Path) -> None:

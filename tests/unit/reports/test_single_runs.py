@@ -39,7 +39,7 @@ def test_in_a_line_of_both_only_what_was_repeated_is_joined() -> None:
     records = swept(repetitions=2, states=(1.0, 8.0), controls=False)
     kept = [one for one in records if one.config["checkpoint_interval_s"] != 5.0 or one.repetition == 0]
     figure = curved(kept)
-    line, single = (trace for trace in figure.data if trace.legendgroup == "state (MB) 1")
+    line, single = (trace for trace in figure.data if trace.legendgroup == "state 1 MB")
     assert (line.mode, list(line.x)) == ("lines+markers", [2.0, 10.0])
     assert (single.mode, list(single.x), single.showlegend) == ("markers", [5.0], False)
 

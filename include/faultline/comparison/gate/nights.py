@@ -146,7 +146,7 @@ def _names(plan: Manifest) -> Mapping[str, str]:
     """Each configuration by what tells it from the others, else by workload and fault."""
     points = list({cell.config_id: Point(cell.config_id, cell.config, ()) for cell in plan.cells}.values())
     axes = axes_of(points)
-    told = {point.config_id: ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) for point in points}
+    told = {point.config_id: ", ".join(axis.said(point) for axis in axes) for point in points}
     return {point.config_id: told[point.config_id] or str(point.config.get("workload")) for point in points}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -25,6 +26,8 @@ from faultline.reports.time_series import FAINT_COLOUR
 FRONT = "front"
 # More names than this lie on top of each other; the table below has them.
 MOST_NAMED = 12
+# Share of the height within which two names would lie on each other.
+NEAR = 0.15
 _METRICS: dict[str, Metric] = {metric.key: metric for metric in KNOWN}
 
 
@@ -71,6 +74,7 @@ def front_figure(answer: Answer) -> go.Figure | None:
                 _mark(figure, answer, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
     highest = max((max(trace.y) for trace in figure.data), default=1.0)
+    _part_names(figure, highest)
     span = [place.figures[0] for place in front.places]
     room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
     figure.update_layout(
@@ -112,11 +116,26 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
         customdata=told,
         name=name,
         mode="markers+text" if named else "markers",
-        textposition="top center",
         cliponaxis=False,
         marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2, "color": colour}},
         hovertemplate="%{customdata}<extra></extra>",
     )
+
+
+def _part_names(figure: go.Figure, highest: float) -> None:
+    """Puts every other name below its mark, where marks that follow each other lie at about one height."""
+    marks = sorted(
+        (trace.x[place], trace.y[place], number, place)
+        for number, trace in enumerate(figure.data)
+        for place in range(len(trace.x))
+    )
+    sides = [["top center"] * len(trace.x) for trace in figure.data]
+    for before, mark in itertools.pairwise(marks):
+        _, height, number, place = mark
+        if abs(height - before[1]) < NEAR * highest and sides[before[2]][before[3]] == "top center":
+            sides[number][place] = "bottom center"
+    for trace, positions in zip(figure.data, sides, strict=True):
+        trace.textposition = positions
 
 
 def _escaped(text: str) -> str:

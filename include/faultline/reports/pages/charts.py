@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, is_number, label
+from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label
 from faultline.records.metrics import Metric
 from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
 from faultline.reports.time_series import FAINT_COLOUR
@@ -20,6 +20,7 @@ _CLEAR = "rgba(0,0,0,0)"
 _LIMIT_COLOUR = "#b3261e"
 # As the tables write numbers: thousands apart, never as a power.
 _TICKS = ",~r"
+_CATEGORIES = {"type": "category", "showgrid": False, "fixedrange": True, "automargin": True}
 # From light to dark on white, and readable on black: one hue, so that a print keeps the order.
 _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
@@ -55,8 +56,8 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         margin={"l": 72, "r": 16, "t": 12, "b": 56},
         paper_bgcolor=_CLEAR,
         plot_bgcolor=_CLEAR,
-        xaxis={"type": "category", "title": {"text": escaped(x.name)}, "showgrid": False, "fixedrange": True},
-        yaxis={"type": "category", "title": {"text": escaped(y.name)}, "showgrid": False, "fixedrange": True},
+        xaxis={"title": {"text": escaped(x.name)}, **_CATEGORIES},
+        yaxis={"title": {"text": escaped(y.name)}, **_CATEGORIES},
     )
     return figure
 
@@ -71,7 +72,7 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
     lines: dict[str, list[Point]] = {}
     measured, controls = apart(points)
     for point in measured:
-        lines.setdefault(", ".join(_named(axis, point) for axis in others), []).append(point)
+        lines.setdefault(escaped(", ".join(axis.said(point) for axis in others)), []).append(point)
     scale = _scale(x)
     for number, (name, members) in enumerate(list(lines.items())[:MAX_LINES]):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
@@ -86,7 +87,7 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         plot_bgcolor=_CLEAR,
         showlegend=len({trace.name for trace in figure.data}) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": escaped(x.name)}, "zeroline": False, **scale},
+        xaxis={"title": {"text": escaped(x.name)}, "zeroline": False, "automargin": True, **scale},
         yaxis={
             "title": {"text": escaped(metric.title)},
             "zeroline": False,
@@ -181,11 +182,6 @@ def _scale(x: Axis) -> dict[str, Any]:
     if len(x.values) <= 12:
         return {"tickmode": "array", "tickvals": list(x.values), "ticktext": [label(value) for value in x.values]}
     return {}
-
-
-def _named(axis: Axis, point: Point) -> str:
-    """`state 8 MB`; a fault or another text needs no name before it."""
-    return shown(axis, point) if axis.key == FAULT else f"{escaped(axis.name)} {shown(axis, point)}"
 
 
 def _told(one: Figure, metric: Metric) -> str:

@@ -70,6 +70,7 @@ def compare_page(site: Site, pair: Pair) -> str:
         metric=metric,
         metric_groups=by_group(metrics),
         cell_axes=cell_axes,
+        differing=[axis.noun for axis in axes],
         rows=rows,
         verdicts=bool(verdicts),
         both=both,

@@ -111,13 +111,14 @@ def _nights(course: Course) -> dict[str, Any]:
     """Days; one tick a day where there are few, which would else get several with the same text."""
     first, last = (datetime.fromisoformat(course.places[place]) for place in (0, -1))
     few = (last - first).days < NIGHTS_WITH_A_TICK
-    axis = {"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d"}
+    axis = {"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d", "automargin": True}
     return {**axis, "dtick": _DAY_MS} if few else axis
 
 
 def _commits(names: list[str]) -> dict[str, Any]:
     """Commits beside each other, in the order in which they were measured."""
-    return {"title": {"text": "commit"}, "type": "category", "categoryorder": "array", "categoryarray": names}
+    order = {"type": "category", "categoryorder": "array", "categoryarray": names}
+    return {"title": {"text": "commit"}, "automargin": True, **order}
 
 
 def _finite(value: float, other: float) -> float:

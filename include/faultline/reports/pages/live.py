@@ -32,6 +32,7 @@ SHOWN_S = 300
 READ_BYTES = 1_600_000
 _ROWS = ((0.71, 1.0), (0.37, 0.64), (0.0, 0.29))
 _TITLES = ("Records/s", "Lag (records)", "CPU (cores)")
+_FROM_ZERO = {"rangemode": "tozero", "zeroline": False, "tickformat": ",~r"}
 _IN_COLOUR, _OUT_COLOUR = FAINT_COLOUR, "#3B7DBD"
 
 Line = dict[str, Any]
@@ -64,11 +65,11 @@ def live_page(site: Site, attempt_id: str) -> str:
     plan = Manifests(site.results).read(str(sweep)) if sweep else None
     site.index.refresh()
     over = attempt.over is not None
-    figure = course_figure(course) if course else None
+    figure, title = course_figure(course) if course else None, title_of(told["config"])
     return render(
         site,
         "live",
-        title=title_of(told["config"]),
+        title=title[:1].upper() + title[1:],
         attempt=attempt_id,
         over=over,
         record=site.link("experiments", attempt_id) if site.index.of_attempt(attempt_id) else None,
@@ -168,13 +169,13 @@ def course_figure(course: Course) -> go.Figure:
         values = [one.get(role, 0.0) for one in course.cores]
         if any(values):
             figure.add_scatter(
-                x=[round(one["t_s"], 2) for one in course.cores], y=values, name=role, yaxis="y3", mode="lines",
-                line={"color": colour, "width": 1.6},
+                x=[round(one["t_s"], 2) for one in course.cores], y=values, name=role.replace("_", " "), yaxis="y3",
+                mode="lines", line={"color": colour, "width": 1.6},
             )  # fmt: skip
     axes: dict[str, Any] = {}
     for number, (span, title) in enumerate(zip(_ROWS, _TITLES, strict=True), start=1):
         name = "yaxis" if number == 1 else f"yaxis{number}"
-        axes[name] = {"domain": list(span), "title": {"text": title}, "rangemode": "tozero", "zeroline": False}
+        axes[name] = {"domain": list(span), "title": {"text": title}, **_FROM_ZERO}
     figure.update_layout(
         height=460,
         margin={"l": 64, "r": 16, "t": 28, "b": 40},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
-from faultline.comparison.cells import axes_of, in_order, points_of
+from faultline.comparison.cells import axes_of, in_order, names_of, points_of
 from faultline.comparison.coverage import gap_of, missed_nights
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import (
@@ -65,11 +66,8 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     if not nights:
         return render(site, "no_nights", title="Nights")
     points = points_of(entries)
-    axes = axes_of(points)
-    cells = [
-        (point.config_id, ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.entries[0].fault)
-        for point in in_order(points, axes)
-    ]
+    names = names_of(points)
+    cells = [(point.config_id, names[point.config_id]) for point in in_order(points, axes_of(points))]
     cell = choice.cell or cells[0][0]
     if cell not in dict(cells):
         raise Unknown(f"No night has measured the configuration {cell}.")
@@ -78,10 +76,8 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     surroundings = changes_of_surroundings(nights)
     course = course_of(nights, cell, metric) if metric else None
     drawn = course_of_commits(nights, cell, metric) if metric and choice.by == "commit" else course
-    kept = {night.date: kept_verdict(site.results, night.entries[-1].sweep_id) for night in nights}
     planned = [plan for plan in Manifests(site.results).of_matrix(of) if plan.logical_date]
     plans = {plan.logical_date: plan for plan in planned}
-    limit = limit_of(list(kept.values()), metric)
     measured = {night.date: night for night in nights}
     of_night: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -96,6 +92,9 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
     dates = sorted({*measured, *absent}, reverse=True)
     page, pages, offset = paged(choice.page, len(dates), NIGHTS_A_PAGE)
     shown = dates[offset : offset + NIGHTS_A_PAGE]
+    # Of a year of nights only the verdicts that are looked at are read.
+    kept = cache(lambda sweep_id: kept_verdict(site.results, sweep_id))
+    limit = limit_of((kept(night.entries[-1].sweep_id) for night in reversed(nights[-NIGHTS_A_PAGE:])), metric)
     return render(
         site,
         "nights",
@@ -115,7 +114,7 @@ def nights_page(site: Site, choice: Chosen | None = None) -> str:
         of=of,
         rows=gathered(
             [
-                _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course, kept[date])
+                _row(site, measured[date], of_night.get(date, []), plans.get(date), surroundings, course, kept)
                 if date in measured
                 else _absent_row(date, *absent[date])
                 for date in shown
@@ -136,10 +135,12 @@ def _row(
     plan: Manifest | None,
     surroundings: Mapping[str, str],
     course: Course | None,
-    verdict: Mapping[str, Any],
+    kept: Callable[[str | None], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """One night of the table. `every`: what was measured of it, its baseline's too; `verdict`: as its task kept it."""
+    """One night of the table. `every`: what was measured of it, its baseline's too; `kept`: the verdict on a sweep, as
+    its task kept it."""
     sweep = night.entries[-1].sweep_id
+    verdict = kept(sweep)
     place = course.places.index(night.date) if course else -1
     value = course.values[place] if course else None
     return {
@@ -197,9 +198,9 @@ def gathered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def limit_of(kept: Sequence[Mapping[str, Any]], metric: Metric | None) -> Limit | None:
-    """The limit of a figure by the newest night that had limits. `kept`: verdicts of nights, the oldest first."""
-    bounds = next((found for one in reversed(kept) if isinstance(found := one.get("limits"), dict)), {})
+def limit_of(kept: Iterable[Mapping[str, Any]], metric: Metric | None) -> Limit | None:
+    """The limit of a figure by the newest night that had limits. `kept`: verdicts of nights, the newest first."""
+    bounds = next((found for one in kept if isinstance(found := one.get("limits"), dict)), {})
     bound = bounds.get(metric.key) if metric else None
     return Limit(metric, float(bound)) if metric and isinstance(bound, int | float) else None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from faultline.comparison.cells import label
 from faultline.records.format import NONE
 from faultline.records.index import Tally
 from faultline.records.manifest import Manifests
-from faultline.reports.experiment_view import minute
+from faultline.reports.disturbance import explained
+from faultline.reports.experiment_view import minute, period
 from faultline.reports.pages.now import running
 from faultline.reports.pages.site import STATUSES, Site, paged, render
 from faultline.reports.table import load_of
@@ -25,13 +28,16 @@ def overview_page(site: Site, page: int = 1) -> str:
     total = site.index.count_sweeps()
     page, pages, offset = paged(page, total, SWEEPS_A_PAGE)
     problems = [*site.index.problems(), *Manifests(site.results).problems()]
+    matrices, sweeps = site.index.matrices(), site.index.sweeps(SWEEPS_A_PAGE, offset)
+    # A column for what there is: six of zeros would leave no room for the names.
+    statuses = [one for one in STATUSES if one == "valid" or any(getattr(row, one) for row in (*matrices, *sweeps))]
     return render(
         site,
         "overview",
         title="Results",
-        statuses=STATUSES,
-        matrices=[_row(site, tally, "matrices") for tally in site.index.matrices()],
-        sweeps=[_row(site, tally, "sweeps") for tally in site.index.sweeps(SWEEPS_A_PAGE, offset)],
+        statuses=statuses,
+        matrices=[_row(site, tally, "matrices", statuses) for tally in matrices],
+        sweeps=[_row(site, tally, "sweeps", statuses) for tally in sweeps],
         sweep_total=total,
         page=page,
         pages=pages,
@@ -85,21 +91,20 @@ def failed_lately(site: Site) -> list[dict[str, str]]:
             "name": ", ".join([*load_of(one.config), label(one.fault)]),
             "status": one.status,
             "when": minute(one.measured_at),
-            "reason": one.reasons[0] if one.reasons else NONE,
+            "reason": next(iter(explained(one.reasons, one.metrics)), NONE),
         }
         for one in found
     ]
 
 
-def _row(site: Site, tally: Tally, kind: str) -> dict[str, object]:
+def _row(site: Site, tally: Tally, kind: str, statuses: Sequence[str]) -> dict[str, object]:
     return {
         "name": tally.name or "without a sweep",
         "href": site.link(kind, tally.name) if tally.name else site.link("unswept"),
         "about": tally.matrix or _single(site, tally),
-        "counts": [getattr(tally, status) for status in STATUSES],
+        "counts": [getattr(tally, status) for status in statuses],
         "total": tally.total,
-        "first": minute(tally.first),
-        "last": minute(tally.last),
+        "measured": period(tally.first, tally.last),
     }
 
 

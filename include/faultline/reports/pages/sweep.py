@@ -18,10 +18,12 @@ from faultline.comparison.planned import entries_of_sweep
 from faultline.records.manifest import Manifests
 from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
-from faultline.reports.experiment_view import minute
+from faultline.reports.disturbance import explained
+from faultline.reports.experiment_view import period
 from faultline.reports.pages import charts
 from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
+from faultline.reports.sweep_figures import SERIES_COLOURS
 
 # Beside the metric that was chosen, where the sweep has them.
 COLUMNS = ("latency_ms.p50", TAIL, "throughput_rps", "recovery.reload_s", "recovery.replay_s", MACRO,
@@ -232,8 +234,15 @@ def _chosen_view(axes: Sequence[Axis], choice: Choice) -> tuple[Axis | None, str
         raise Unknown(f"The valid records here do not differ in {choice.x}.")
     if not axes:
         return None, ""
-    x = next((axis for axis in axes if axis.key == choice.x), axes[0])
+    x = next((axis for axis in axes if axis.key == choice.x), None) or _clearest(axes)
     return x, "heat" if _two_numbers(axes) and choice.view != "curves" else "curves"
+
+
+def _clearest(axes: Sequence[Axis]) -> Axis:
+    """The first axis along which there are no more lines than colours, else the one with the fewest lines."""
+    cells = math.prod(len(axis.values) for axis in axes)
+    few = (axis for axis in axes if cells <= len(axis.values) * len(SERIES_COLOURS))
+    return next(few, max(axes, key=lambda axis: len(axis.values)))
 
 
 def _two_numbers(axes: Sequence[Axis]) -> bool:
@@ -258,9 +267,8 @@ def _facts(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     times = sorted(entry.measured_at for entry in entries)
     workloads = Counter(str(entry.config.get("workload", "unknown")) for entry in entries)
     cores = sorted({entry.cores for entry in entries if entry.cores})
-    span = minute(times[0]) if minute(times[0]) == minute(times[-1]) else f"{minute(times[0])} to {minute(times[-1])}"
     return [
-        ("Measured", f"{span} UTC"),
+        ("Measured", f"{period(times[0], times[-1])} UTC"),
         ("Workload", ", ".join(workloads)),
         ("Machine", f"{' or '.join(map(str, cores)) or 'unknown number of'} cores"),
         ("Experiments", str(len(entries))),
@@ -292,7 +300,7 @@ def _troubles(site: Site, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """The kinds of reasons why experiments are not valid, the commonest first, each with its newest example."""
     found: dict[str, list[tuple[Entry, str]]] = {}
     for entry in entries:
-        for reason in dict.fromkeys(entry.reasons) if entry.status != "valid" else ():
+        for reason in explained(entry.reasons, entry.metrics) if entry.status != "valid" else ():
             found.setdefault(f"{entry.status} {reason.partition(':')[0]}", []).append((entry, reason))
     return [
         {"times": len(cases), "reason": cases[-1][1], "example": attempts(site, [cases[-1][0]])}
@@ -317,7 +325,7 @@ def _controls(points: Sequence[Point], axes: Sequence[Axis], metric: Metric | No
     for point in apart(points)[1]:
         one = point.figure(metric.key) if metric else Figure(0)
         if metric and one.median is not None:
-            where = ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes)
+            where = ", ".join(axis.said(point) for axis in axes)
             spread = f", {one.spread(metric)}" if one.spread(metric) else ""
             told.append(f"{where}: {one.text(metric)} {metric.unit}{spread} (n = {one.n})")
     return told
