@@ -72,7 +72,7 @@ def test_a_full_disk_is_named(installation: Installation) -> None:
     """/dev/full accepts no byte; a tmpfs of a megabyte is the same for a folder."""
     small = installation.home.parent / "small"
     small.mkdir()
-    if os.system(f"mount -t tmpfs -o size=1m tmpfs {small} 2>/dev/null"):
+    if os.system(f"mount -t tmpfs -o size=1m,mode=0700 tmpfs {small} 2>/dev/null"):
         from faultline.base.errors import ConfigError
         from faultline.base.settings import check_folders
 
