@@ -14,12 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from faultline.base.settings import ROOT, Settings
 from faultline.client.publishing import crawl
+from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.record import Record
 from faultline.reports.document.page import results_page
 from faultline.reports.headline import headline, sweep_headline
@@ -28,16 +29,24 @@ from faultline.reports.pages.compare import Pair, compare_page
 from faultline.reports.pages.download import as_cell
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.live import Course, course_figure
+from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.overlay import overlay_page
 from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.prometheus import prometheus_text
 from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
 from faultline.reports.report import render
-from tests.unit.hostile import TEXTS, Skeleton, hostile_store
-from tests.unit.pages_store import app, ask, figures, site
+from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
+from tests.unit.pages_store import app, ask, figures, put, site
 
 # Each page is made of several texts, which are harmless in its twin.
 DRAWN = st.lists(TEXTS, min_size=1, max_size=6)
-EXAMPLES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def hostile_texts(test: Callable[..., None]) -> Callable[..., None]:
+    """Gives a test `texts`: drawn ones, all pieces one after another, and those that are hard to draw by chance."""
+    for texts in (list(PIECES), ["|"], [" _hx_ "], ["=1+1", "-1+1", "a\r=1"]):
+        test = example(texts=texts)(test)
+    return settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])(given(texts=DRAWN)(test))
 
 
 def named(texts: list[str]) -> Callable[[int], str]:
@@ -79,8 +88,7 @@ def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
     }
 
 
-@EXAMPLES
-@given(DRAWN)
+@hostile_texts
 def test_a_page_has_the_markup_of_its_harmless_twin(texts: list[str]) -> None:
     with stores(texts) as both:
         hostile, harmless = (pages_of(results, records) for results, records, _ in both)
@@ -91,6 +99,25 @@ def test_a_page_has_the_markup_of_its_harmless_twin(texts: list[str]) -> None:
             for place, figure in figures(html).items():
                 assert_plain(figure, f"{name} {place}")
             assert [*figures(html)] == [*figures(harmless[name])], name
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@hostile_texts
+def test_nights_have_the_markup_of_their_harmless_twins_and_metrics_their_lines(dated: bool, texts: list[str]) -> None:
+    """Also where a record calls no date its night or its instant."""
+    night = "2026-11-20T02:00:00+00:00"
+    with stores(texts) as both:
+        found = []
+        for results, records, _ in both:
+            known = {"matrix": NIGHTLY, **({"logical_date": night, "measured_at": night} if dated else {})}
+            put(results, *(record.model_copy(update=known) for record in records))
+            one = site(results)
+            found.append([nights_page(one), nights_page(one, Chosen(by="commit")), prometheus_text(one)])
+        for hostile, harmless in zip(*(pages[:2] for pages in found), strict=True):
+            assert Skeleton(hostile).parts == Skeleton(harmless).parts
+            for figure in figures(hostile).values():
+                assert_plain(figure, "nights")
+        assert found[0][2].count("\n") == found[1][2].count("\n")
 
 
 def assert_plain(content: Any, where: str) -> None:
@@ -111,8 +138,7 @@ def assert_plain(content: Any, where: str) -> None:
         assert not re.search(r"&(?!amp;|lt;|gt;)", content), f"{where}: {content}"
 
 
-@EXAMPLES
-@given(DRAWN)
+@hostile_texts
 def test_a_report_and_a_static_site_have_the_markup_of_their_harmless_twins(texts: list[str]) -> None:
     with stores(texts) as both:
         reports, sites = [], []
@@ -136,18 +162,19 @@ def test_a_report_and_a_static_site_have_the_markup_of_their_harmless_twins(text
                 assert_plain(figure, "site")
 
 
-@EXAMPLES
-@given(DRAWN)
+@hostile_texts
 def test_a_table_as_csv_holds_no_formula_and_every_text(texts: list[str]) -> None:
-    with stores(texts) as both:
-        results, records, _ = both[0]
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        # Here the text comes first.
+        records = hostile_store(results, lambda number: f"{texts[number % len(texts)]}{number}")
         told = list(csv.reader(io.StringIO(ask(app(results), "/experiments.csv").body.decode(), newline="")))
         assert len(told) == 1 + len(records) and {len(row) for row in told} == {len(told[0])}
         for cell in (cell for row in told for cell in row):
             assert not re.match(r"\s*[=+@＝＋－＠]|[\t\r\n]", cell) or is_number(cell), cell
             assert not re.match(r"\s*-", cell) or is_number(cell), cell
         place = told[0].index("build")
-        assert sorted(row[place] for row in told[1:]) == sorted(record.build for record in records)
+        assert sorted(row[place] for row in told[1:]) == sorted(as_cell(record.build) for record in records)
 
 
 def is_number(text: str) -> bool:
@@ -171,14 +198,19 @@ def test_a_text_that_begins_like_a_formula_is_no_formula_and_a_number_stays_one(
     assert as_cell(value) == cell
 
 
+def cells_of(text: str) -> list[int]:
+    """How many cells each line of a table has."""
+    return [len(re.split(r"(?<!\\)(?:\\\\)*\|", line)) for line in text.splitlines() if line.startswith("|")]
+
+
 def markdown(text: str) -> list[tuple[str, ...]]:
     """The elements that a reader of Markdown makes of the text."""
     return Skeleton(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)).parts
 
 
-@EXAMPLES
-@given(DRAWN, st.sampled_from(["recovery", "state_size_x_checkpoint_interval", "executor_cores", "nexmark"]))
-def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(texts: list[str], matrix: str) -> None:
+@pytest.mark.parametrize("matrix", ["recovery", "state_size_x_checkpoint_interval", "executor_cores"])
+@hostile_texts
+def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(matrix: str, texts: list[str]) -> None:
     with stores(texts) as both:
         found = []
         for _, records, _of in both:
@@ -186,6 +218,7 @@ def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(texts: list[st
             found.append(results_page(one_build, matrix, name="n", evidence=()))
         hostile, harmless = found
         assert markdown(hostile.text) == markdown(harmless.text)
+        assert cells_of(hostile.text) == cells_of(harmless.text), "readers leave out cells that are too many"
         assert [*hostile.images] == [*harmless.images]
         for one, other in zip(hostile.images.values(), harmless.images.values(), strict=True):
             assert [part.tag for part in ET.fromstring(one).iter()] == [
@@ -193,8 +226,7 @@ def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(texts: list[st
             ]
 
 
-@EXAMPLES
-@given(DRAWN)
+@hostile_texts
 def test_notes_in_airflow_have_the_elements_of_their_harmless_twins(texts: list[str]) -> None:
     with stores(texts) as both:
         (_, hostile, _), (_, harmless, _) = both

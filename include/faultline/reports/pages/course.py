@@ -108,9 +108,13 @@ def _name(place: str, by_commit: bool) -> str:
 
 
 def _nights(course: Course) -> dict[str, Any]:
-    """Days; one tick a day where there are few, which would else get several with the same text."""
-    first, last = (datetime.fromisoformat(course.places[place]) for place in (0, -1))
-    few = (last - first).days < NIGHTS_WITH_A_TICK
+    """Days; one tick a day where there are few, which would else get several with the same text. Texts beside each
+    other where a record says of its night what is no date."""
+    try:
+        first, last = (datetime.fromisoformat(course.places[place]) for place in (0, -1))
+        few = (last - first).days < NIGHTS_WITH_A_TICK
+    except (ValueError, TypeError):
+        return {"title": {"text": "night"}, "type": "category"}
     axis = {"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d"}
     return {**axis, "dtick": _DAY_MS} if few else axis
 
