@@ -160,7 +160,8 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             "zeroline": False,
         }
         figure.add_annotation(
-            text=f"<b>{_PANELS[panel]}</b>",
+            text=_PANELS[panel],
+            font={"weight": "bold"},
             x=left,
             xref="paper",
             xanchor="left",
