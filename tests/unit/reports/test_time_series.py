@@ -116,7 +116,7 @@ def test_the_overview_has_a_figure_for_each_axis() -> None:
 def test_a_figure_that_no_record_knows_has_no_panel() -> None:
     controls = [sample(fault="none", checkpoint_interval_s=interval, attempt=f"a{interval}") for interval in (2.0, 5.0)]
     (figure,) = dict(overview_figures(controls)).values()
-    assert [note.text for note in figure.layout.annotations] == ["<b>Latency p99 (ms)</b>"]
+    assert [note.text for note in figure.layout.annotations] == ["Latency p99 (ms)"]
     assert list(figure.layout.xaxis4.domain) == pytest.approx([0, 1]) and figure.layout.xaxis.domain is None
 
 
