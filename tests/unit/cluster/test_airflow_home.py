@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT, Settings
-from faultline.cluster.airflow_home import write_airflow_home
+from faultline.cluster.airflow_home import login_words, password, write_airflow_home
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -26,3 +28,18 @@ def test_its_secrets_are_for_their_owner_only(umask: int, tmp_path: Path) -> Non
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert len(modes) >= 3 and set(modes.values()) == {0o600}, modes
     assert first == {path.name: path.read_bytes() for path in home.iterdir()}, "made once, and kept"
+
+
+def test_the_password_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    with pytest.raises(ConfigError, match="./faultline up makes it"):
+        password(settings)
+    write_airflow_home(settings)
+    known = password(settings)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert login_words(settings, Terminal()) == f"user admin, password {known}"
+    assert login_words(settings, io.StringIO()) == "user admin, ./faultline password shows the password"

@@ -1,0 +1,59 @@
+"""Who may run an installation, and who may see what it makes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from faultline.base import rights
+from faultline.base.errors import ConfigError
+from faultline.base.rights import ALLOW_ROOT, SHARED, as_caller, be_private, files_mask, refuse_root
+from faultline.base.settings import ROOT, Settings, check_folders
+
+
+def test_root_is_refused_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rights.os, "geteuid", lambda: 0)
+    monkeypatch.delenv(ALLOW_ROOT, raising=False)
+    with pytest.raises(ConfigError, match=r"would run with all rights on this machine; .* or give --allow-root"):
+        refuse_root()
+    monkeypatch.setenv(ALLOW_ROOT, "1")
+    refuse_root()
+    monkeypatch.delenv(ALLOW_ROOT)
+    monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
+    refuse_root()
+
+
+@pytest.mark.parametrize(("shared", "mode"), [("", 0o700), ("1", 0o750)])
+def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str, mode: int) -> None:
+    monkeypatch.setenv(SHARED, shared)
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    for folder in (settings.home, settings.results):
+        folder.mkdir(mode=0o755)
+    check_folders(settings, need_mb=0)
+    assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700, "whatever is shared"
+    assert stat.S_IMODE(settings.results.stat().st_mode) == mode
+    assert files_mask() == 0o777 & ~mode & 0o077
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    settings.results.mkdir()
+    settings.results.chmod(mode)
+    with pytest.raises(ConfigError, match=f"^FAULTLINE_RESULTS: others can write .* chmod go-w {settings.results}$"):
+        check_folders(settings, need_mb=0)
+    assert stat.S_IMODE(settings.results.stat().st_mode) == mode, "its owner decides"
+
+
+def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> None:
+    os.umask(0o027)
+    be_private()
+    (tmp_path / "own").touch()
+    with as_caller():
+        (tmp_path / "report").touch()
+    (tmp_path / "after").touch()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"own": 0o600, "report": 0o640, "after": 0o600}
