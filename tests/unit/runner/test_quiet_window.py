@@ -25,8 +25,9 @@ def attempt(tmp_path: Path) -> Attempt:
     return mine
 
 
-def test_it_opens_when_the_one_before_is_closed(attempt: Attempt, tmp_path: Path) -> None:
-    timer = threading.Timer(0.2, (tmp_path / "before" / "closed.json").touch)
+@pytest.mark.parametrize("end", ["closed", "unhealed"])
+def test_it_opens_when_the_one_before_is_over(attempt: Attempt, tmp_path: Path, end: str) -> None:
+    timer = threading.Timer(0.2, getattr(Attempt(tmp_path / "before"), end).touch)
     timer.start()
     with quiet_window(attempt, None) as waited_s:
         assert waited_s >= 0.2
