@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, FrameLocator, expect
 
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.progress import current_attempt

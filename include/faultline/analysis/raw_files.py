@@ -28,6 +28,7 @@ from faultline.engines.base import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import faults_of
+from faultline.experiment.sweep_id import SweepId
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
@@ -48,7 +49,7 @@ class AttemptFile(BaseModel):
     series: str
     build: str
     matrix: str | None = None
-    sweep_id: str | None = None
+    sweep_id: SweepId | None = None
     logical_date: str | None = None
     prepared_wall_ns: int
     environment: dict[str, Any] = {}

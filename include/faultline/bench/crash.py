@@ -36,7 +36,7 @@ from faultline.bench.leftovers import (
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health, kafka_ready
-from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.store import Store
 from faultline.runner.progress import current_attempt
 

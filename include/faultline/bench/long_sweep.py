@@ -26,7 +26,7 @@ from faultline.bench.installation import MATRIX, form, own_services
 from faultline.bench.leftovers import attempts_of, series_tally, sweep_of
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.daemon import Supervisor
-from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.sweep_id import sweep_id_of
 
 RATES = [100.0, 150.0]
 REPETITIONS, QUICK_REPETITIONS = 100, 5

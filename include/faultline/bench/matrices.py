@@ -20,7 +20,7 @@ from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.reports.pages import PREFIX

@@ -15,7 +15,8 @@ from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags, newest_records, print_outcome, say_times
 from faultline.cluster.airflow_home import USER, password
 from faultline.experiment.matrices import MATRICES
-from faultline.experiment.matrix import Matrix, sweep_id_of
+from faultline.experiment.matrix import Matrix
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.record import Record
 from faultline.reports.report import write_report
 from faultline.runner.environment import installed_build

@@ -15,7 +15,8 @@ from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.daemon import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
-from faultline.experiment.matrix import PlannedCell, sweep_id_of
+from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import BASELINE
 from faultline.records.record import Record
 from faultline.records.store import Store

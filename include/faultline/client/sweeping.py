@@ -21,7 +21,8 @@ from faultline.client.sweep_words import Wanted, wanted_of
 from faultline.cluster.airflow_home import USER, password
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.matrix import PlannedCell, sweep_id_of
+from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import Manifest, Manifests
 from faultline.records.record import Record
 from faultline.records.store import Store

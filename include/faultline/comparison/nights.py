@@ -22,6 +22,7 @@ from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.changes import change_points
 from faultline.comparison.statistics.comparison import Verdict
 from faultline.comparison.statistics.intervals import Interval, median_interval
+from faultline.experiment.sweep_id import is_sweep_id
 from faultline.records.manifest import BASELINE as BASELINE
 from faultline.records.metrics import Metric
 from faultline.records.summary import Entry
@@ -232,6 +233,8 @@ def counts_in_words(counts: Mapping[Verdict, int], days: Sequence[str]) -> str:
 
 def kept_verdict(results: Path, sweep_id: str | None) -> dict[str, Any]:
     """The verdict on a night as its task kept it below `results`; empty where there is none that can be read."""
+    if not is_sweep_id(sweep_id):
+        return {}
     try:
         found = json.loads((results / "nights" / f"{sweep_id}.json").read_bytes())
     except (OSError, ValueError, RecursionError):

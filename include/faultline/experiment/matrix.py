@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +14,6 @@ from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.named_settings import require_known
 
 MAX_CONFIGURATIONS = 1024
-# Airflow's names of runs, such as scheduled__2026-11-21T02:00:00+00:00. No two of a DAG have the same time.
-_KINDS = ("manual", "scheduled", "backfill")
-_MOMENT = re.compile(r"(?P<date>\d{4}-\d\d-\d\d)T(?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?(?:[+]00:00|Z)")
 
 
 @dataclass(frozen=True)
@@ -163,15 +159,3 @@ def plan_pairs(
         random.Random(f"{seed} {cell.label}").shuffle(both)
         ordered += [one for one in both if one.cell not in done]
     return ordered
-
-
-def sweep_id_of(run_id: str) -> str:
-    """Short readable id of a sweep: of a run that Airflow named by the time, the time without punctuation; else the
-    run's own id, so that two runs never share one."""
-    kind, _, moment = run_id.partition("__")
-    if kind in _KINDS and (found := _MOMENT.match(moment)):
-        digits = "".join(found["date"].split("-")) + "T" + "".join(found["time"].split(":"))
-        fraction = f"-{found['fraction']}" if found["fraction"] else ""
-        rest = moment[found.end() :].strip("_")
-        return f"{digits}{fraction}{f'-{rest}' if rest else ''}"
-    return re.sub(r"[^A-Za-z0-9._~-]", "-", run_id)

@@ -201,7 +201,7 @@ def prepare() -> str:
     """Validates, and makes the attempt. Returns the attempt's id."""
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from faultline.experiment.matrix import sweep_id_of
+    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.orchestration.kafka import delete_topics
     from faultline.reports.headline import refused_headline
     from faultline.runner.orphans import sweep_orphans

@@ -8,6 +8,7 @@ from airflow.sdk import Param
 
 from faultline.experiment.build import EXAMPLE
 from faultline.experiment.config import Configuration
+from faultline.experiment.sweep_id import MOST, PATTERN
 from faultline.orchestration.forms import configuration_params, label_param, refuse_unknown
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def experiment_params() -> dict[str, Param]:
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code."),
         "matrix": label_param("matrix", "The matrix that asks for this experiment; empty for a single one."),
         "sweep_id": Param(
-            None, type=["null", "string"], title="sweep_id", section="Bookkeeping", description="The sweep."
+            None, type=["null", "string"], pattern=PATTERN, maxLength=MOST, title="sweep_id", section="Bookkeeping",
+            description="The sweep.",
         ),
         "parent_run_id": Param(
             None, type=["null", "string"], title="parent_run_id", section="Bookkeeping",

@@ -235,7 +235,7 @@ def compare_with_baseline() -> dict[str, Any]:
     from faultline.comparison.compare import metrics_named
     from faultline.comparison.limits import parse_limits, promises
     from faultline.comparison.nights import Night, as_json, judge_night, nights_of
-    from faultline.experiment.matrix import sweep_id_of
+    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
     from faultline.reports.night_headline import gate_headline, night_headline
@@ -313,7 +313,7 @@ def tell_people() -> list[str]:
     """Alerts whoever the night's file names: of what became worse or better, and of a night that is broken."""
     from faultline.comparison.coverage import gap_of, recorded
     from faultline.comparison.nights import kept_verdict
-    from faultline.experiment.matrix import sweep_id_of
+    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.orchestration.alerts import Alert, results_link, send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests

@@ -54,7 +54,7 @@ def search(planned: list[dict[str, Any]] | None) -> dict[str, Any]:
 
     from faultline.comparison.capacity import highest_sustained, search_capacity
     from faultline.experiment.matrices import MATRICES
-    from faultline.experiment.matrix import sweep_id_of
+    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.runner.environment import installed_build
 
     context = get_current_context()

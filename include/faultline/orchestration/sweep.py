@@ -245,7 +245,8 @@ def begin_sweep(
 
     from faultline.experiment.cell import Cell
     from faultline.experiment.matrix import plan as plan_cells
-    from faultline.experiment.matrix import plan_pairs, sweep_id_of
+    from faultline.experiment.matrix import plan_pairs
+    from faultline.experiment.sweep_id import sweep_id_of
     from faultline.records.manifest import Manifest, Manifests, cells_of
     from faultline.records.record import SCHEMA
     from faultline.records.store import Store
@@ -321,7 +322,7 @@ class Aggregate(LocalSparkJob):
     def execute(self, context: Any) -> None:
         from faultline.comparison.coverage import gap_of, recorded
         from faultline.comparison.decisions import decisions_of, settled_in, tally
-        from faultline.experiment.matrix import sweep_id_of
+        from faultline.experiment.sweep_id import sweep_id_of
         from faultline.orchestration.notes import note_run
         from faultline.records.harvested import is_large
         from faultline.records.index import Index

@@ -17,6 +17,7 @@ from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.sweep_id import SweepId, is_sweep_id, require_sweep_id
 from faultline.records.record import SOUND
 
 # What the series of a night's baseline ends in, after the night.
@@ -79,7 +80,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     schema_: Literal[1] = Field(1, alias="schema")
-    sweep_id: str
+    sweep_id: SweepId
     matrix: str
     run_id: str
     series: str
@@ -112,8 +113,9 @@ class Manifests:
     def write(self, manifest: Manifest) -> Path:
         """Stores a plan; that of the same run, planned again, takes the place of the earlier one.
 
-        Raises ConfigError when another run has a sweep of this id.
+        Raises ConfigError when another run has a sweep of this id, and for what is no id.
         """
+        require_sweep_id(manifest.sweep_id)
         path = self.directory / f"{manifest.sweep_id}.json"
         present = self.read(manifest.sweep_id)
         # A night's backfill goes on with it, also when the run that planned it is gone from Airflow.
@@ -128,12 +130,12 @@ class Manifests:
         return path
 
     def read(self, sweep_id: str) -> Manifest | None:
-        """The plan of a sweep; None when there is none, or when it cannot be read."""
-        return _read(self.directory / f"{sweep_id}.json")
+        """The plan of a sweep; None when there is none, when it cannot be read, or when nothing is called so."""
+        return _read(self.directory / f"{sweep_id}.json") if is_sweep_id(sweep_id) else None
 
     def ids(self) -> set[str]:
         """Of all sweeps that were ever planned."""
-        return {path.stem for path in self.directory.glob("*.json")}
+        return {path.stem for path in self.directory.glob("*.json") if is_sweep_id(path.stem)}
 
     def of_matrix(self, matrix: str) -> list[Manifest]:
         """The plans of a matrix, the newest last."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
+from faultline.experiment.sweep_id import SweepId
 from faultline.records.environment import Environment
 from faultline.records.part import Part
 
@@ -284,7 +285,7 @@ class Record(Part):
 
     schema_: Literal[1, 2] = Field(alias="schema")
     matrix: str | None
-    sweep_id: str | None
+    sweep_id: SweepId | None
     config: dict[str, Any]
     config_id: str
     repetition: int

@@ -21,6 +21,7 @@ from faultline.engines.registry import engine_of
 from faultline.experiment.build import BuildSpec
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import AttemptPlan, program_of, resolve, topic_partitions
+from faultline.experiment.sweep_id import require_sweep_id
 from faultline.runner.builds import Build, build_of, check_build
 from faultline.runner.environment import default_build, describe, job_hashes
 from faultline.runner.orphans import owner_here
@@ -52,6 +53,8 @@ class Order:
             value = getattr(self, key)
             if value is not None and not LABEL.fullmatch(value):
                 raise ConfigError(f"{key}: {value!r} is not a label; use letters, digits and ._:+- (at most 80)")
+        if self.sweep_id is not None:
+            require_sweep_id(self.sweep_id)
         if self.repetition < 0:
             raise ConfigError(f"repetition: {self.repetition} is negative; use 0 or more")
         check_build(self.build_spec, self.config, key="build_spec")

@@ -25,7 +25,7 @@ def settings(tmp_path: Path) -> Settings:
     put(
         made.results,
         record("a1", recovery=RECOVERED),
-        record("a2", sweep="s 2/ü", state_mb=8.0),
+        record("a2", sweep="s2", matrix="m 2/ü", state_mb=8.0),
         record("a3", sweep=None, matrix=None),
         *night_records(1, 100),
     )

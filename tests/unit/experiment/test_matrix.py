@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from faultline.base.errors import ConfigError
 from faultline.experiment.cell import Cell
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.matrix import Matrix, PlannedCell, control_of, plan, plan_pairs, sweep_id_of
+from faultline.experiment.matrix import Matrix, PlannedCell, control_of, plan, plan_pairs
 
 states = st.lists(st.sampled_from([0.0, 1.0, 2.0, 8.0]), min_size=1, max_size=4, unique=True)
 intervals = st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=1, max_size=3, unique=True)
@@ -88,15 +88,6 @@ def test_a_control_is_the_same_experiment_without_its_fault() -> None:
 def test_a_wrong_matrix_is_refused_by_name(axes: dict[str, list[float]], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         matrix(axes).cells("s")
-
-
-def test_sweep_ids_are_short_and_readable() -> None:
-    assert sweep_id_of("manual__2026-11-21T06:40:30.722932+00:00") == "20261121T064030-722932"
-    assert sweep_id_of("scheduled__2026-11-21T02:00:00+00:00") == "20261121T020000"
-    assert sweep_id_of("backfill__2026-11-21T02:00:00Z") == "20261121T020000"
-    assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"
-    assert sweep_id_of("default-1") == "default-1"
-    assert sweep_id_of("default1") == "default1"
 
 
 @given(st.integers(0, 99), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.booleans()), max_size=6))

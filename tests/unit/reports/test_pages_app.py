@@ -144,8 +144,8 @@ def test_runs_and_dags_lead_to_their_pages(served: FastAPI) -> None:
 
 def test_a_download_has_a_harmless_name(served: FastAPI, tmp_path: Path) -> None:
     assert ask(served, "/experiments.csv").headers["content-disposition"] == 'attachment; filename="faultline-all.csv"'
-    put(tmp_path / "results", record("q1", sweep='a"; x\n/../b'))
-    answer = ask(served, "/experiments.parquet?sweep=a%22%3B%20x%0A%2F..%2Fb")
+    put(tmp_path / "results", record("q1", matrix='a"; x\n/../b'))
+    answer = ask(served, "/experiments.parquet?matrix=a%22%3B%20x%0A%2F..%2Fb")
     assert answer.headers["content-disposition"] == 'attachment; filename="faultline-a_x_b.parquet"'
     assert answer.body.startswith(b"PAR1")
 

@@ -22,7 +22,7 @@ from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags
 from faultline.experiment.config import parse_configuration
-from faultline.experiment.matrix import sweep_id_of
+from faultline.experiment.sweep_id import sweep_id_of
 
 MATRIX = "state_size_x_checkpoint_interval"
 # The default word count, kill and all: a cell of the demo's kind.

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from faultline.experiment.matrix import sweep_id_of
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import NotYet, Run, Site
 

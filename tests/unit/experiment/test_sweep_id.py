@@ -1,0 +1,152 @@
+"""A sweep's id is a name and nothing else, wherever it comes from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from faultline.analysis.raw_files import AttemptFile
+from faultline.base.attempt import write_json
+from faultline.base.errors import ConfigError
+from faultline.base.settings import ROOT
+from faultline.comparison.nights import kept_verdict
+from faultline.experiment.config import parse_configuration
+from faultline.experiment.sweep_id import MOST, PATTERN, is_sweep_id, require_sweep_id, sweep_id_of
+from faultline.records.find import read_saved
+from faultline.records.manifest import Manifest, Manifests
+from faultline.records.record import Record, committed_schema
+from faultline.runner.prepare import Order
+from tests.unit.pages_store import app as served
+from tests.unit.pages_store import ask, put, record, site
+from tests.unit.sample_records import sample
+
+ALLOWED = ("s1", "recovery_1", "20261121T064030-722932", "single-20261123T230050Z-740f", "a.b", "_x", "x" * MOST)
+REFUSED = (
+    "", ".", "..", "...", "../s1", "a/b", "/etc/passwd", "a..b", ".a", "a.", "-a", "~root", "a b", "a\n", "\na", "a\0",
+    "a\x1b[31m", "a\\b", "a%2e", "a*", "a?", "ä", "a\u202eb", "a'b", '"', "<b>", "=1", "@a", "$a", "a;b", "a|b",
+    "x" * (MOST + 1),
+)  # fmt: skip
+# What ids are made of, and what they would be broken with.
+RUNS = st.one_of(
+    st.text(max_size=300),
+    st.lists(st.sampled_from([*"./\\~-_ :+a1\n\0", "..", "manual__", "2026-11-21T06:40:30+00:00", "x" * 90])).map(
+        "".join
+    ),
+)
+
+
+def test_ids_are_short_and_readable() -> None:
+    assert sweep_id_of("manual__2026-11-21T06:40:30.722932+00:00") == "20261121T064030-722932"
+    assert sweep_id_of("scheduled__2026-11-21T02:00:00+00:00") == "20261121T020000"
+    assert sweep_id_of("backfill__2026-11-21T02:00:00Z") == "20261121T020000"
+    assert sweep_id_of("manual__2026-11-21T06:40:30+00:00_aB1/x") == "20261121T064030-aB1-x"
+    assert sweep_id_of("demo_20261121T064030Z") == "demo_20261121T064030Z"
+    assert sweep_id_of("default-1") == "default-1"
+    assert sweep_id_of("default1") == "default1"
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_what_ids_look_like(text: str) -> None:
+    assert is_sweep_id(text) and sweep_id_of(text) == text
+    require_sweep_id(text)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_no_id_is_is_refused_wherever_one_is_taken(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^sweep_id: .* is no id of a sweep; use letters") as refused:
+        Order(parse_configuration({}), sweep_id=text)
+    assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value), "one line, and no control characters"
+    stored = {**sample().as_dict(), "sweep_id": text}
+    with pytest.raises(ValidationError, match="sweep_id"):
+        Record.model_validate(stored)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**stored, "sweep_id": text.rstrip("\n") + "/"}, committed_schema())
+    with pytest.raises(ValidationError, match="sweep_id"):
+        AttemptFile.model_validate({"sweep_id": text, "attempt": "a", "config": {}, "config_id": "c", "repetition": 0,
+                                    "series": "s", "build": "b", "prepared_wall_ns": 1})  # fmt: skip
+
+
+def test_no_id_leads_out_of_the_folder(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    facts = {
+        "matrix": "m",
+        "run_id": "r",
+        "series": "s",
+        "build": "b",
+        "logical_date": None,
+        "planned_at": "x",
+        "cells": (),
+    }
+    plan = Manifest(sweep_id="s1", **facts)
+    manifests = Manifests(results)
+    manifests.write(plan)
+    (results / "nights").mkdir()
+    content = plan.model_dump(mode="json", by_alias=True)
+    write_json(tmp_path / "secret.json", content)
+    write_json(results / "secret.json", content)
+    for trick in ("../secret", "../../secret", f"{tmp_path}/secret", "..", "", "s1/../s1", "./s1"):
+        assert manifests.read(trick) is None and kept_verdict(results, trick) == {}
+        with pytest.raises(ConfigError, match="sweep_id: .* is no id"):
+            manifests.write(Manifest.model_construct(sweep_id=trick, schema_=1, **facts))
+    assert manifests.read("s1") == plan
+    write_json(manifests.directory / "a b.json", content)
+    assert manifests.ids() == {"s1"}
+    write_json(manifests.directory / "other.json", {**content, "sweep_id": "../x"})
+    assert manifests.read("other") is None and any("other.json" in file for file, _ in manifests.problems())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "secret.json"], "nothing was written"
+
+
+@pytest.mark.parametrize(
+    "trick", ["..%2f..%2fsecret", "%2e%2e", "a%00", "%1b%5b31m", "a%0ab", "/etc/passwd", "-a", "~root"]
+)
+def test_the_page_knows_no_sweep_of_another_name(tmp_path: Path, trick: str) -> None:
+    put(tmp_path, record("a1"))
+    app = served(tmp_path)
+    for address in (
+        f"/sweeps/{trick}",
+        f"/experiments.csv?sweep={trick}",
+        f"/compare?a=s1&b={trick}",
+        f"/runs/m/{trick}",
+    ):
+        assert ask(app, address).status == 404
+
+
+def test_a_record_with_another_id_is_named_and_left_out(tmp_path: Path) -> None:
+    bad = record("a2").model_copy(update={"sweep_id": "../../x"})
+    put(tmp_path, record("a1"), bad)
+    index = site(tmp_path).index
+    index.refresh()
+    assert [one.attempt for one in index.all()] == ["a1"]
+    ((path, problem),) = index.problems()
+    assert path.endswith("/a2.json") and problem.startswith("sweep_id: String should match pattern")
+
+
+@given(RUNS)
+@example("manual__2026-11-21T06:40:30+00:00_/../../x")
+@example("..")
+@example("scheduled__2026-11-21T02:00:00+00:00.")
+@example("x" * 300)
+def test_every_run_has_an_id_that_is_one(run_id: str) -> None:
+    found = sweep_id_of(run_id)
+    assert is_sweep_id(found), found
+    assert sweep_id_of(found) == found
+    assert re.search(PATTERN, found) and "/" not in found and ".." not in found
+    assert Path("sweeps", f"{found}.json").parent == Path("sweeps") and len(f"{found}.json".encode()) < 255
+
+
+def test_long_names_of_runs_that_begin_alike_stay_apart() -> None:
+    first, second = (sweep_id_of("x" * 220 + end) for end in "ab")
+    assert first != second and len(first) == len(second) == MOST
+
+
+def test_ids_of_before_are_ids() -> None:
+    folder = ROOT / "docs" / "results"
+    files = [*folder.rglob("*.json.gz"), *folder.rglob("*.tar.xz")]
+    found = {one.sweep_id for file in files if "again" not in file.parts for one in read_saved([file])}
+    assert len(found) > 3 and all(one is None or is_sweep_id(one) for one in found)
