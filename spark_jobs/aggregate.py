@@ -12,12 +12,15 @@ old tables or the new ones. Tables, each as Parquet and CSV:
 - samples: one row an attempt and second after T0: latency of what was emitted in it, cores by role
 - latencies: per cell as above, percentiles over the tuples of all its valid records together (a median of medians
   says less), by nearest rank
+
+In CSV a text that begins like a formula has an apostrophe before it: a spreadsheet would compute it.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import re
 import shutil
 import sys
 import time
@@ -26,7 +29,7 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import NumericType, StructType
+from pyspark.sql.types import NumericType, StringType, StructType
 
 KEYS = ["matrix", "config_id", "series", "build"]
 CENSORED = "coalesce(recovery_recovered = false, false)"
@@ -39,6 +42,11 @@ LABELS = [
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 _ATTEMPT = r"/attempts/([^/]+)/(?:series\.json|harvest/)"
 PLAIN = ["attempt", "repetition", "status", "sweep_id", "logical_date", "measured_at"]
+# As `faultline.reports.pages.download` has them; Java and Python read both alike.
+FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
+# Quotes in a text are doubled, as every reader of CSV knows them, and spaces stay.
+CSV = {"escape": '"', "ignoreLeadingWhiteSpace": False, "ignoreTrailingWhiteSpace": False}
 
 
 def flatten(schema: StructType, prefix: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -64,8 +72,12 @@ def experiments(records: DataFrame) -> DataFrame:
 
 def column_of(path: tuple[str, ...]) -> Column:
     """A nested value under its path joined with underscores. A host's name, which has dots, may be part of the path."""
-    quoted = ".".join(f"`{part}`" for part in path)
-    return F.col(quoted).alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
+    return F.col(".".join(map(quoted, path))).alias("_".join(path).removeprefix("metrics_").replace(".", "_"))
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's expressions hold any name."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def cells(table: DataFrame) -> DataFrame:
@@ -158,12 +170,25 @@ def write(table: DataFrame, folder: Path, name: str) -> None:
     once."""
     parquet = folder / f"{name}.parquet"
     _write_one(table, "parquet", parquet)
-    _write_one(table.sparkSession.read.parquet(str(parquet)), "csv", folder / f"{name}.csv")
+    _write_one(as_cells(table.sparkSession.read.parquet(str(parquet))), "csv", folder / f"{name}.csv", **CSV)
 
 
-def _write_one(table: DataFrame, form: str, file: Path) -> None:
+def as_cells(table: DataFrame) -> DataFrame:
+    """The table with an apostrophe before each text, a column's name too, that begins like a formula and is no
+    number."""
+    columns = []
+    for field in table.schema.fields:
+        cell = F.col(quoted(field.name))
+        if isinstance(field.dataType, StringType):
+            formula = cell.rlike(FORMULA) & ~cell.rlike(NUMBER)
+            cell = F.when(formula, F.concat(F.lit("'"), cell)).otherwise(cell)
+        columns.append(cell.alias(f"'{field.name}" if re.match(FORMULA, field.name, re.ASCII) else field.name))
+    return table.select(*columns)
+
+
+def _write_one(table: DataFrame, form: str, file: Path, **options: str | bool) -> None:
     parts = file.with_name(f".{file.name}")
-    table.coalesce(1).write.format(form).option("header", True).save(str(parts))
+    table.coalesce(1).write.format(form).options(header=True, **options).save(str(parts))
     next(parts.glob(f"part-*.{form}")).rename(file)
     shutil.rmtree(parts)
 

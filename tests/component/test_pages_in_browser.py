@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import artefact_folder
 from tests.support.morning import SLOWER_CELL, write_nights
 from tests.support.pages_server import served
+from tests.unit.hostile import PIECES, hostile_store
 from tests.unit.pages_store import grid, put, record
 from tests.unit.reports.test_pages_live import begin, measure
 from tests.unit.reports.test_pages_overlay import two
@@ -113,3 +115,17 @@ def test_another_experiment_is_laid_over_one_by_choosing_it_from_a_list(
     page.get_by_role("link", name="Overlay experiments").click()
     expect(page.locator("select[name=a] option").nth(1)).to_be_attached()
     page.context.close()
+
+
+def test_texts_of_records_are_drawn_as_text(browser: Browser, tmp_path: Path) -> None:
+    """What plotly makes of them: it knows links and styles in whatever it draws."""
+    hostile = [*(one for one in PIECES if "<" in one or "&" in one), "<b>hx</b>", '<a href="https://hx.invalid">hx</a>']
+    first, *_ = hostile_store(tmp_path, lambda number: f"w{number}{hostile[number % len(hostile)]}")
+    with served(tmp_path) as address:
+        for page_address in ("/sweeps/s1?view=curves", f"/experiments/{quote(first.attempt, safe='')}"):
+            page, problems = opened(browser, address + page_address)
+            drawn = page.locator("[data-figure] .main-svg")
+            assert "<hx>" in " ".join(drawn.all_text_contents()) or page_address.startswith("/experiments")
+            assert page.locator("hx, [onhx], .main-svg a, [href^='javascript:'], [href*='hx.invalid']").count() == 0
+            assert page.evaluate("typeof window.hx") == "undefined" and problems == []
+            page.context.close()

@@ -67,12 +67,26 @@ def test_an_alert_of_each_kind_arrives_by_web_and_by_mail(kind: str) -> None:
     plain, slack = posted
     assert plain["kind"] == kind and plain["figures"] == [{"name": "a", "change": [0.11, 0.06, 0.17]}]
     assert plain["text"].splitlines() == [ALERT.title, "CPU +11 % <b>", ALERT.link]
-    assert slack == {"text": "*Night 2026-11-21: 1 figure worse*\n• CPU +11 % <b>\n<http://127.0.0.1/x|Results>"}
+    assert slack == {"text": "*Night 2026-11-21: 1 figure worse*\n• CPU +11 % &lt;b&gt;\n<http://127.0.0.1/x|Results>"}
     (mail,) = mails
     assert mail["Subject"] == ALERT.title and mail["To"] == "team@example.org" and mail["From"] == "f@example.org"
     body = mail.get_body()
     assert body is not None and "CPU +11 % &lt;b&gt;" in body.get_content() and ALERT.link in body.get_content()
     assert Bell.rung.pop() == ALERT.title
+
+
+def test_texts_of_records_wake_nobody_and_begin_no_header() -> None:
+    evil = "worse <!channel> & <b>it</b>\nBcc: x@example.org\r\n\r\n{{ 7 * 7 }}"
+    alert = Alert("worse", "d", "n", evil, (evil,), "http://127.0.0.1/x")
+    with webhook() as (address, posted), mailbox() as (server, mails):
+        mail_to = {"to": "t@example.org", "from": "f@example.org", "server": server, "tls": False}
+        send(alert, parse_alerts([{"when": ["worse"], "slack": address}, {"when": ["worse"], "mail": mail_to}]))
+    text = posted[0]["text"].removesuffix("\n<http://127.0.0.1/x|Results>")
+    assert "<" not in text and text.count("\n") == 1 and "&lt;!channel&gt; &amp;" in text
+    (mail,) = mails
+    assert mail["Bcc"] is None and "Bcc: x@example.org" in mail["Subject"] and "{{ 7 * 7 }}" in mail["Subject"]
+    body = mail.get_body()
+    assert body is not None and "<b>" not in body.get_content() and "{{ 7 * 7 }}" in body.get_content()
 
 
 def test_one_that_cannot_be_reached_is_named_after_all_others_were_told() -> None:

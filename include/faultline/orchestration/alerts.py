@@ -15,6 +15,7 @@ from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.text import one_line
 
 if TYPE_CHECKING:
     from faultline.experiment.alert_plan import AlertPlan
@@ -73,9 +74,9 @@ class SlackNotifier(WebhookNotifier):
     """Posts an alert to an incoming webhook of Slack's."""
 
     def body(self, alert: Alert) -> dict[str, Any]:
-        """The one field that Slack takes."""
-        lines = "\n".join(f"• {line}" for line in alert.lines)
-        return {"text": f"*{alert.title}*\n{lines}\n<{alert.link}|Results>"}
+        """The one field that Slack takes, which reads `<…>` as a link, or as somebody to wake."""
+        lines = "\n".join(f"• {_quiet(line)}" for line in alert.lines)
+        return {"text": f"*{_quiet(alert.title)}*\n{lines}\n<{_quiet(alert.link)}|Results>"}
 
 
 def send(alert: Alert, plans: Sequence[AlertPlan]) -> list[str]:
@@ -124,6 +125,11 @@ def results_link(address: str, sweep_id: str | None) -> str:
     return f"{address}{UI_PAGE}/sweeps/{quote(sweep_id, safe='')}" if sweep_id else f"{address}{UI_PAGE}/nights"
 
 
+def _quiet(text: str) -> str:
+    """A text in which Slack sees nothing but text."""
+    return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
     """Airflow's own, over a connection that only this process knows."""
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
@@ -141,7 +147,8 @@ def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
     return SmtpNotifier(
         to=target["to"],
         from_email=target["from"],
-        subject=alert.title,
+        # A line break would begin another header.
+        subject=one_line(alert.title),
         html_content=f"<p>{html.escape(alert.title)}</p><ul>{lines}</ul><p><a href='{link}'>{link}</a></p>",
         smtp_conn_id="faultline_mail",
     )

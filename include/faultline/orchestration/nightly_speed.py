@@ -123,6 +123,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     from faultline.base.attempt import write_json
     from faultline.comparison.own_speed import as_json, judge_speed, read_nights
     from faultline.orchestration.notes import write_note
+    from faultline.reports.headline import plain
     from faultline.runner.environment import git_commit, installed_build
 
     context, settings = get_current_context(), load_settings()
@@ -139,7 +140,7 @@ def compare_speed(measured: Any) -> dict[str, Any]:
     lines = [verdict.summary(), *verdict.reasons(), *([verdict.problem] if verdict.problem else [])]
     lines += [f"bench {name} gave no figures" for name in own.failed]
     print(*lines, sep="\n")
-    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], "\n\n".join(lines)):
+    if problem := write_note(settings, context["dag"].dag_id, context["run_id"], "\n\n".join(map(plain, lines))):
         print(problem)
     return {"reasons": verdict.reasons(), "problem": verdict.problem, "failed": list(own.failed)}
 

@@ -1,9 +1,15 @@
-"""Making HTML: the templates, and figures as data that a page's own script draws."""
+"""Making HTML: the templates, and figures as data that a page's own script draws.
+
+Plotly reads a little HTML in whatever text it draws, links among it. So here, where every figure passes, all texts of a
+figure are escaped: who makes one writes them as they are, and a new line as `\n`. Only templates may hold markup, and
+nothing that comes from a record.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +20,9 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
+# What plotly fills in itself, and the only marks in it.
+_FILLED = ("hovertemplate", "texttemplate")
+_FOREIGN = re.compile(r"<(?!br>|/?extra>)")
 
 
 @cache
@@ -42,17 +51,32 @@ def _stripped(figure: go.Figure) -> dict[str, Any]:
     """Traces and layout without plotly's template, which the page's own theme replaces."""
     content: dict[str, Any] = figure.to_plotly_json()
     content["layout"].pop("template", None)
+    return {name: _plain(value) for name, value in content.items()}
+
+
+def _plain(content: Any) -> Any:
+    """A copy in which plotly reads each text as it is written, but for templates."""
+    if isinstance(content, str):
+        return content.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "<br>")
+    if isinstance(content, Mapping):
+        return {name: _template(value) if name in _FILLED else _plain(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(value) for value in content]
     return content
 
 
+def _template(text: Any) -> Any:
+    return _FOREIGN.sub("&lt;", text) if isinstance(text, str) else _plain(text)
+
+
 def _as_json(content: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that cannot end the script element it stands in, nor be taken for an attribute by what looks for links."""
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except ValueError:
         # What is not finite has no place in a figure, and must not cost the page.
         text = json.dumps(_finite(content), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("'", "\\u0027")
 
 
 def _finite(content: Any) -> Any:

@@ -15,7 +15,7 @@ from faultline.reports.time_series import FAINT_COLOUR, ROLE_COLOURS, Series
 COLOURS = ("#3B7DBD", "#D55E00")
 _CLEAR = "rgba(0,0,0,0)"
 _ROWS = ((0.78, 1.0), (0.52, 0.74), (0.26, 0.48), (0.0, 0.22))
-_TITLES = ("Latency p99<br>(ms)", "Committed<br>(records/s)", "Lag (records)", "CPU (cores)")
+_TITLES = ("Latency p99\n(ms)", "Committed\n(records/s)", "Lag (records)", "CPU (cores)")
 _SHAPES = ("linear", "vh", "linear", "linear")
 
 

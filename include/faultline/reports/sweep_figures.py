@@ -156,7 +156,8 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             "zeroline": False,
         }
         figure.add_annotation(
-            text=f"<b>{title}</b>",
+            text=title,
+            font={"weight": "bold"},
             x=left,
             xref="paper",
             xanchor="left",

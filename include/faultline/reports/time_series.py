@@ -64,7 +64,7 @@ MARKS = {name: Mark(LABELS[name], symbol) for name, symbol in _SYMBOLS.items()}
 # From top to bottom: the strip of events, then the four rows, as shares of the height.
 _STRIP = (0.965, 1.0)
 _ROWS = ((0.735, 0.95), (0.495, 0.695), (0.265, 0.455), (0.0, 0.225))
-_TITLES = ("Latency (ms)", "Throughput<br>(records/s)", "Lag (records)", "CPU (cores)")
+_TITLES = ("Latency (ms)", "Throughput\n(records/s)", "Lag (records)", "CPU (cores)")
 _AXES = ("y", "y2", "y3", "y4")
 # The log axis pays where a curve leaves its usual height this many times behind.
 _LOG_FACTOR = 12
@@ -341,7 +341,7 @@ def _row_layout(log: bool) -> dict[str, Any]:
             "zeroline": False,
         }
         if index == 0 and log:
-            axis |= {"type": "log", "title": {"text": "Latency<br>(ms, log)", "standoff": 8}, "dtick": "D2"}
+            axis |= {"type": "log", "title": {"text": "Latency\n(ms, log)", "standoff": 8}, "dtick": "D2"}
         else:
             axis |= {"rangemode": "tozero", "tickformat": ",~g"}
         layout["yaxis" if index == 0 else f"yaxis{index + 1}"] = axis

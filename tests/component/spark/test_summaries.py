@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from faultline.reports.pages import download
 from tests.support.spark_session import PROGRAMS as PROGRAMS
 
-from aggregate import KEYS, PLAIN, experiments, of_attempts, recoveries  # isort: skip  # a program's neighbour
+from aggregate import FORMULA, KEYS, NUMBER, PLAIN, experiments, of_attempts, recoveries, write  # isort: skip  # a program's neighbour
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,3 +48,23 @@ def test_attempts_are_told_apart_whatever_the_folders_above_are_called(spark: Sp
     (folder / "series.json").write_text('{"latency": []}')
     (row,) = of_attempts(spark.read.json(str(folder / "series.json"))).collect()
     assert row["attempt"] == "a1"
+
+
+TEXTS = [
+    "=1+1", "+SUM(1)", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1", "＝1", "-", "-4.2", "+1e-3", "-4.2\n", "a=b",
+    "", 'a",=cmd()', 'say "=1"', "x\r=1", "x\n=1", "x\r\n@1", " a ", "a;b,c", "\\", "ü", "'=1",
+]  # fmt: skip
+
+
+def test_a_text_in_csv_is_no_formula_and_comes_back_whole(spark: SparkSession, tmp_path: Path) -> None:
+    assert (FORMULA, NUMBER) == (download.FORMULA, download.NUMBER), "both are one rule"
+    rows = [(text, -4.25, None if number % 2 else -7) for number, text in enumerate(TEXTS)]
+    table = spark.createDataFrame(rows, "text string, figure double, `=count` int").repartition(1)
+    write(table, tmp_path, "odd")
+    kept = spark.read.parquet(str(tmp_path / "odd.parquet"))
+    assert [(row["text"], row["figure"], row["=count"]) for row in kept.collect()] == rows, "Parquet has it as it is"
+    with (tmp_path / "odd.csv").open(newline="") as file:
+        head, *told = csv.reader(file)
+    assert head == ["text", "figure", "'=count"]
+    assert [row[0] for row in told] == [download.as_cell(text) for text in TEXTS]
+    assert {row[1] for row in told} == {"-4.25"} and {row[2] for row in told} == {"-7", ""}

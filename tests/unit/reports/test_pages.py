@@ -99,7 +99,8 @@ def test_two_numeric_axes_make_a_heat_map_of_medians(tmp_path: Path) -> None:
     assert (list(heat.x), list(heat.y)) == (["1", "8"], ["2", "5"])
     assert [list(row) for row in heat.z] == [[1201.0, 8201.0], [1501.0, 8501.0]]
     assert heat.text[0][0] == "1,201"
-    assert heat.customdata[0][0] == "Latency p99 1,201 ms, 1,200 – 1,202 (n = 3)"
+    told = ["state (MB) 1", "checkpoint interval (s) 2", "Latency p99 1,201 ms, 1,200 – 1,202 (n = 3)"]
+    assert heat.customdata[0][0].split("<br>") == told
     row = next(row for row in rows(html) if row[:3] == ["1", "2", "executor kill"])
     assert row[3] == "1,201 1,200 – 1,202"
     assert row[-2:] == ["3", "r0 r1 r2"]
@@ -262,7 +263,7 @@ def evil_store(results: Path) -> Site:
         "timeline": {"gate": (0.0, EVIL), "t0": (41.0, EVIL), EVIL: (42.0, "x")},
         "raw_config": {"corpus": EVIL, EVIL: EVIL, "fault": EVIL, "state_mb": EVIL, "workload": EVIL},
     }
-    bad = record("evil", sweep=EVIL, matrix=EVIL, build=EVIL, series=f"{EVIL}s", measured_at=EVIL, **texts)
+    bad = record("evil", sweep="s1", matrix=EVIL, build=EVIL, series=f"{EVIL}s", measured_at=EVIL, **texts)
     environment = bad.environment.model_copy(update={"host": EVIL, "git_commit": EVIL, "versions": {"faultline": EVIL}})
     bad = bad.model_copy(update={"environment": environment, "logical_date": EVIL, "artifacts": {EVIL: EVIL}})
     others = [
@@ -297,10 +298,10 @@ def test_untrusted_texts_stay_texts_on_every_page(tmp_path: Path) -> None:
     one = evil_store(tmp_path)
     pages = {
         "overview": overview_page(one),
-        "sweep": sweep_page(one, EVIL),
+        "sweep": sweep_page(one, "s1"),
         "matrix": matrix_page(one, EVIL, Choice(view="curves")),
         "experiment": experiment_page(one, "evil"),
-        "compare": compare_page(one, Pair(EVIL, EVIL)),
+        "compare": compare_page(one, Pair("s1", "s1")),
         "form": compare_page(one, Pair(a=EVIL)),
     }
     for name, html in pages.items():

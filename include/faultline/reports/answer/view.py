@@ -92,11 +92,11 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
     rows = {row[0]: row for row in front_rows(answer)}
     heads = front_heads(answer)
     told = [
-        "<br>".join(
+        "\n".join(
             [
-                _escaped(place.candidate.name),
+                place.candidate.name,
                 *(f"{head} {text}" for head, text in zip(heads, rows[place.candidate.name][1], strict=True)),
-                f"{_escaped(rows[place.candidate.name][2])} (n = {place.candidate.repetitions})",
+                f"{rows[place.candidate.name][2]} (n = {place.candidate.repetitions})",
             ]
         )
         for place in places
@@ -108,7 +108,7 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
     figure.add_scatter(
         x=[round(place.figures[0], 4) for place in places],
         y=[round(height, 3) for height in heights],
-        text=[_escaped(place.candidate.label) for place in places],
+        text=[place.candidate.label for place in places],
         customdata=told,
         name=name,
         mode="markers+text" if named else "markers",
@@ -117,8 +117,3 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
         marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2, "color": colour}},
         hovertemplate="%{customdata}<extra></extra>",
     )
-
-
-def _escaped(text: str) -> str:
-    """Plotly reads a little HTML in its texts; what comes from records must stay text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
@@ -94,8 +95,8 @@ def write_page(
 def _evidence(folder: Path, bundles: Sequence[Path]) -> list[str]:
     """A line of a list for each bundle, told from the page's folder."""
     return [
-        f"- Records, and the raw files that they were made of: [{path.name}]({os.path.relpath(path, folder)}), SHA-256 "
-        f"`{sha256(path.read_bytes())}`"
+        f"- Records, and the raw files that they were made of: [{words(path.name)}]"
+        f"({quote(os.path.relpath(path, folder))}), SHA-256 `{sha256(path.read_bytes())}`"
         for path in bundles
     ]
 
@@ -185,10 +186,10 @@ def _measured_on(records: Sequence[Record], axes: Sequence[Axis]) -> list[str]:
         processor = f" of {words(found.processor)}" if found.processor else ""
         machines[f"{found.cores or 'unknown'} cores{processor}, {memory}"] = True
         software[", ".join(f"{name} {value}" for name, value in sorted((found.versions or {}).items()))] = True
-        commits[str(found.git_commit)[:12]] = True
+        commits[words(str(found.git_commit)[:12])] = True
     over = sum(bool(record.environment.oversubscribed) for record in records)
     shared = f"oversubscribed in {over} of {len(records)} runs" if over else "not oversubscribed"
-    dates = sorted(record.measured_at[:10] for record in records)
+    dates = sorted(words(record.measured_at[:10]) for record in records)
     sweeps = sorted({record.sweep_id for record in records if record.sweep_id})
     return [
         f"- Machine: {'; '.join(machines)} ({shared}); everything on it, broker and generator included.",

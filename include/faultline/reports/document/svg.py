@@ -7,6 +7,7 @@ The picture brings its own background and follows the reader's colour scheme, so
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -19,6 +20,7 @@ _CHARACTER, _LINE = 6.4, 20
 LOG_FACTOR = 50
 # No figure of a record is that small without being zero.
 _NOTHING = 1e-9
+_NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # How far apart lines stand at one place, as a share of the way to the next: little where places are numbers.
 _APART, _APART_UNJOINED, _SPREAD = 0.06, 0.16, 0.7
 # On white and on near black each of these stands out, also for readers who cannot tell red from green.
@@ -136,8 +138,8 @@ def _head(height: float, title: str) -> list[str]:
     light, dark = ("".join(_colour(order, shade) for order, shade in enumerate(shades)) for shades in (_LIGHT, _DARK))
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-        f'height="{height:.0f}" role="img" aria-label="{escape(title)}">',
-        f"<title>{escape(title)}</title>",
+        f'height="{height:.0f}" role="img" aria-label="{_escaped(title)}">',
+        f"<title>{_escaped(title)}</title>",
         f"<style>\n{_STYLE}{light}@media (prefers-color-scheme: dark) {{\n{_STYLE_DARK}{dark}}}\n</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="6"/>',
     ]
@@ -220,4 +222,9 @@ def _mark(order: int, x: float, y: float, *, hollow: bool) -> str:
 def _text(text: str, x: float, y: float, anchor: str = "start", css: str = "", turn: int = 0) -> str:
     turned = f' transform="rotate({turn} {x:.1f} {y:.1f})"' if turn else ""
     named = f' class="{css}"' if css else ""
-    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{escape(text)}</text>'
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{_escaped(text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    """The text as it may stand in XML, which has no form for most control characters."""
+    return escape(_NO_XML.sub("\ufffd", text))

@@ -18,7 +18,7 @@ _MORE = (
 )
 METRICS = {metric.key: metric for metric in (*KNOWN, *_MORE)}
 # A cell is text: nothing in it may begin markup or end the cell.
-_MARKUP = re.compile(r"([\\`*<|\[\]~$&])")
+_MARKUP = re.compile(r"([\\`*<|\[\]~$&]|(?<!\w)_|_(?!\w))")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
     """Medians over two axes; cells that were not measured stay empty."""
-    at = {(shown(x, point), shown(y, point)): point.figure(metric.key) for point in apart(points)[0]}
-    columns, rows = [escaped(label(value)) for value in x.values], [escaped(label(value)) for value in y.values]
+    at = {(x.label(point), y.label(point)): point.figure(metric.key) for point in apart(points)[0]}
+    columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
     figures = [[at.get((column, row), Figure(0)) for column in columns] for row in rows]
     figure = go.Figure(
         go.Heatmap(
@@ -35,15 +35,18 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
             y=rows,
             z=[[one.median for one in row] for row in figures],
             text=[[one.text(metric) if one.median is not None else "" for one in row] for row in figures],
-            customdata=[[_told(one, metric) for one in row] for row in figures],
+            customdata=[
+                [f"{x.name} {columns[place]}\n{y.name} {row}\n{_told(one, metric)}" for place, one in enumerate(ones)]
+                for row, ones in zip(rows, figures, strict=True)
+            ],
             texttemplate="%{text}",
-            hovertemplate=f"{escaped(x.name)} %{{x}}<br>{escaped(y.name)} %{{y}}<br>%{{customdata}}<extra></extra>",
+            hovertemplate="%{customdata}<extra></extra>",
             colorscale=_SCALE,
             xgap=2,
             ygap=2,
             hoverongaps=False,
             colorbar={
-                "title": {"text": escaped(metric.unit), "side": "right"},
+                "title": {"text": metric.unit, "side": "right"},
                 "thickness": 12,
                 "outlinewidth": 0,
                 "tickformat": _TICKS,
@@ -55,8 +58,8 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
         margin={"l": 72, "r": 16, "t": 12, "b": 56},
         paper_bgcolor=_CLEAR,
         plot_bgcolor=_CLEAR,
-        xaxis={"type": "category", "title": {"text": escaped(x.name)}, "showgrid": False, "fixedrange": True},
-        yaxis={"type": "category", "title": {"text": escaped(y.name)}, "showgrid": False, "fixedrange": True},
+        xaxis={"type": "category", "title": {"text": x.name}, "showgrid": False, "fixedrange": True},
+        yaxis={"type": "category", "title": {"text": y.name}, "showgrid": False, "fixedrange": True},
     )
     return figure
 
@@ -86,9 +89,9 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         plot_bgcolor=_CLEAR,
         showlegend=len({trace.name for trace in figure.data}) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        xaxis={"title": {"text": escaped(x.name)}, "zeroline": False, **scale},
+        xaxis={"title": {"text": x.name}, "zeroline": False, **scale},
         yaxis={
-            "title": {"text": escaped(metric.title)},
+            "title": {"text": metric.title},
             "zeroline": False,
             "rangemode": "tozero",
             "tickformat": _TICKS,
@@ -103,7 +106,7 @@ def limit_line(figure: go.Figure, bound: float, words: str, drawn: Sequence[floa
     figure.add_hline(
         y=bound,
         line={"color": _LIMIT_COLOUR, "width": 1.4, "dash": "dot"},
-        annotation={"text": f"limit: {escaped(words)}", "font": {"color": _LIMIT_COLOUR, "size": 11}},
+        annotation={"text": f"limit: {words}", "font": {"color": _LIMIT_COLOUR, "size": 11}},
         annotation_position="top left",
     )
     figure.update_yaxes(range=[min(0.0, bound), 1.08 * top if top > 0 else 1.0])
@@ -137,7 +140,7 @@ def _line(
         if not seen:
             continue
         figure.add_scatter(
-            x=[x.of(point) if x.numeric else shown(x, point) for point, _ in seen],
+            x=[x.of(point) if x.numeric else x.label(point) for point, _ in seen],
             y=[one.median for _, one in seen],
             error_y={
                 "type": "data",
@@ -173,7 +176,7 @@ def _scale(x: Axis) -> dict[str, Any]:
         return {
             "type": "category",
             "categoryorder": "array",
-            "categoryarray": [escaped(label(value)) for value in x.values],
+            "categoryarray": [label(value) for value in x.values],
         }
     numbers = [float(value) for value in x.values]
     if min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers):
@@ -185,7 +188,7 @@ def _scale(x: Axis) -> dict[str, Any]:
 
 def _named(axis: Axis, point: Point) -> str:
     """`state 8 MB`; a fault or another text needs no name before it."""
-    return shown(axis, point) if axis.key == FAULT else f"{escaped(axis.name)} {shown(axis, point)}"
+    return axis.label(point) if axis.key == FAULT else f"{axis.name} {axis.label(point)}"
 
 
 def _told(one: Figure, metric: Metric) -> str:
@@ -193,14 +196,4 @@ def _told(one: Figure, metric: Metric) -> str:
     if one.median is None:
         return "unknown"
     spread = f", {one.spread(metric)}" if one.spread(metric) else ""
-    return f"{escaped(metric.name)} {one.text(metric)} {metric.unit}{spread} (n = {one.n})"
-
-
-def shown(axis: Axis, point: Point) -> str:
-    """The point's value on an axis as plotly shall write it."""
-    return escaped(axis.label(point))
-
-
-def escaped(text: str) -> str:
-    """Plotly reads a little HTML in its texts, links among it; what comes from records must stay text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"{metric.name} {one.text(metric)} {metric.unit}{spread} (n = {one.n})"

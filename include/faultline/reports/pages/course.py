@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from faultline.comparison.limits import Limit
 from faultline.comparison.nights import Course
 from faultline.comparison.statistics.intervals import Interval
-from faultline.reports.pages.charts import escaped, limit_line
+from faultline.reports.pages.charts import limit_line
 from faultline.reports.sweep_figures import SERIES_COLOURS
 from faultline.reports.time_series import FAINT_COLOUR
 
@@ -43,7 +43,7 @@ def course_figure(
             name="single value",
             mode="markers",
             marker={"color": SERIES_COLOURS[0], "size": 7},
-            text=[f"{name}: {escaped(course.metric.name)} {course.metric.text(one.value)}" for name, one in single],
+            text=[f"{name}: {course.metric.name} {course.metric.text(one.value)}" for name, one in single],
             hovertemplate="%{text}<extra></extra>",
         )
     at = {name: one.value for name, one in ended}
@@ -55,7 +55,7 @@ def course_figure(
             name="other surroundings",
             mode="markers",
             marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 13, "line": {"width": 2}},
-            text=[f"{name}: {escaped(words)}" for name, words in changed],
+            text=[f"{name}: {words}" for name, words in changed],
             hovertemplate="%{text}<extra></extra>",
         )
     for number in course.changes:
@@ -70,7 +70,7 @@ def course_figure(
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         xaxis=_commits(list(names.values())) if by_commit else _nights(course),
         yaxis={
-            "title": {"text": escaped(course.metric.title)},
+            "title": {"text": course.metric.title},
             "zeroline": False,
             "rangemode": "tozero",
             "tickformat": ",~r",
@@ -98,19 +98,23 @@ def _medians(figure: go.Figure, course: Course, known: list[tuple[str, Interval]
         mode="lines+markers",
         line={"color": SERIES_COLOURS[0], "width": 1.6},
         marker={"color": SERIES_COLOURS[0], "size": 7},
-        text=[f"{name}: {course.metric.text(one.value)} {escaped(course.metric.unit)}" for name, one in known],
+        text=[f"{name}: {course.metric.text(one.value)} {course.metric.unit}" for name, one in known],
         hovertemplate="%{text}<extra></extra>",
     )
 
 
 def _name(place: str, by_commit: bool) -> str:
-    return escaped(place) if by_commit else place[:_DAY]
+    return place if by_commit else place[:_DAY]
 
 
 def _nights(course: Course) -> dict[str, Any]:
-    """Days; one tick a day where there are few, which would else get several with the same text."""
-    first, last = (datetime.fromisoformat(course.places[place]) for place in (0, -1))
-    few = (last - first).days < NIGHTS_WITH_A_TICK
+    """Days; one tick a day where there are few, which would else get several with the same text. Texts beside each
+    other where a record says of its night what is no date."""
+    try:
+        first, last = (datetime.fromisoformat(course.places[place]) for place in (0, -1))
+        few = (last - first).days < NIGHTS_WITH_A_TICK
+    except (ValueError, TypeError):
+        return {"title": {"text": "night"}, "type": "category"}
     axis = {"title": {"text": "night"}, "type": "date", "zeroline": False, "tickformat": "%Y-%m-%d"}
     return {**axis, "dtick": _DAY_MS} if few else axis
 

@@ -2,6 +2,9 @@
 
 One row a record. Columns are named as in the summary tables: what identifies it, `config_…`, figures by their path, and
 the reasons. Missing is empty.
+
+A spreadsheet computes a cell of CSV that begins like a formula, and formulas may call programs and addresses. So a text
+that begins like one has an apostrophe before it, which says that it is text; Parquet has it as it is.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +22,10 @@ _IDENTITY = (
     "matrix", "config_id", "series", "build", "attempt", "repetition", "status", "sweep_id", "logical_date",
     "measured_at",
 )  # fmt: skip
+# `spark_jobs/aggregate.py`, which imports nothing of ours, has the same two; a test holds one against the other.
+FORMULA = r"^(?:[\t\r\n]|\s*[=+\-@" "\uff1d\uff0b\uff0d\uff20])"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\s\S])"
+_FORMULA, _NUMBER = (re.compile(pattern, re.ASCII) for pattern in (FORMULA, NUMBER))
 
 
 def table_of(entries: Sequence[Entry]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -32,10 +40,17 @@ def as_csv(entries: Sequence[Entry]) -> bytes:
     """The table as CSV in UTF-8 with a header line."""
     names, rows = table_of(entries)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    # A text is quoted for each character of what ends a line; a bare one would begin a row, and what follows a cell.
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(map(as_cell, names))
+    writer.writerows([as_cell(row.get(name, "")) for name in names] for row in rows)
     return text.getvalue().encode("utf-8")
+
+
+def as_cell(value: Any) -> Any:
+    """A value as a cell of CSV: a text that begins like a formula, and is no number, after an apostrophe."""
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.match(value)
+    return f"'{value}" if formula else value
 
 
 def as_parquet(entries: Sequence[Entry]) -> bytes:

@@ -31,7 +31,7 @@ def prometheus_text(site: Site) -> str:
         ("faultline_experiments_running", "Experiments in work, those that wait for their turn included.",
          [({}, float(len(running(site))))]),
         ("faultline_newest_record_timestamp_seconds", "When the newest record of a matrix was measured.", [
-            ({"matrix": str(one.name)}, datetime.fromisoformat(one.last).timestamp()) for one in tallies
+            ({"matrix": str(one.name)}, instant) for one in tallies if (instant := _instant(one.last)) is not None
         ]),
         ("faultline_figure", "Medians of the newest sweep of each matrix, by configuration and figure.",
          list(_figures(site, [str(one.name) for one in tallies]))),
@@ -61,6 +61,14 @@ def _nights(site: Site, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:
             entries = [one for one in site.index.of_matrix(matrix) if one.logical_date]
             newest = max((str(one.logical_date) for one in entries), default="")
             yield matrix, float(sum(one.sound for one in entries if one.logical_date == newest))
+
+
+def _instant(text: str) -> float | None:
+    """Seconds since 1970; None for what a record says that is no instant."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _family(name: str, text: str, samples: Iterable[Sample]) -> str:

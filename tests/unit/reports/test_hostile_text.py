@@ -1,0 +1,250 @@
+"""Texts of records, job files and raw files stay texts, in whatever is made of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from faultline.base.settings import ROOT, Settings
+from faultline.client.publishing import crawl
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.record import Record
+from faultline.reports.document.page import results_page
+from faultline.reports.headline import headline, sweep_headline
+from faultline.reports.html import figures_json
+from faultline.reports.pages.compare import Pair, compare_page
+from faultline.reports.pages.download import as_cell
+from faultline.reports.pages.experiment import experiment_page
+from faultline.reports.pages.live import Course, course_figure
+from faultline.reports.pages.nights import Chosen, nights_page
+from faultline.reports.pages.overlay import overlay_page
+from faultline.reports.pages.overview import overview_page
+from faultline.reports.pages.prometheus import prometheus_text
+from faultline.reports.pages.sweep import Choice, matrix_page, sweep_page
+from faultline.reports.report import render
+from tests.unit.hostile import PIECES, TEXTS, Skeleton, hostile_store
+from tests.unit.pages_store import app, ask, figures, put, site
+
+# Each page is made of several texts, which are harmless in its twin.
+DRAWN = st.lists(TEXTS, min_size=1, max_size=6)
+
+
+def hostile_texts(test: Callable[..., None]) -> Callable[..., None]:
+    """Gives a test `texts`: drawn ones, all pieces one after another, and those that are hard to draw by chance."""
+    for texts in (list(PIECES), ["|"], [" _hx_ "], ["=1+1", "-1+1", "a\r=1"]):
+        test = example(texts=texts)(test)
+    return settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])(given(texts=DRAWN)(test))
+
+
+def named(texts: list[str]) -> Callable[[int], str]:
+    """The n-th text: begins so that it is told apart and sorted as its harmless twin is."""
+    return lambda number: f"w{number}{texts[number % len(texts)]}"
+
+
+HARMLESS = named([""])
+
+
+@contextmanager
+def stores(texts: list[str]) -> Iterator[list[tuple[Path, list[Record], Callable[[int], str]]]]:
+    """A hostile results folder, and a harmless one that differs in its texts only."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = []
+        for name, of in (("hostile", named(texts)), ("harmless", HARMLESS)):
+            results = Path(folder) / name
+            made.append((results, hostile_store(results, of), of))
+        yield made
+
+
+def pages_of(results: Path, records: list[Record]) -> dict[str, str]:
+    """Every page that shows these records, by what it is."""
+    one, matrix = site(results), str(records[0].matrix)
+    first, last = records[0].attempt, records[-1].attempt
+    unknown = quote(f"x{first}", safe="")
+    return {
+        "overview": overview_page(one),
+        "sweep": sweep_page(one, "s1"),
+        "curves": sweep_page(one, "s1", Choice(view="curves", metric="recovery.macro_s")),
+        "matrix": matrix_page(one, matrix),
+        "experiment": experiment_page(one, first),
+        "unsound": experiment_page(one, records[3].attempt),
+        "compare": compare_page(one, Pair("s1", "s2")),
+        "overlay": overlay_page(one, first, last),
+        "unknown experiment": ask(app(results), f"/experiments/{unknown}").text,
+        "unknown sweep": ask(app(results), f"/sweeps/{unknown}").text,
+        "nothing": ask(app(results), f"/{unknown}").text,
+    }
+
+
+@hostile_texts
+def test_a_page_has_the_markup_of_its_harmless_twin(texts: list[str]) -> None:
+    with stores(texts) as both:
+        hostile, harmless = (pages_of(results, records) for results, records, _ in both)
+        for name, html in hostile.items():
+            found = Skeleton(html)
+            assert found.parts == Skeleton(harmless[name]).parts, name
+            assert all(one.startswith(("/", "#", "data:,")) for one in found.addresses), name
+            for place, figure in figures(html).items():
+                assert_plain(figure, f"{name} {place}")
+            assert [*figures(html)] == [*figures(harmless[name])], name
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@hostile_texts
+def test_nights_have_the_markup_of_their_harmless_twins_and_metrics_their_lines(dated: bool, texts: list[str]) -> None:
+    """Also where a record calls no date its night or its instant."""
+    night = "2026-11-20T02:00:00+00:00"
+    with stores(texts) as both:
+        found = []
+        for results, records, _ in both:
+            known = {"matrix": NIGHTLY, **({"logical_date": night, "measured_at": night} if dated else {})}
+            put(results, *(record.model_copy(update=known) for record in records))
+            one = site(results)
+            found.append([nights_page(one), nights_page(one, Chosen(by="commit")), prometheus_text(one)])
+        for hostile, harmless in zip(*(pages[:2] for pages in found), strict=True):
+            assert Skeleton(hostile).parts == Skeleton(harmless).parts
+            for figure in figures(hostile).values():
+                assert_plain(figure, "nights")
+        assert found[0][2].count("\n") == found[1][2].count("\n")
+
+
+def assert_plain(content: Any, where: str) -> None:
+    """Plotly finds no markup in these texts but line breaks, and in its own templates what the project wrote there."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            if name in ("hovertemplate", "texttemplate") and isinstance(value, str):
+                assert "hx" not in value and set(re.findall(r"<[^>]*>", value)) <= {"<br>", "<extra>", "</extra>"}, (
+                    where
+                )
+            else:
+                assert_plain(value, f"{where}.{name}")
+    elif isinstance(content, list):
+        for value in content:
+            assert_plain(value, where)
+    elif isinstance(content, str):
+        assert "<" not in content.replace("<br>", ""), f"{where}: {content}"
+        assert not re.search(r"&(?!amp;|lt;|gt;)", content), f"{where}: {content}"
+
+
+@hostile_texts
+def test_a_report_and_a_static_site_have_the_markup_of_their_harmless_twins(texts: list[str]) -> None:
+    with stores(texts) as both:
+        reports, sites = [], []
+        for results, records, of in both:
+            reports.append(render(records, results, title=of(1), sweep={of(2): of(3)}))
+            crawled = crawl(Settings(ROOT, results.parent / "home", results))
+            sites.append(
+                [answer.content.decode() for _, answer in crawled if answer.media_type.startswith("text/html")]
+            )
+        assert Skeleton(reports[0]).parts == Skeleton(reports[1]).parts
+        for figure in figures(reports[0]).values():
+            assert_plain(figure, "report")
+        assert len(sites[0]) == len(sites[1]) >= 8
+        for hostile, harmless in zip(*sites, strict=True):
+            found = Skeleton(hostile)
+            assert found.parts == Skeleton(harmless).parts
+            assert all(
+                re.match(r"[\w.#/-]|data:,", one) and ":" not in one.removeprefix("data:") for one in found.addresses
+            )
+            for figure in figures(hostile).values():
+                assert_plain(figure, "site")
+
+
+@hostile_texts
+def test_a_table_as_csv_holds_no_formula_and_every_text(texts: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        # Here the text comes first.
+        records = hostile_store(results, lambda number: f"{texts[number % len(texts)]}{number}")
+        told = list(csv.reader(io.StringIO(ask(app(results), "/experiments.csv").body.decode(), newline="")))
+        assert len(told) == 1 + len(records) and {len(row) for row in told} == {len(told[0])}
+        for cell in (cell for row in told for cell in row):
+            assert not re.match(r"\s*[=+@＝＋－＠]|[\t\r\n]", cell) or is_number(cell), cell
+            assert not re.match(r"\s*-", cell) or is_number(cell), cell
+        place = told[0].index("build")
+        assert sorted(row[place] for row in told[1:]) == sorted(as_cell(record.build) for record in records)
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("+SUM(1)", "'+SUM(1)"), ("-2+3", "'-2+3"), ("@SUM(1)", "'@SUM(1)"), ("\t=1", "'\t=1"),
+        ("\rx", "'\rx"), ("\nx", "'\nx"), (" =1", "' =1"), ("＝1", "'＝1"), ("-", "'-"), ("-4.2\n", "'-4.2\n"),
+        ("-inf", "'-inf"), ("-4.2", "-4.2"), ("+1e-3", "+1e-3"), ("-.5", "-.5"), (-4.2, -4.2), (7, 7), (True, True),
+        (None, None), ("", ""), ("a=b", "a=b"), ("1-2", "1-2"), ("2026-11-21", "2026-11-21"), ("'=1", "'=1"),
+    ],
+)  # fmt: skip
+def test_a_text_that_begins_like_a_formula_is_no_formula_and_a_number_stays_one(value: Any, cell: Any) -> None:
+    assert as_cell(value) == cell
+
+
+def cells_of(text: str) -> list[int]:
+    """How many cells each line of a table has."""
+    return [len(re.split(r"(?<!\\)(?:\\\\)*\|", line)) for line in text.splitlines() if line.startswith("|")]
+
+
+def markdown(text: str) -> list[tuple[str, ...]]:
+    """The elements that a reader of Markdown makes of the text."""
+    return Skeleton(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)).parts
+
+
+@pytest.mark.parametrize("matrix", ["recovery", "state_size_x_checkpoint_interval", "executor_cores"])
+@hostile_texts
+def test_a_page_in_markdown_has_the_elements_of_its_harmless_twin(matrix: str, texts: list[str]) -> None:
+    with stores(texts) as both:
+        found = []
+        for _, records, _of in both:
+            one_build = [record.model_copy(update={"build": "b1"}) for record in records]
+            found.append(results_page(one_build, matrix, name="n", evidence=()))
+        hostile, harmless = found
+        assert markdown(hostile.text) == markdown(harmless.text)
+        assert cells_of(hostile.text) == cells_of(harmless.text), "readers leave out cells that are too many"
+        assert [*hostile.images] == [*harmless.images]
+        for one, other in zip(hostile.images.values(), harmless.images.values(), strict=True):
+            assert [part.tag for part in ET.fromstring(one).iter()] == [
+                part.tag for part in ET.fromstring(other).iter()
+            ]
+
+
+@hostile_texts
+def test_notes_in_airflow_have_the_elements_of_their_harmless_twins(texts: list[str]) -> None:
+    with stores(texts) as both:
+        (_, hostile, _), (_, harmless, _) = both
+        for one, other in zip(hostile, harmless, strict=True):
+            # A reason that is too long is cut; here it is what follows the link that would tell.
+            assert set(markdown(headline(one))) <= set(markdown(headline(other)))
+        assert set(markdown(sweep_headline(hostile, "s1", 2))) <= set(markdown(sweep_headline(harmless, "s1", 2)))
+
+
+@given(TEXTS)
+def test_what_a_fault_is_called_is_drawn_as_text_while_an_experiment_runs(text: str) -> None:
+    course = Course(0, True, ((0.0, 1.0),), ((0.0, 1.0),), (), ((1.0, f"w{text}"),))
+    drawn = str(figures_json({"live": course_figure(course)}))
+    assert_plain(figures(f'<script type="application/json" id="figures">{drawn}</script>'), "live")
+
+
+@given(TEXTS)
+def test_figures_cannot_end_their_script_nor_look_like_a_link(text: str) -> None:
+    course = Course(0, True, (), (), (), ((1.0, text),))
+    drawn = str(figures_json({"live": course_figure(course)}))
+    assert not set(drawn) & set("<>&'")
