@@ -1,0 +1,33 @@
+"""NOTICE names the licence of everything that is contained, named in requirements.in or fetched as a jar."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline.base.settings import ROOT, load_settings
+from scripts.notice import HEAD, TARGET, jars, made, python_lines
+
+AGAIN = "run .faultline/venv/bin/python scripts/notice.py"
+
+
+def test_every_package_and_every_jar_is_named_with_its_version() -> None:
+    lines = TARGET.read_text().splitlines()
+    assert [one for one in python_lines() if one not in lines] == [], AGAIN
+    named = [f"- {artifact} {version}: " for _, artifact, version in jars()]
+    assert [one for one in named if not any(line.startswith(one) and line != one for line in lines)] == [], AGAIN
+    known = (*python_lines(), *named, *filter(None, HEAD.splitlines()))
+    gone = [line for line in lines if line.startswith("- ") and not line.startswith(known)]
+    assert gone == [], f"not there any more; {AGAIN}"
+
+
+def test_licences_of_jars_are_what_the_jars_say() -> None:
+    folder = load_settings().home / "jars"
+    if not folder.is_dir():
+        pytest.skip("no jars were fetched yet; ./faultline up does that")
+    assert TARGET.read_text() == made(folder), AGAIN
+
+
+def test_whatever_data_lies_here_is_named() -> None:
+    text = TARGET.read_text()
+    for folder in sorted((ROOT / "generators" / "data").iterdir()):
+        assert f"generators/data/{folder.name}" in text
