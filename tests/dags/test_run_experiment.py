@@ -92,9 +92,9 @@ def test_a_cell_that_has_a_valid_record_is_not_measured(store: Store, operator: 
 
 def test_airflow_shows_a_cell_by_its_name() -> None:
     dag = matrix_dag("recovery")
-    template = dag.get_task("run_experiment").partial_kwargs["map_index_template"]
-    made = RunExperiment(task_id="run", trigger_run_id=RUN, cell="checkpoint interval 5 s, executor kill, r3")
-    name = dag.get_template_env().from_string(template).render({"task": made})
+    planned = {"trigger_run_id": RUN, "conf": {}, "cell": "checkpoint interval 5 s, executor kill, r3"}
+    made = dag.get_task("run_experiment").unmap(planned)
+    name = dag.get_template_env().from_string(made.map_index_template).render({"task": made})
     assert name == "checkpoint interval 5 s, executor kill, r3"
 
 

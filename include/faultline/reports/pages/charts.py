@@ -17,7 +17,7 @@ MAX_LINES = 24
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 _CLEAR = "rgba(0,0,0,0)"
-_LIMIT_COLOUR = "#b3261e"
+_LIMIT_COLOUR = "#d64538"
 # As the tables write numbers: thousands apart, never as a power.
 _TICKS = ",~r"
 _CATEGORIES = {"type": "category", "showgrid": False, "fixedrange": True, "automargin": True}

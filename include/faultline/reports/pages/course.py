@@ -18,7 +18,7 @@ from faultline.reports.time_series import FAINT_COLOUR
 NIGHTS_WITH_A_TICK = 10
 _DAY_MS = 86_400_000
 _CLEAR = "rgba(0,0,0,0)"
-_CHANGE_COLOUR = "#b3261e"
+_CHANGE_COLOUR = "#d64538"
 # Of a night's date, what tells it from another.
 _DAY = 10
 

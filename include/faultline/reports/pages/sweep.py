@@ -19,7 +19,7 @@ from faultline.records.manifest import Manifests
 from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.disturbance import explained
-from faultline.reports.experiment_view import period
+from faultline.reports.experiment_view import minute, period
 from faultline.reports.pages import charts
 from faultline.reports.pages.runs import runs_of_sweep
 from faultline.reports.pages.site import PAGE_ROWS, STATUSES, Site, Unknown, attempts, paged, render
@@ -113,7 +113,7 @@ def _page(
     axes = axes_of(points)
     ordered = in_order(points, axes)
     # A night is judged against others: what it would answer by itself is nothing that anybody asked.
-    night = next((one.logical_date for one in members if one.logical_date), None) if sweep else None
+    night = next((minute(one.logical_date) for one in members if one.logical_date), None) if sweep else None
     answer = None if night else _answer(members, choice, figures)
     page, pages, offset = paged(choice.page, len(ordered))
     cell_axes = [axis for axis in axes if axis.key != FAULT]
