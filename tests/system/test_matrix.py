@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, FrameLocator, expect
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.experiment.sweep_id import sweep_id_of
+from faultline.records.metrics import named
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.progress import current_attempt
@@ -132,7 +133,8 @@ def check_experiment(page: FrameLocator, record: Record) -> None:
     assert tile(page, "Lost") == metrics.audit.lost == 0
     rows = [row.split("\t") for row in page.locator("section.narrow tr").all_inner_texts()]
     audit = {name.strip(): number(figure.strip()) for name, figure in rows}
-    assert audit == {name: value for name, value in metrics.audit.model_dump().items() if value is not None}
+    counted = {name: value for name, value in metrics.audit.model_dump().items() if value is not None}
+    assert audit == {named(f"audit.{name}").title: value for name, value in counted.items()}
     assert audit["expected"] > 0 and audit["overcounted"] == audit["wrong"] == 0
     for reason in record.reasons:
         expect(page.locator(".reasons")).to_contain_text(reason)
@@ -163,7 +165,7 @@ def test_the_run_has_a_tab_with_its_results(ui: Ui, measured: Measured, artefact
         expect(page.locator(".missing")).to_contain_text("No record of this build is valid")
         for reason in record.reasons:
             # What is missing repeats it behind the status.
-            expect(page.get_by_text(reason, exact=True)).to_be_visible()
+            expect(page.get_by_text(reason).first).to_be_visible()
     ui.page.screenshot(path=artefacts / "sweep.png")
 
     page.locator("table.cells a.attempt").click()
