@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from faultline.base.settings import Settings, load_settings
+from faultline.base.attempt import write_json
+from faultline.base.settings import DEFAULT_PORTS, Settings, free_port, load_settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
@@ -43,6 +44,10 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
 def own_home(name: str) -> Iterator[Settings]:
     """Makes such a place this process's installation, whose services come and go with each experiment."""
     settings = _made(name)
+    ports = settings.home / "ports.json"
+    if not ports.exists():
+        # At the usual ones another installation may answer in its place.
+        write_json(ports, {service: free_port() for service in DEFAULT_PORTS})
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     before = {key: os.environ.get(key) for key in places}
     os.environ.update(places)
