@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-import pytest
+from tests.support.decoys import NOBODY
 
-STRANGER = 65534
 LONGEST_S = 60.0
 _FORK = multiprocessing.get_context("fork")
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ def running_as_stranger(act: Callable[[Connection], None]) -> Iterator[tuple[Con
     def run() -> None:
         os.chdir("/")
         os.setgroups([])
-        os.setresgid(STRANGER, STRANGER, STRANGER)
-        os.setresuid(STRANGER, STRANGER, STRANGER)
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
         act(his)
 
     process = _FORK.Process(target=run, daemon=True)

@@ -35,10 +35,11 @@ from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import master_state, spark_home
+from tests.support.decoys import only_root
 from tests.support.installation import Installation
-from tests.support.stranger import Outcome, as_stranger, needs_root, running_as_stranger
+from tests.support.stranger import Outcome, as_stranger, running_as_stranger
 
-pytestmark = [needs_root, pytest.mark.timeout(600)]
+pytestmark = [only_root, pytest.mark.timeout(600)]
 SOON_S = 4
 # Of prctl(2).
 PR_SET_NAME = 15

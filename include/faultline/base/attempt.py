@@ -212,6 +212,11 @@ def unhealed_attempts(attempts: Path, home: Path) -> dict[str, str]:
     return found
 
 
+def unhealed_text(attempt: str, why: str) -> str:
+    """One of these in a line."""
+    return f"attempt {attempt} is not healed: {why}; the next experiment tries again"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` so that a reader sees either nothing or all of it, also after a crash; raises as `write_whole`."""
     write_whole(path, json.dumps(value, indent=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
@@ -18,10 +19,29 @@ def write_whole(path: Path, text: str) -> None:
 
     Raises InfrastructureError, naming the file, when it cannot be written; then the old one stands, and nothing beside.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    _write(path, _beside(path), text)
+
+
+def write_private(path: Path, text: str) -> None:
+    """The same of a file that only its owner can read, whatever the umask."""
+    temporary = _beside(path)
+    temporary.unlink(missing_ok=True)
+    _write(path, temporary, text, _for_its_owner)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    # A link that lies there is no file of ours.
+    return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def _write(path: Path, temporary: Path, text: str, opener: Callable[[str, int], int] | None = None) -> None:
     try:
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8", opener=opener) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -10,11 +10,12 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.base.errors import ConfigError
+from faultline.base.files import write_private
 
 # Of the broker: itself, whoever makes and reads topics, and whoever is measured.
 BROKER, HARNESS, WORKLOAD = "broker", "harness", "workload"
@@ -114,20 +115,9 @@ def require_private(path: Path) -> None:
         raise ConfigError(f"{path}: has mode {mode:04o}, and others may not see it; chmod {right} {path}")
 
 
-def write_private(path: Path, text: str) -> None:
-    """Writes a file that only its owner can read, whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
-def properties(values: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
+def properties(values: Mapping[str, str]) -> str:
     """The text of a Java properties file."""
-    return "".join(f"{key}={value}\n" for key, value in dict(values).items())
+    return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def _new() -> str:

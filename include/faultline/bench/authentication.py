@@ -6,16 +6,23 @@ within a pair is drawn by lot. Pairs are judged as a night's are.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from dataclasses import asdict
 from typing import Any
 
 from faultline.base.text import Say
-from faultline.bench.figure import Figure
 from faultline.bench.installation import own_home
-from faultline.bench.slowdowns import FIGURES, PARAMETERS, QUICK_PARAMETERS, Block, judged, measure, verdict_text
+from faultline.bench.slowdowns import (
+    FIGURES,
+    PARAMETERS,
+    QUICK_PARAMETERS,
+    Block,
+    change_of,
+    judged,
+    measure,
+    verdict_text,
+)
 from faultline.cluster.supervision import OPEN
 
 PAIRS, QUICK_PAIRS = 10, 1
@@ -34,11 +41,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
             random.Random(f"{SEED}/{number}").shuffle(order)
             block = {}
             for side in order:
-                os.environ.pop(OPEN, None)
-                if side == _OPEN:
-                    os.environ[OPEN] = "1"
+                os.environ[OPEN] = "1" if side == _OPEN else ""
                 block[side] = measure(parameters, number, 0.0, say)
-            os.environ.pop(OPEN, None)
             measured.append(block)
             say(f"pair {number + 1} of {pairs} is measured")
     return figures(measured, say)
@@ -50,7 +54,6 @@ def figures(pairs: list[Block], say: Say) -> dict[str, dict[str, Any]]:
     for name, key in FIGURES.items():
         verdict = judged(pairs, _CLOSED, key)
         say(f"kept out, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
-        change = verdict.change
-        if change is not None and math.isfinite(change.low) and math.isfinite(change.high):
-            found[f"{name}_change"] = asdict(Figure(change.value, "1", change.low, change.high, verdict.pairs))
+        if (change := change_of(verdict)) is not None:
+            found[f"{name}_change"] = asdict(change)
     return found

@@ -68,9 +68,8 @@ def figures(blocks: Sequence[Block], say: Say) -> dict[str, dict[str, Any]]:
             verdict = judged(blocks, share, key)
             say(f"{share:.0%} more work, {verdict.metric.name if verdict.metric else key}: {verdict_text(verdict)}")
             at = f"{name}_{share * 100:.0f}"
-            change = verdict.change
-            if change is not None and math.isfinite(change.low) and math.isfinite(change.high):
-                found[f"{at}_change"] = Figure(change.value, "1", change.low, change.high, verdict.pairs)
+            if (change := change_of(verdict)) is not None:
+                found[f"{at}_change"] = change
             suspected = float(verdict.since is not None)
             found[f"{at}_suspected"] = Figure(suspected, "1", suspected, suspected, verdict.pairs)
             if verdict.visible is not None and math.isfinite(verdict.visible):
@@ -89,6 +88,14 @@ def judged(blocks: Sequence[Block], share: float, key: str) -> CellVerdict:
     pairs = Pairs.of("word_count", f"{share:.0%}", metric, values, len(blocks))
     (verdict,) = judge_gate([Paired("2026-01-01", f"{share:.0%}", "plain", (pairs,))]).cells
     return verdict
+
+
+def change_of(verdict: CellVerdict) -> Figure | None:
+    """By how much a figure is more, with its 95 % interval; None where that has no ends."""
+    change = verdict.change
+    if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
+        return None
+    return Figure(change.value, "1", change.low, change.high, verdict.pairs)
 
 
 def measure(parameters: Sequence[str], repetition: int, busy_us: float, say: Say) -> Record:

@@ -15,9 +15,9 @@ app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_a
 
 UNIT = "faultline.service"
 MARK = "# Written by ./faultline service install; of the installation in "
-# Names that the unit hands on: where things lie, and how nights are scheduled.
+# Names that the unit hands on beside where things lie, as they are now.
 HANDED_ON = (
-    "FAULTLINE_HOME", "FAULTLINE_RESULTS", "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE",
+    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE",
     "FAULTLINE_WORKER_MEMORY_MB", "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_ALLOW_ROOT",
 )  # fmt: skip
 _TEXT = """\

@@ -40,9 +40,6 @@ PARSE_TIMEOUT_S = 120.0
 # An experiment that is broken off still ends what it started, and writes its record.
 STOP_TIMEOUT_S = 180.0
 
-# The DAG of one experiment; runs of all others are sweeps.
-EXPERIMENT = "experiment"
-
 
 @dataclass(frozen=True)
 class Course:
@@ -339,6 +336,8 @@ def _is_of(attempt: Attempt, sweep_id: str) -> bool:
 
 def say_what_goes_on(settings: Settings, say: Say) -> None:
     """A line for each sweep that Airflow goes on with, such as after the machine was started anew."""
+    from faultline.reports.pages.runs import EXPERIMENT
+
     manifests = Manifests(settings.results)
     for run in AirflowApi(settings).runs("~", "running", "queued"):
         plan = manifests.read(sweep_id_of(str(run["dag_run_id"]))) if run["dag_id"] != EXPERIMENT else None

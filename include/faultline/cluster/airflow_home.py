@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from faultline.base.errors import ConfigError
-from faultline.base.secrets import require_private, write_private
+from faultline.base.files import write_private
+from faultline.base.secrets import require_private
 from faultline.base.settings import HOST, Settings
 
 USER = "admin"

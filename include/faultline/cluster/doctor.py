@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from faultline.base.attempt import unhealed_attempts
+from faultline.base.attempt import unhealed_attempts, unhealed_text
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import Settings, check_folders, load_settings
@@ -96,7 +96,7 @@ def print_examination(findings: dict[str, Any]) -> None:
     for one in findings["pretenders"]:
         print(f"        machine: {one}; nobody waits for it")
     for attempt, why in findings["unhealed"].items():
-        print(f"        attempt {attempt} is not healed: {why}; the next experiment tries again")
+        print(f"        {unhealed_text(attempt, why)}")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from faultline.base.attempt import open_attempts, unhealed_attempts, write_json
+from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
-from faultline.base.secrets import write_private
 from faultline.base.settings import Settings, choose_ports, instance
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
@@ -152,7 +152,7 @@ def _up(
 def tell_unhealed(settings: Settings, say: Progress) -> None:
     """Names the attempts whose faults could not be undone."""
     for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
-        say(f"attempt {attempt} is not healed: {why}; the next experiment tries again")
+        say(unhealed_text(attempt, why))
 
 
 def down(settings: Settings, progress: Progress = lambda text: None) -> list[int]:

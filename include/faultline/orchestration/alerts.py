@@ -139,7 +139,7 @@ def results_link(address: str, sweep_id: str | None) -> str:
 
 def _quiet(text: str) -> str:
     """A text in which Slack sees nothing but text."""
-    return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(one_line(text), quote=False)
 
 
 def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def _stripped(figure: go.Figure) -> dict[str, Any]:
 def _plain(content: Any) -> Any:
     """A copy in which plotly reads each text as it is written, but for templates."""
     if isinstance(content, str):
-        return content.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "<br>")
+        return escape(content, quote=False).replace("\n", "<br>")
     if isinstance(content, Mapping):
         return {name: _template(value) if name in _FILLED else _plain(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

@@ -16,6 +16,7 @@ import pytest
 from faultline.base.errors import InfrastructureError
 from faultline.base.machine_lock import HOLDS, RECORDER, hold_machine, machine_holder, pretenders
 from faultline.base.window_lock import beside_windows, is_measured, window
+from tests.support.decoys import NOBODY, only_root
 
 # Takes the machine as a recorder does, says that and whom it waits for, and keeps it until its input ends.
 TAKE = """
@@ -53,7 +54,6 @@ if left > 1:
 # The same words from a shell: says that it has the machine, and does nothing.
 SAY = f"printf %s {HOLDS} > /proc/self/comm; echo said; read line"
 # Another user, who has not so much as a Python of ours.
-STRANGER = 65534
 
 
 @pytest.fixture
@@ -153,10 +153,10 @@ def test_only_a_recorder_takes_the_machine(machine: str) -> None:
     assert Path("/proc/self/comm").read_text() == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+@only_root
 def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: str) -> None:
     command = ["sh", "-c", SAY, "sh", *recorder_words(machine, "a1")]
-    with started(command, user=STRANGER, group=STRANGER, extra_groups=[], cwd="/") as other:
+    with started(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as other:
         assert said(other) == "said"
         with recording(machine, "a2", wait_s=0) as mine:
             assert said(mine) == "waits"
@@ -167,7 +167,7 @@ def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: 
             assert said(mine) == "after a1"
             # Nor can he take the word out of our mouth.
             hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
-            with started(hush, user=STRANGER, group=STRANGER, extra_groups=[], cwd="/") as quiet:
+            with started(hush, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as quiet:
                 assert said(quiet) == "refused"
             holder = machine_holder(machine)
             assert holder is not None and holder.attempt == "a3"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import ConfigError
+from faultline.base.files import write_private
 from faultline.base.kafka_login import kafka_client, kafka_options
 from faultline.base.secrets import (
     FILE,
@@ -21,9 +22,9 @@ from faultline.base.secrets import (
     remove_logins,
     require_private,
     write_logins,
-    write_private,
 )
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from tests.support.decoys import NOBODY, only_root
 
 
 def test_they_are_made_once_and_differ(tmp_path: Path) -> None:
@@ -62,11 +63,11 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
         read_secrets(tmp_path / "s")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@only_root
 def test_another_users_file_is_none_of_ours(tmp_path: Path) -> None:
     write_private(tmp_path / "x", "text")
-    os.chown(tmp_path / "x", 65534, 65534)
-    with pytest.raises(ConfigError, match="belongs to user 65534"):
+    os.chown(tmp_path / "x", NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match=f"belongs to user {NOBODY}"):
         require_private(tmp_path / "x")
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.secrets import write_private
+from faultline.base.files import write_private
 from faultline.base.settings import ROOT, free_port
 from faultline.base.sockets import listener_of, owner_of
 from faultline.base.waiting import wait_until
 from faultline.cluster.scram import Exchange, log_in
-from tests.support.stranger import as_stranger, needs_root
+from tests.support.decoys import only_root
+from tests.support.stranger import as_stranger
 
 # RFC 7677, 3: user "user", password "pencil".
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -112,7 +113,7 @@ def echo(server: socket.socket) -> None:
         connection.sendall(connection.recv(100).upper())
 
 
-@needs_root
+@only_root
 def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, gate(tmp_path, server.getsockname()) as listen:
         server.settimeout(10)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.cluster.proof import answer, new_challenge, require_own_listener, require_proof
-from tests.support.stranger import STRANGER, needs_root, running_as_stranger
+from tests.support.decoys import NOBODY, only_root
+from tests.support.stranger import running_as_stranger
 
 
 def test_the_answer_holds_for_one_key_one_challenge_and_one_port() -> None:
@@ -34,7 +35,7 @@ def test_nothing_is_answered_to_what_is_no_challenge(text: str) -> None:
             require_proof("key", new_challenge(), 1, text)
 
 
-@needs_root
+@only_root
 def test_a_strangers_server_is_told_by_the_kernel() -> None:
     port = free_port()
     settings = Settings(ROOT, Path("/nowhere"), Path("/nowhere"), {**DEFAULT_PORTS, "airflow": port})
@@ -47,5 +48,5 @@ def test_a_strangers_server_is_told_by_the_kernel() -> None:
 
     with running_as_stranger(listen) as (pipe, _):
         assert pipe.recv() == "listens"
-        with pytest.raises(InfrastructureError, match=f"is user {STRANGER}'s"):
+        with pytest.raises(InfrastructureError, match=f"is user {NOBODY}'s"):
             require_own_listener(settings)

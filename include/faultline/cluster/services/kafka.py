@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_private
 from faultline.base.kafka_login import kafka_client
 from faultline.base.secrets import (
     BROKER,
@@ -23,7 +24,6 @@ from faultline.base.secrets import (
     remove_logins,
     scram_module,
     write_logins,
-    write_private,
 )
 from faultline.base.settings import HOST, Settings, is_open
 from faultline.cluster.services.service import Service, instance_mark
@@ -78,11 +78,11 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
     known = make_secrets(settings.secrets)
-    broker, controller = settings.ports["kafka"], settings.ports["kafka_controller"]
     ports = settings.ports
+    controller = ports["kafka_controller"]
     # Who comes in through PROXIED is told to come back through the proxy, where faults of the connection work; through
     # GATED, by the gate, which logs in for whoever cannot.
-    own = f"DIRECT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}"
+    own = f"DIRECT://{HOST}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
     listeners = f"{own},PROXIED://{HOST}:{ports['kafka_proxied']},GATED://{HOST}:{ports['kafka_gated']}"
     advertised = f"{own},PROXIED://{HOST}:{ports['kafka_proxy']},GATED://{HOST}:{ports['kafka_gate']}"
     values = {

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
-from faultline.base.secrets import make_secrets, write_private
+from faultline.base.files import write_private
+from faultline.base.secrets import make_secrets
 from faultline.base.settings import HOST, WORKERS, Settings, is_open
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.engines.spark import standalone

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from faultline.base.errors import ConfigError
+from faultline.base.processes import RUN_MARK
 from faultline.base.text import suggest
 from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration
@@ -58,7 +59,7 @@ _BY_REASON: Mapping[str, str] = {
     "spark.jars.packages": _CLASSES, "spark.archives": _CLASSES,
     "spark.executorEnv.PYTHONPATH": "the programs are found by it",
     f"spark.executorEnv.{LOGIN}": "executors log in at the broker with it",
-    "spark.executorEnv.FAULTLINE_RUN": "processes of an attempt are found by it",
+    f"spark.executorEnv.{RUN_MARK}": "processes of an attempt are found by it",
     "spark.sql.session.timeZone": "times are compared in UTC",
     "spark.sql.streaming.minBatchesToRetain": "ends of batches are evidence, and none may be purged before it is read",
     "spark.sql.streaming.checkpointLocation": "the harvest reads the checkpoint where it knows it to be",
