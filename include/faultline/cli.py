@@ -111,11 +111,15 @@ def up(
         list[str] | None, typer.Option(help="NAME=NUMBER, such as airflow=18090; refused when it is busy. Repeatable.")
     ] = None,
     airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="So many hosts in network namespaces: the broker's, and one for each Spark worker; 0: none."),
+    ] = None,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
     from faultline.client.operations import bring_up
 
-    settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
+    settings = bring_up(say, airflow=airflow, ports=_ports(port or []), hosts=hosts)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.client.sweeping import say_what_goes_on

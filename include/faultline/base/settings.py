@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from typing import Any
 from faultline.base.endpoints import HOST as HOST
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
+from faultline.base.placement import HERE, Placement, read_placement
 from faultline.base.private import find_apart, make_apart
 from faultline.base.rights import shares_results
 
 ROOT = Path(__file__).resolve().parents[3]
+# Spark workers of an installation on one machine, and the least of one on several.
 WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
@@ -46,11 +49,19 @@ DEFAULT_PORTS: dict[str, int] = {
     "spark_worker_2_ui": 18082,
     "airflow": 18090,
 }
+_WORKER = "spark_worker_"
+
+
+def ports_with(workers: int) -> dict[str, int]:
+    """The default ports of an installation with so many Spark workers, of which there are two at least."""
+    more = {f"{_WORKER}{number}": 17080 + number for number in range(3, workers + 1)}
+    more |= {f"{_WORKER}{number}_ui": 18080 + number for number in range(3, workers + 1)}
+    return {**DEFAULT_PORTS, **more}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Folders and ports of one installation; `ports` maps a service's port name to its number."""
+    """Folders, ports and hosts of one installation; `ports` maps a service's port name to its number."""
 
     root: Path
     home: Path
@@ -58,6 +69,7 @@ class Settings:
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
     # Experiments under another name are not waited for, and do not wait.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
+    placement: Placement = HERE
 
     @property
     def attempts(self) -> Path:
@@ -159,7 +171,23 @@ class Settings:
     @property
     def endpoints(self) -> Endpoints:
         """Where the embedded services are reached."""
-        return Endpoints.loopback(self.ports)
+        return Endpoints.embedded(self.ports, self.placement)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of the Spark workers."""
+        return workers_of(self.ports)
+
+    @property
+    def hosts(self) -> Path:
+        """What the hosts have for themselves, a folder each."""
+        return self.home / "hosts"
+
+
+def workers_of(ports: Mapping[str, int]) -> tuple[int, ...]:
+    """The numbers of the Spark workers that have ports."""
+    parts = (name.removeprefix(_WORKER) for name in ports if name.startswith(_WORKER))
+    return tuple(sorted(int(part) for part in parts if part.isdecimal()))
 
 
 def load_settings() -> Settings:
@@ -173,7 +201,7 @@ def load_settings() -> Settings:
             ports.update(json.loads(chosen.read_text()))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
-    return Settings(ROOT, home, results, ports)
+    return Settings(ROOT, home, results, ports, placement=read_placement(home))
 
 
 def instance(settings: Settings) -> dict[str, str]:
@@ -190,23 +218,24 @@ def is_open(settings: Settings) -> bool:
     return instance(settings).get("open") == "yes"
 
 
+SSH_HOSTS = "ssh_hosts.json"
 SSH_KEYS = ("host", "user", "key_file", "known_hosts")
 
 
 def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
 
-    Each is {"host", "user", "key_file", "known_hosts", "port"}; without the file, all is on this machine.
-    Raises ConfigError naming host and key.
+    Each is {"host", "user", "key_file", "known_hosts", "port"}. Those that `up --hosts` made come first; without any,
+    all is on this machine. Raises ConfigError naming host and key.
     """
-    file = settings.home / "ssh_hosts.json"
-    if not file.exists():
-        return {}
-    try:
-        listed = dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
-    return {str(name): check_ssh_host(f"{file.name}: {name}", host) for name, host in listed.items()}
+    made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
+    listed: dict[str, Any] = {}
+    for file in (*made, settings.home / SSH_HOSTS):
+        try:
+            listed |= json.loads(file.read_text()) if file.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
+    return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
 
 
 def check_ssh_host(where: str, host: Any) -> dict[str, Any]:

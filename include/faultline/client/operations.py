@@ -42,13 +42,20 @@ def require(settings: Settings) -> Java:
 
 
 def bring_up(
-    say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None, settings: Settings | None = None
+    say: Say,
+    *,
+    airflow: bool = True,
+    ports: dict[str, int] | None = None,
+    hosts: int | None = None,
+    settings: Settings | None = None,
 ) -> Settings:
     """Starts what does not run yet of an installation, by default this one, and waits until it answers."""
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    settings = up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+    settings = up(
+        settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
+    )
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
     return settings

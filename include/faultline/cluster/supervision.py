@@ -25,11 +25,14 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
-from faultline.base.settings import Settings, choose_ports, instance
+from faultline.base.settings import HOST, WORKERS, Settings, choose_ports, instance, ports_with
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
+from faultline.cluster.hosts.enter import through
+from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.cluster.hosts.layout import choose_hosts
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
@@ -67,6 +70,7 @@ autostart=false
 autorestart=true
 startsecs=1
 startretries=20
+priority={priority}
 stopsignal={stop_signal}
 stopwaitsecs=15
 stopasgroup=true
@@ -94,19 +98,27 @@ def up(
     *,
     airflow: bool = True,
     explicit_ports: dict[str, int] | None = None,
+    hosts: int | None = None,
     progress: Progress = lambda text: None,
 ) -> Settings:
     """Starts what is not running and waits until every service answers. Idempotent.
 
+    `hosts`: how many there are beside this machine, 0 for none; as before when nobody says.
     Returns the settings with the ports that are really used. Raises InfrastructureError naming the
     service that did not come up, with the end of its log.
     """
     with _one_at_a_time(settings):
-        return _up(settings, java, java_home, airflow, explicit_ports or {}, progress)
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress)
 
 
 def _up(
-    settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
+    settings: Settings,
+    java: Path,
+    java_home: Path,
+    airflow: bool,
+    explicit_ports: dict[str, int],
+    hosts: int | None,
+    progress: Progress,
 ) -> Settings:
     supervisor = Supervisor(settings)
     # Any of its components: one that is down for the moment comes back to where the others are.
@@ -116,9 +128,10 @@ def _up(
     )
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
-        _refuse_other_terms(settings, explicit_ports)
+        _refuse_other_terms(settings, explicit_ports, hosts)
     else:
         _sweep(settings)
+        settings = _claim_hosts(settings, hosts)
         settings = _claim_ports(settings, explicit_ports, progress)
         write_instance(settings)
         settings.make_place_for_sockets()
@@ -175,6 +188,7 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
             supervisor.call("supervisor.shutdown")
         psutil.wait_procs([daemon], timeout=60)
     ended = _sweep(settings)
+    clear_hosts(settings)
     for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
@@ -199,14 +213,29 @@ def marked_processes(settings: Settings) -> list[psutil.Process]:
     return [process for process in others if is_marked(process, INSTANCE_MARK, mark)]
 
 
-def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
-    """Running services keep the ports and the results folder that they were started with."""
+def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
+    """Running services keep the ports, hosts and results folder that they were started with."""
+    if hosts is not None and hosts != len(settings.placement.hosts):
+        raise ConfigError(f"--hosts {hosts}: the services run already, on {_count(settings)}; ./faultline down first")
     for name, port in explicit.items():
         if settings.ports.get(name) != port:
             raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
     results = instance(settings).get("results", str(settings.results))
     if results != str(settings.results):
         raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _count(settings: Settings) -> str:
+    return f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.spread else "this machine"
+
+
+def _claim_hosts(settings: Settings, count: int | None) -> Settings:
+    """The settings with the hosts that there are to be, by default as many as before, and ports for their workers."""
+    clear_hosts(settings)
+    placement = choose_hosts(settings, len(settings.placement.hosts) if count is None else count)
+    workers = max(WORKERS, len(placement.hosts) - 1)
+    ports = {name: settings.ports.get(name, port) for name, port in ports_with(workers).items()}
+    return replace(settings, placement=placement, ports=ports)
 
 
 def _sweep(settings: Settings) -> list[int]:
@@ -256,6 +285,8 @@ def write_instance(settings: Settings) -> None:
 def prepare_services(settings: Settings, java: Path) -> None:
     """What Kafka and Spark find when they start: settings, formatted storage."""
     settings.logs.mkdir(parents=True, exist_ok=True)
+    if settings.placement.spread:
+        prepare_hosts(settings)
     prepare_kafka(settings, java)
     prepare_spark(settings)
 
@@ -275,6 +306,10 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
 
 def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
     """What every service inherits, beside what it is given alone."""
+    placement = settings.placement
+    direct = ",".join(
+        dict.fromkeys((HOST, "localhost", placement.conductor, *(one.address for one in placement.hosts)))
+    )
     return clean_environment(
         {
             **airflow_environment(settings),
@@ -283,9 +318,9 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
             "SPT_NOENV": "1",
             "JAVA_HOME": str(java_home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # Loopback is never reached through a proxy.
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
+            # Neither loopback nor a host is ever reached through a proxy.
+            "NO_PROXY": direct,
+            "no_proxy": direct,
         }
     )
 
@@ -309,15 +344,20 @@ def _write_configuration(settings: Settings, services: Iterable[Service]) -> Non
             directory=escape(str(settings.home)),
             environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
             stop_signal=service.stop_signal,
+            priority=service.priority,
             logs=escape(str(settings.logs)),
         )
     write_private(settings.home / "supervisord.conf", text)
 
 
 def start_command(settings: Settings, service: Service) -> list[str]:
-    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold."""
-    if not service.victim:
-        return service.command
+    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold; on
+    its host."""
+    command = _that_minds_holds(settings, service) if service.victim else service.command
+    return command if service.host is None else through(service.host, command)
+
+
+def _that_minds_holds(settings: Settings, service: Service) -> list[str]:
     folder = settings.home / "services"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{service.name}.json"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
-from faultline.base.settings import HOST, Settings
+from faultline.base.settings import Settings
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.engines.spark.submission import SparkSubmission
@@ -22,7 +22,11 @@ def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
     """The Connections by id: the cluster's master, and one JVM for short jobs."""
     common = {"conn_type": "spark", "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"})}
     return {
-        "spark_default": {**common, "host": f"spark://{HOST}", "port": settings.ports["spark_master"]},
+        "spark_default": {
+            **common,
+            "host": f"spark://{settings.placement.conductor}",
+            "port": settings.ports["spark_master"],
+        },
         "spark_local": {**common, "host": LOCAL_MASTER},
     }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.endpoints import HOST, Endpoints
+from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
-from faultline.base.settings import WORKERS, Settings, free_port
+from faultline.base.settings import Settings, free_port, workers_of
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
@@ -100,15 +100,21 @@ class Spark:
     def holds(self, settings: Settings) -> dict[str, Path]:
         from faultline.engines.spark.distributions import those_that_are_known
 
-        workers: list[tuple[Mapping[str, int], str, int]]
-        workers = [(settings.ports, f"spark-worker-{number}", number) for number in range(1, WORKERS + 1)]
+        def of(ports: Mapping[str, int], named: Callable[[str], str]) -> dict[str, Path]:
+            services = {number: named(f"spark-worker-{number}") for number in workers_of(ports)}
+            return {
+                f"{settings.placement.address(name)}:{ports[f'spark_worker_{number}']}": settings.hold(name)
+                for number, name in services.items()
+            }
+
+        found = of(settings.ports, str)
         for one in those_that_are_known(settings).values():
-            workers += [(one.ports, one.service(name), number) for _, name, number in workers[:WORKERS]]
-        return {f"{HOST}:{ports[f'spark_worker_{number}']}": settings.hold(name) for ports, name, number in workers}
+            found |= of(one.ports, one.service)
+        return found
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         port = free_port()
-        return {"spark": {"master": endpoints.engine, "ui": f"http://{HOST}:{port}", "ui_port": port}}
+        return {"spark": {"master": endpoints.engine, "ui": f"http://{endpoints.here}:{port}", "ui_port": port}}
 
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         from faultline.engines.spark.submission import submit

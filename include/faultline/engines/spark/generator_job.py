@@ -12,8 +12,8 @@ from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import (
+    driver_settings,
     logging_option,
-    loopback_settings,
     program,
     properties_file,
     spark_environment,
@@ -42,7 +42,7 @@ def generator_job(
         name=f"generator {attempt.id}",
         properties=properties_file(settings),
         settings={
-            **loopback_settings(),
+            **driver_settings(settings.placement.conductor),
             "spark.archives": f"{_packed(attempt)}#{CODE}",
             "spark.cores.max": str(processes),
             "spark.executor.cores": "1",

@@ -115,9 +115,9 @@ def properties_text(secret: str, *, is_open: bool) -> str:
     return properties({**NOTHING_BY_PAGE, **closed})
 
 
-def loopback_settings() -> dict[str, str]:
-    """The driver listens on loopback only, also when the host has other addresses."""
-    return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+def driver_settings(address: str) -> dict[str, str]:
+    """The driver listens where its executors reach it and nowhere else: on loopback, when they are on this machine."""
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
 
 
 def workload_settings(
@@ -144,7 +144,7 @@ def workload_settings(
     return {
         **(own.conf if own else {}),
         **experiment_settings(config),
-        **loopback_settings(),
+        **driver_settings(settings.placement.conductor),
         **({} if own and own.own_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
@@ -211,7 +211,7 @@ def batch_settings(
     options += [logging_option(settings), archive_option(archive)]
     options += [_quoted(f"{_LOGIN}{jaas_file(settings.secrets, HARNESS)}")]
     return {
-        **loopback_settings(),
+        **driver_settings(HOST),
         **kafka_classes(settings),
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
@@ -239,7 +239,7 @@ def spark_environment(
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java_home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": settings.placement.conductor,
         # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.
         "PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "PYSPARK_PYTHON": sys.executable,
