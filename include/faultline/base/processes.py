@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from fault.local import process_handle, send_signal
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import sync_folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -219,14 +220,16 @@ def is_open(settings: Settings) -> bool:
 
 
 SSH_HOSTS = "ssh_hosts.json"
+# A shell over there reads it.
+_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
 SSH_KEYS = ("host", "user", "key_file", "known_hosts")
 
 
 def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
 
-    Each is {"host", "user", "key_file", "known_hosts", "port"}. Those that `up --hosts` made come first; without any,
-    all is on this machine. Raises ConfigError naming host and key.
+    Each is {"host", "user", "key_file", "known_hosts", "port", "python"}. Those that `up --hosts` made come first;
+    without any, all is on this machine. Raises ConfigError naming host and key.
     """
     made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
     listed: dict[str, Any] = {}
@@ -239,7 +242,7 @@ def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
-    """The host with its port; ConfigError, beginning with `where` and the key, when it cannot be used."""
+    """The host with its port and Python; ConfigError, beginning with `where` and the key, when it cannot be used."""
     for key in SSH_KEYS:
         if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
             raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
@@ -254,7 +257,10 @@ def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
         mode = stat.S_IMODE(os.stat(host[key]).st_mode)
         if mode & rights:
             raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
-    return {**host, "port": port}
+    python = host.get("python", "python3")
+    if not isinstance(python, str) or not _PROGRAM.fullmatch(python):
+        raise ConfigError(f"{where}.python: {python!r} is refused; give the host's Python, such as /usr/bin/python3")
+    return {**host, "port": port, "python": python}
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:

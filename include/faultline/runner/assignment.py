@@ -22,7 +22,8 @@ from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.plan import Aim, plan_of
 
 if TYPE_CHECKING:  # see fault.hosts
-    from fault.remote import RemoteHost, RemoteInjector
+    from fault.connection import RemoteHost
+    from fault.remote import RemoteInjector
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def read_assignment(directory: Path) -> Assignment:
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    from fault.remote import RemoteHost
+    from fault.connection import PYTHON, RemoteHost
 
     return RemoteHost(
         host=str(values["host"]),
@@ -111,6 +112,7 @@ def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
         key_file=Path(values["key_file"]),
         known_hosts=Path(values["known_hosts"]),
         port=int(values.get("port", 22)),
+        python=str(values.get("python", PYTHON)),
     )
 
 

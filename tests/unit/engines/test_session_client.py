@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.errors import InfrastructureError
 from faultline.base.processes import INSTANCE_MARK, is_marked
 from faultline.base.settings import ROOT, Settings

@@ -22,10 +22,11 @@ from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, LiveProcess, Process
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
 from fault.post import Post
+from fault.procfs import read_process
 from fault.registry import ACTIONS
 from fault.signals import Signals
 from fault.undo import UndoStack
-from fault.victims import find_victims, read_process
+from fault.victims import find_victims
 from tests.support.decoys import NOBODY, decoy, only_root
 
 PROGRAM = "import sys, time; print('up', flush=True); time.sleep(120)"

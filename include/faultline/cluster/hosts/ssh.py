@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from pathlib import Path
 from typing import Any
 
+from fault.shipping import boot_command
 from faultline.base.attempt import write_json
 from faultline.base.files import write_private
 from faultline.base.placement import Host
@@ -23,8 +25,8 @@ def prepare_ssh(settings: Settings) -> None:
     settings.hosts.mkdir(parents=True, exist_ok=True)
     _EMPTY.mkdir(mode=0o755, exist_ok=True)
     mine = _public_half(settings.hosts / KEY)
-    # Commands only: no terminal, no forwarding of ports, agents or displays.
-    write_private(settings.hosts / AUTHORIZED, f"restrict {mine}\n")
+    # The agent only: no other command, no terminal, no forwarding of ports, agents or displays.
+    write_private(settings.hosts / AUTHORIZED, f'restrict,command="{boot_command(sys.executable)}" {mine}\n')
     lines = []
     for host in settings.placement.hosts:
         folder = folder_of(settings, host.name)
@@ -43,6 +45,7 @@ def _address(settings: Settings, host: Host) -> dict[str, Any]:
         "user": getpass.getuser(),
         "key_file": str(settings.hosts / KEY),
         "known_hosts": str(settings.hosts / KNOWN),
+        "python": sys.executable,
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.errors import FaultlineError
 from faultline.base.processes import INSTANCE_MARK, end_processes, is_marked
 from faultline.base.settings import Settings, instance
