@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO
 
+from fault import recording
 from fault.busy import BUSY_NS, read_local
 from fault.errors import FaultError, IdentityMismatch, NobodyStandsBy, SignalRefused, VictimRefused
 from fault.identity import ROLES, ProcessIdentity, Tokens
@@ -41,6 +42,12 @@ class Agent:
             "signal": self._signal,
             "stand_by": lambda asked: self._injector.stand_by(victim_of(asked["victim"]), float(asked["seconds"])),
             "stand_down": lambda asked: self._injector.stand_down(victim_of(asked["victim"])),
+            "record": lambda asked: recording.begin(
+                asked["rules"], asked["heirs"], float(asked["again_s"]), float(asked["longest_s"])
+            ),
+            "record_end": lambda asked: recording.end(asked["folder"]),
+            "record_part": lambda asked: recording.part(asked["folder"], int(asked["offset"]), int(asked["size"])),
+            "record_drop": lambda asked: recording.drop(asked["folder"]),
         }
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:

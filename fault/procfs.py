@@ -26,11 +26,11 @@ def read_process(pid: int) -> LiveProcess | None:
         return LiveProcess(
             pid=pid,
             parent_pid=int(fields[1]),
-            create_time=_booted_at() + ticks / _HERTZ,
+            create_time=booted_at() + ticks / _HERTZ,
             start_ticks=ticks,
             command=command_of(pid),
             stopped=fields[0] in "Tt",
-            foreign=_owner(pid) != os.getuid(),
+            foreign=owner_of(pid) != os.getuid(),
         )
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -75,13 +75,13 @@ def stat_of(pid: int) -> list[str]:
     return stat.rpartition(")")[2].split()
 
 
-def _owner(pid: int) -> int:
-    """The real user id."""
+def owner_of(pid: int) -> int:
+    """Whose it is: the real user id. Raises OSError for none."""
     status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
 
 
-def _booted_at() -> float:
+def booted_at() -> float:
     """When the machine started, in seconds since the epoch; it moves with each step of the wall clock."""
     lines = (_PROC / "stat").read_text().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("btime ")))

@@ -15,6 +15,7 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
+from faultline.analysis.hosts import OtherHost, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
@@ -31,7 +32,7 @@ from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
-from faultline.records.environment import ClockOffset, Environment
+from faultline.records.environment import ClockOffset, Environment, HostPart
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -112,7 +113,8 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
     recovered = recoveries_of(measured)
     named = _timeline(measured, recovered)
     window = measured.window
-    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
+    here = of_this_machine(raw.processes, raw.hosts)
+    besides = cpu.besides(raw.machine, here, window.start_ns, window.end_ns)
     why = reasons(_findings(measured, recovered, besides))
     record = _record(
         raw.attempt,
@@ -128,6 +130,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
+        hosts=_hosts(raw.hosts, window.start_ns, window.end_ns),
         collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
@@ -272,7 +275,8 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
-        taken=cpu.taken(raw.machine, raw.processes, window.start_ns, window.end_ns),
+        taken=taken_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns),
+        clock_uncertain=uncertain_ms(raw.clocks),
     )
 
 
@@ -306,6 +310,21 @@ def _clock_offsets(conductor: Sequence[Line]) -> dict[str, ClockOffset] | None:
     return found or None
 
 
+def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, HostPart] | None:
+    """What the other hosts did in the measured window."""
+    found = {}
+    for one in hosts:
+        used, counted = one.cores(start_ns, end_ns)
+        found[one.name] = HostPart(
+            same_machine=one.same_machine,
+            clock_ahead_s=None if one.clock is None else one.clock.ahead_s,
+            clock_uncertain_ms=None if one.clock is None else round(one.clock.uncertain_s * 1000, 3),
+            cores_used=round(used, 6),
+            cores_counted=None if counted is None else round(counted, 6),
+        )
+    return found or None
+
+
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
     if not done:
         return ScheduleLagMs(p50=None, p99=None, max=None)
@@ -327,10 +346,11 @@ def _record(
     metrics: Metrics,
     artifacts: dict[str, str],
     clock_offsets: dict[str, ClockOffset] | None = None,
+    hosts: dict[str, HostPart] | None = None,
     collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
-    environment["clock_offsets"] = clock_offsets
+    environment["clock_offsets"], environment["hosts"] = clock_offsets, hosts
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

@@ -85,6 +85,11 @@ def load_option(attempt: str) -> str:
     return f"-Dfaultline.load={attempt}"
 
 
+def instance_option(instance: str) -> str:
+    """What marks a service's JVM as this installation's, for the guard rails of faults."""
+    return f"-Dfaultline.instance={instance}"
+
+
 def process_of(entry: Entry) -> psutil.Process | None:
     """The live process of a ledger line, or None when it ended; to look at, since the line alone says whose it is."""
     return live_process(entry.pid, entry.create_time, entry.start_ticks, entry.boot)

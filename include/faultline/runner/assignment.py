@@ -90,7 +90,7 @@ def read_assignment(directory: Path) -> Assignment:
             restart_delay_s=plan.restart_delay_s,
             services=services.get("instance"),
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},
-            hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},
+            hosts=remote_hosts(data.get("hosts") or {}),
             window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
             warmup_s=plan.warmup_s,
             aim=plan.aim,
@@ -101,6 +101,11 @@ def read_assignment(directory: Path) -> Assignment:
         raise ConfigError(str(error)) from None
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
+
+
+def remote_hosts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteHost]:
+    """How the machines of an attempt are reached over SSH, by name, as `attempt.json` lists them."""
+    return {name: _remote_host(host) for name, host in listed.items()}
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:

@@ -31,6 +31,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     plan = plan_of(attempt)
     engine_at(attempt).collect(attempt, settings, method=plan.method)
     copy_service_starts(attempt, settings)
+    fetch_recordings(attempt)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
@@ -74,6 +75,24 @@ def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
 def is_large(records: float) -> bool:
     """Whether a harvest of so many records is to have Spark's optimisations."""
     return records > LARGE_RECORDS
+
+
+def fetch_recordings(attempt: Attempt) -> None:
+    """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
+    is back."""
+    if attempt.read().get("hosts"):
+        from faultline.runner.host_recordings import fetch  # the SSH library takes its time
+
+        fetch(attempt)
+
+
+def drop_recordings(attempt: Attempt) -> list[str]:
+    """Removes them there; a line for each host that is away, where they go when it starts again."""
+    if not attempt.read().get("hosts"):
+        return []
+    from faultline.runner.host_recordings import drop
+
+    return drop(attempt)
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:

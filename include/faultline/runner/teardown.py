@@ -15,7 +15,7 @@ from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
 from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked
 from faultline.base.settings import Settings
-from faultline.runner.collect import keep_logs_only, remove_working_data
+from faultline.runner.collect import drop_recordings, keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
     from faultline.records.record import Record
@@ -82,6 +82,8 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
     remove_working_data(attempt, settings)
+    for problem in drop_recordings(attempt):
+        print(problem)
     topics = [] if description.get("keep_topics") else list(description["topics"].values())
     delete_topics(topics)
     return topics

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.cpu import taken
-from faultline.analysis.raw_files import MACHINE_COLUMNS, Gate, processes_of, read_attempt, read_raw
+from faultline.analysis.hosts import MACHINE_COLUMNS, all_processes
+from faultline.analysis.raw_files import Gate, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.base.window import NS
@@ -103,7 +104,7 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
         [[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS
     )
     start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
-    own = processes_of(recorder, (start,))
+    own = all_processes(recorder, (start,), ())
     assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {
         "services"
     }
@@ -111,5 +112,5 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     assert found is not None and found.worst < 0.2
     # What else came to be is others' all the same: another pid, another time, no start at all.
     for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
-        found = taken(machine, processes_of(recorder, (other,)), 1_000 * NS, 1_020 * NS)
+        found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0

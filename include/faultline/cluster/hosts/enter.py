@@ -15,6 +15,7 @@ from faultline.base.errors import FaultlineError
 from faultline.base.processes import live_process
 from faultline.base.settings import Settings, load_settings
 from faultline.base.waiting import wait_until
+from faultline.cluster.hosts.group import put_in_group
 from faultline.cluster.hosts.keeper import THERE
 from faultline.cluster.hosts.layout import folder_of, found
 
@@ -46,6 +47,8 @@ def main() -> None:
     name, *command = sys.argv[1:]
     settings = load_settings()
     pid = wait_until(lambda: first_process(settings, name), timeout_s=START_S, every_s=0.1, what=f"{name}: the host")
+    host = next(one for one in settings.placement.hosts if one.name == name)
+    put_in_group(settings.placement, host, os.getpid())
     words = entering(pid, command)
     os.execv(words[0], words)
 

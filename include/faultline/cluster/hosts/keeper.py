@@ -21,6 +21,7 @@ from faultline.base.placement import Host
 from faultline.base.processes import birth
 from faultline.base.settings import Settings, load_settings
 from faultline.base.waiting import wait_until
+from faultline.cluster.hosts.group import put_in_group, remove_group
 from faultline.cluster.hosts.layout import disk_of, folder_of, found
 from faultline.cluster.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.cluster.hosts.ssh import prepare_ssh
@@ -47,6 +48,7 @@ def keep(settings: Settings, host: Host) -> int:
         signal.signal(number, stop)
     try:
         pid = _first_process(space)
+        put_in_group(settings.placement, host, pid)
         join(settings.placement, host, pid)
         ticks, boot = birth(pid)
         write_json(folder / THERE, {"pid": pid, "start_ticks": ticks, "boot": boot})
@@ -57,6 +59,7 @@ def keep(settings: Settings, host: Host) -> int:
         space.kill()
         space.wait()
         remove_link(settings.placement, host)
+        remove_group(settings.placement, host)
 
 
 def _first_process(space: subprocess.Popen[bytes]) -> int:
@@ -93,6 +96,7 @@ def clear_hosts(settings: Settings) -> None:
     """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
     for host in settings.placement.hosts:
         unmount(disk_of(settings, host))
+        remove_group(settings.placement, host)
     remove_bridge(settings.placement)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.kafka_login import kafka_client
+from faultline.base.processes import instance_option
 from faultline.base.secrets import (
     BROKER,
     HARNESS,
@@ -27,7 +28,7 @@ from faultline.base.secrets import (
 )
 from faultline.base.settings import HOST, Settings, is_open
 from faultline.cluster.hosts.layout import kafka_disk
-from faultline.cluster.services.service import Service, instance_mark
+from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import spark_home
 
 LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
@@ -52,7 +53,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
         [
             str(java),
             *HEAP_OPTIONS,
-            instance_mark(instance),
+            instance_option(instance),
             f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
             "-cp",
             kafka_classpath(settings),

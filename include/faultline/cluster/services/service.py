@@ -21,8 +21,3 @@ class Service:
     priority: int = 999
     # The host that it runs on, where that is not this machine; see `faultline.cluster.hosts`.
     host: str | None = None
-
-
-def instance_mark(instance: str) -> str:
-    """The argument that marks a service's JVM as this installation's, for the guard rails of faults."""
-    return f"-Dfaultline.instance={instance}"

@@ -10,9 +10,10 @@ from pathlib import Path
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import write_private
+from faultline.base.processes import instance_option
 from faultline.base.secrets import make_secrets
 from faultline.base.settings import Settings, is_open, workers_of
-from faultline.cluster.services.service import Service, instance_mark
+from faultline.cluster.services.service import Service
 from faultline.engines.spark import standalone
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.settings import properties_file, properties_text
@@ -117,7 +118,7 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
             environment={
                 **spark_environment,
                 "SPARK_LOCAL_IP": address,
-                "SPARK_WORKER_OPTS": instance_mark(instance),
+                "SPARK_WORKER_OPTS": instance_option(instance),
                 **({} if host is None else {"SPARK_LOCAL_DIRS": str(work / f"worker-{number}" / "local")}),
             },
             victim=True,
