@@ -22,7 +22,7 @@ from typing import Any
 
 from fault.errors import VictimRefused
 from fault.groups import group_usage
-from fault.sampling import RoleRule, Table, Usage, machine
+from fault.sampling import Key, RoleRule, Table, Usage, machine
 
 PREFIX = "faultline-record-"
 PERIOD_S = 1.0
@@ -104,7 +104,8 @@ def _is_over(folder: Path) -> bool:
 def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None:
     """Samples until it is told to stop, or for so long."""
     file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
-    stop, before = folder / STOP, {}
+    stop = folder / STOP
+    before: dict[Key, Usage] = {}
     began = due = time.monotonic()
     _write(file, {"kind": "start", "boot": _BOOT.read_text().strip(), "python": list(sys.version_info[:3])})
     while True:
@@ -121,7 +122,7 @@ def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None
     _write(file, {"kind": "stop"})
 
 
-def _sample(file: int, table: Table, before: Mapping[Any, Usage]) -> dict[Any, Usage]:
+def _sample(file: int, table: Table, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
     present = table.look({})
     _write(file, {"kind": "machine", **machine()})
     _write(file, {"kind": "group", **group_usage()})

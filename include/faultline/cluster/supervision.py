@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import xmlrpc.client
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,64 +22,21 @@ import psutil
 from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
-from faultline.base.rights import files_mask
 from faultline.base.settings import HOST, WORKERS, Settings, choose_ports, instance, ports_with
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
-from faultline.cluster.hosts.enter import through
 from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.cluster.hosts.layout import choose_hosts
+from faultline.cluster.programs import write_configuration
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
-
-CONF_HEAD = """\
-[unix_http_server]
-file={socket}
-chmod=0700
-
-[supervisord]
-umask={umask}
-logfile={logs}/supervisord.log
-logfile_maxbytes=5MB
-pidfile={home}/supervisord.pid
-childlogdir={logs}
-minfds=1024
-strip_ansi=true
-{user}
-[rpcinterface:supervisor]
-supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
-
-[supervisorctl]
-serverurl=unix://{socket}
-"""
-
-CONF_PROGRAM = """
-[program:{name}]
-command={command}
-directory={directory}
-environment={environment}
-autostart=false
-autorestart=true
-startsecs=1
-startretries=20
-priority={priority}
-stopsignal={stop_signal}
-stopwaitsecs=15
-stopasgroup=true
-killasgroup=true
-redirect_stderr=true
-stdout_logfile={logs}/{name}.log
-stdout_logfile_maxbytes=20MB
-stdout_logfile_backups=1
-"""
 
 
 @contextlib.contextmanager
@@ -146,7 +103,7 @@ def _up(
     if airflow:
         write_airflow_home(settings, database)
     if missing := [service for service in wanted if service.name not in supervisor.states()]:
-        _write_configuration(settings, wanted)
+        write_configuration(settings, wanted)
         supervisor.load()
         progress(f"services: {', '.join(service.name for service in missing)}")
     for service in data:
@@ -292,7 +249,7 @@ def prepare_services(settings: Settings, java: Path) -> None:
 
 
 def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
-    _write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
+    write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
     environment = service_environment(settings, java_home)
     settings.supervisor_socket.unlink(missing_ok=True)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
@@ -323,60 +280,6 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
             "no_proxy": direct,
         }
     )
-
-
-def _write_configuration(settings: Settings, services: Iterable[Service]) -> None:
-    def escape(text: str) -> str:
-        return text.replace("%", "%%")
-
-    user = "user=root\n" if os.getuid() == 0 else ""
-    text = CONF_HEAD.format(
-        socket=escape(str(settings.supervisor_socket)),
-        logs=escape(str(settings.logs)),
-        home=escape(str(settings.home)),
-        user=user,
-        umask=f"{files_mask():03o}",
-    )
-    for service in services:
-        text += CONF_PROGRAM.format(
-            name=service.name,
-            command=escape(" ".join(_quote(part) for part in start_command(settings, service))),
-            directory=escape(str(settings.home)),
-            environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
-            stop_signal=service.stop_signal,
-            priority=service.priority,
-            logs=escape(str(settings.logs)),
-        )
-    write_private(settings.home / "supervisord.conf", text)
-
-
-def start_command(settings: Settings, service: Service) -> list[str]:
-    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold; on
-    its host."""
-    command = _that_minds_holds(settings, service) if service.victim else service.command
-    return command if service.host is None else through(service.host, command)
-
-
-def _that_minds_holds(settings: Settings, service: Service) -> list[str]:
-    folder = settings.home / "services"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{service.name}.json"
-    write_json(
-        file,
-        {
-            "service": service.name,
-            "command": service.command,
-            "hold": str(settings.hold(service.name)),
-            "journal": str(settings.services_journal),
-        },
-    )
-    return [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(file)]
-
-
-def _quote(part: str) -> str:
-    import shlex
-
-    return shlex.quote(part)
 
 
 def provision_airflow(settings: Settings, progress: Progress) -> None:

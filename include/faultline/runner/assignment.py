@@ -109,7 +109,8 @@ def remote_hosts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteHos
 
 
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    from fault.connection import PYTHON, RemoteHost
+    from fault.connection import RemoteHost
+    from fault.shipping import PYTHON
 
     return RemoteHost(
         host=str(values["host"]),

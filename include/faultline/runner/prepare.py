@@ -174,6 +174,7 @@ def describe_order(order: Order, settings: Settings, java: str, built: Build | N
 def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
     check_engine(config)
+    check_hosts(config)
     check_source(config)
     check_load(config)
     config.kind.check_here(config.own, config)
@@ -194,6 +195,15 @@ def check_engine(config: Configuration) -> None:
             known = ", ".join(sorted(engine.roles))
             raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
     engine.check(config)
+
+
+def check_hosts(config: Configuration) -> None:
+    """Refuses what cannot run where its executors are on other hosts."""
+    if config.kind.own_client and load_settings().placement.spread:
+        raise ConfigError(
+            f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
+            "only; ./faultline down, and up --hosts 0"
+        )
 
 
 def check_load(config: Configuration) -> None:

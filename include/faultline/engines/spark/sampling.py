@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from fault.sampling import RoleRule
@@ -19,7 +19,7 @@ class DriverSampler:
     heirs: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
 
     def __init__(self, attempt: str, driver_ui: str) -> None:
-        self.rules = (
+        self.rules: Sequence[RoleRule] = (
             RoleRule("generator", EXECUTOR_MAIN, load_option(attempt)),
             RoleRule("executors", EXECUTOR_MAIN, run_option(attempt)),
         )

@@ -1,0 +1,211 @@
+"""Hosts of their own on this machine: made, entered, asked over SSH, and gone without a trace."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fault.connection import Connection
+from fault.errors import ConnectionLost, HostUnreachable, VictimRefused
+from fault.identity import EXECUTOR, WORKER, Tokens
+from fault.injector import Delivery, Outcome, Presence, settle
+from fault.remote import RemoteInjector
+from fault.sampling import RoleRule
+from faultline.base.errors import ConfigError
+from faultline.base.placement import Host
+from faultline.base.processes import INSTANCE_MARK, instance_option, run_option
+from faultline.base.settings import ROOT, Settings, load_settings, ssh_hosts
+from faultline.base.waiting import wait_until
+from faultline.cluster.hosts.enter import first_process, through
+from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.cluster.hosts.layout import NEEDED, choose_hosts, disk_of, found
+from faultline.cluster.services.hosts import host_services
+from faultline.runner.assignment import remote_hosts
+
+INSTANCE = "0123456789abcdef"
+RUN = "20261121T061500Z-3fa9c1"
+SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+SPINNER = "print('up', flush=True)\nwhile True: pass"
+# The host's name, and the lowest number that a process has there.
+LOOK = """
+import os, socket
+print(socket.gethostname(), min(int(name) for name in os.listdir("/proc") if name.isdigit()))
+"""
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
+    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+]
+
+
+@dataclass
+class Machines:
+    """The hosts of an installation, kept by processes of this test."""
+
+    settings: Settings
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.settings.placement.hosts
+
+    def environment(self) -> dict[str, str]:
+        paths = f"{ROOT / 'include'}{os.pathsep}{ROOT}"
+        return {**os.environ, "PYTHONPATH": paths, INSTANCE_MARK: INSTANCE}
+
+    def start(self) -> None:
+        prepare_hosts(self.settings)
+        for service in host_services(self.settings):
+            command = service.command if service.host is None else through(service.host, service.command)
+            self.started.append(subprocess.Popen(command, env=self.environment(), stderr=subprocess.DEVNULL))
+        for service in host_services(self.settings):
+            wait_until(service.ready, timeout_s=30, what=service.name)
+
+    def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
+        """Something on a host; its output can be read."""
+        self.started.append(subprocess.Popen(through(host, command), env=self.environment(), stdout=subprocess.PIPE))
+        return self.started[-1]
+
+    def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
+        """A process on a host that shows these words, once it shows them."""
+        process = self.run(host, sys.executable, "-c", program, *words)
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        return process
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            process.terminate()
+        for process in self.started:
+            process.wait(20)
+            if process.stdout is not None:
+                process.stdout.close()
+        clear_hosts(self.settings)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAULTLINE_HOME", str(home))
+        settings = load_settings()
+        made = Machines(replace(settings, placement=choose_hosts(settings, 3)))
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()
+    links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
+    assert settings.placement.bridge not in links and str(home) not in mounts
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/{made.settings.placement.bridge}-*"))
+
+
+def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Machines) -> None:
+    for host in machines.hosts:
+        process = machines.run(host.name, sys.executable, "-c", LOOK)
+        said, _ = process.communicate(timeout=30)
+        assert said.decode().split() == [host.name, "1"]
+        with socket.create_connection((host.address, 22), 5) as connection:
+            assert connection.recv(4) == b"SSH-"
+    pids = {first_process(machines.settings, host.name) for host in machines.hosts}
+    spaces = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
+    assert len(spaces) == 3 and os.readlink("/proc/self/ns/net") not in spaces
+
+
+def test_a_disk_can_be_full_while_this_machines_is_not(machines: Machines) -> None:
+    for host in machines.hosts:
+        disk = disk_of(machines.settings, host)
+        assert os.path.ismount(disk) and os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize < 5 * 2**30
+
+
+def test_a_victim_is_found_on_its_host_and_killed_by_the_number_that_it_has_there(machines: Machines) -> None:
+    process = machines.pretend("worker-1", run_option(RUN), EXECUTOR.main, "--executor-id", "3")
+    addresses = remote_hosts(ssh_hosts(machines.settings))
+    with RemoteInjector(addresses["worker-1"]) as near, RemoteInjector(addresses["worker-2"]) as far:
+        assert far.find("executor", Tokens(RUN)) == ()
+        (victim,) = near.find("executor", Tokens(RUN))
+        assert victim.number == 3 and victim.pid not in {one.pid for one in children_of(process)}
+        assert near.signal(victim, signal.SIGKILL) is Delivery.SENT
+        assert settle(near, victim, Presence.GONE, Delivery.SENT).outcome is Outcome.EFFECTIVE
+        assert process.wait(20) != 0
+        offset = near.clock_offset()
+        assert abs(offset.offset_s) <= offset.round_trip_s / 2 + 0.001
+
+
+def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+def test_a_host_records_its_own_processes_and_what_all_of_it_uses(machines: Machines) -> None:
+    machines.pretend("worker-1", instance_option(INSTANCE), WORKER.main, program=SPINNER)
+    rules = [asdict(RoleRule("services", WORKER.main, instance_option(INSTANCE)))]
+    told = {"rules": rules, "heirs": {}, "again_s": 0.0, "longest_s": 60.0}
+    addresses = remote_hosts(ssh_hosts(machines.settings))
+    used = {}
+    for name in ("worker-1", "worker-2"):
+        with closing(Connection(addresses[name])) as asked:
+            folder = asked.ask("record", "record", **told)
+            time.sleep(3.0)
+            assert asked.ask("record", "record_end", folder=folder)
+            text = base64.b64decode(asked.ask("record", "record_part", folder=folder, offset=0, size=10**6))
+            asked.ask("record", "record_drop", folder=folder)
+            with pytest.raises(VictimRefused, match="no recording"):
+                asked.ask("record", "record_end", folder=folder)
+        lines = [json.loads(line) for line in text.splitlines()]
+        used[name] = [line["cpu_s"] for line in lines if line["kind"] == "proc"]
+        group = [line for line in lines if line["kind"] == "group"]
+        assert group[0]["path"].endswith(f"-{name}"), "the host has a group of its own"
+        if used[name]:
+            grown = used[name][-1] - used[name][0]
+            # The agent that was asked lives there as well.
+            assert grown <= group[-1]["cpu_s"] - group[0]["cpu_s"] + 0.02 and grown > 0.1
+    assert used["worker-1"] and not used["worker-2"]
+
+
+def test_the_key_opens_the_agent_and_nothing_else(machines: Machines) -> None:
+    host = ssh_hosts(machines.settings)["kafka"]
+    command = ["ssh", "-i", host["key_file"], "-o", f"UserKnownHostsFile={host['known_hosts']}", "-o", "BatchMode=yes"]
+    done = subprocess.run(
+        [*command, f"{host['user']}@{host['host']}", "touch /tmp/faultline-was-here"], input=b"", capture_output=True
+    )
+    assert done.returncode != 0 and not Path("/tmp/faultline-was-here").exists()
+
+
+def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: Machines) -> None:
+    process = machines.pretend("worker-2", "of-the-lost-host")
+    address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
+    with closing(Connection(replace(address, timeout_s=3.0))) as asked:
+        assert asked.ask("look", "clock") > 0
+        pid = first_process(machines.settings, "worker-2")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert process.wait(20) != 0
+        with pytest.raises(ConnectionLost, match="look"):
+            asked.ask("look", "clock")
+        with pytest.raises(HostUnreachable, match=address.host):
+            asked.ask("look", "clock")
+    wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=10, what="its end")
+    assert first_process(machines.settings, "worker-1") is not None, "the others go on"
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, -1])
+def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int) -> None:
+    settings = Settings(ROOT, tmp_path, tmp_path / "results")
+    with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
+        choose_hosts(settings, count)
+    assert not choose_hosts(settings, 0).spread
