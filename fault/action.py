@@ -76,6 +76,9 @@ class Context:
     hold: Callable[[str, int], None] = no_hold
     restart_delay_s: float = 0.0
     busy_elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None
+    # Of each host, "" being this one; and where what a host's service writes lies on a disk of its own.
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    disks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,8 @@ class Action:
     hits: str | None = None
     ends: bool = False
     detours: bool = False
+    # Done to whole hosts, so there must be others than this one.
+    on_hosts: bool = False
     by_hand: str = ""
 
     def takes(self, name: str) -> Parameter | None:

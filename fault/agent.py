@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from fault import recording
 from fault.busy import BUSY_NS, read_local
-from fault.errors import FaultError, IdentityMismatch, NobodyStandsBy, SignalRefused, VictimRefused
+from fault.errors import ActRefused, FaultError, IdentityMismatch, NobodyStandsBy, SignalRefused, VictimRefused
+from fault.host_acts import act_of, undo_later
 from fault.identity import ROLES, ProcessIdentity, Tokens
 from fault.local import LocalInjector
 from fault.victims import own_line
@@ -24,7 +25,7 @@ from fault.victims import own_line
 # How long the use of CPU time is looked at: the ticks at which it is counted are up to 10 ms apart.
 BUSY_LOOK_S = 0.02
 # Errors that whoever asked can tell apart, by name.
-KINDS = (IdentityMismatch, VictimRefused, SignalRefused, NobodyStandsBy)
+KINDS = (IdentityMismatch, VictimRefused, SignalRefused, NobodyStandsBy, ActRefused)
 
 
 class Agent:
@@ -42,6 +43,7 @@ class Agent:
             "signal": self._signal,
             "stand_by": lambda asked: self._injector.stand_by(victim_of(asked["victim"]), float(asked["seconds"])),
             "stand_down": lambda asked: self._injector.stand_down(victim_of(asked["victim"])),
+            "host_act": _host_act,
             "record": lambda asked: recording.begin(
                 asked["rules"], asked["heirs"], float(asked["again_s"]), float(asked["longest_s"])
             ),
@@ -95,6 +97,14 @@ def victim_of(form: Mapping[str, Any], host: str = "") -> ProcessIdentity:
         host=host,
         node=form["node"],
     )
+
+
+def _host_act(asked: Mapping[str, Any]) -> Any:
+    kind, name, what = str(asked["kind"]), str(asked["name"]), asked["asked"]
+    if asked["act"] == "undo_later":
+        return undo_later(kind, name, what, float(asked["seconds"]))
+    act = act_of(kind, name)
+    return {"check": act.check, "do": act.do, "undo": act.undo, "holds": act.holds}[asked["act"]](name, what)
 
 
 def _not_own(victim: ProcessIdentity) -> ProcessIdentity:

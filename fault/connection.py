@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import paramiko
 
 from fault.errors import (
+    ActRefused,
     AuthenticationRefused,
     ConnectionLost,
     HostKeyRefused,
@@ -113,6 +114,8 @@ class Connection:
                 return VictimRefused(told["said"])
             case "SignalRefused":
                 return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
+            case ActRefused.__name__:
+                return ActRefused(f"{self._host.host}: {told['said']}")
             case NobodyStandsBy.__name__:
                 return NobodyStandsBy(f"{self._host.host}: {told['said']}")
         return RemoteError(self._host.host, command, stderr=told["said"])

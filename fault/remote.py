@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fault.agent import form_of, victim_of
 from fault.connection import Connection, RemoteHost
@@ -109,6 +110,13 @@ class RemoteInjector:
         """Sends it home. Where the word cannot be sent, it leaves by itself once the victim runs."""
         with contextlib.suppress(RemoteError):
             self._connection.ask(f"stand down {victim.pid}", "stand_down", victim=form_of(victim))
+
+    def host_act(self, do: str, *, kind: str, name: str, asked: Mapping[str, Any], seconds: float = 0.0) -> Any:
+        """Has the agent check, do or undo what can be done to the host, say whether it holds, or post who undoes it
+        after so many seconds (`undo_later`); see `fault.host_acts`. Raises ActRefused or RemoteError."""
+        return self._connection.ask(
+            f"{do} {kind}", "host_act", act=do, kind=kind, name=name, asked=asked, seconds=seconds
+        )
 
 
 def _command(victim: ProcessIdentity, signum: int) -> str:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from fault.connection import Connection
-from fault.errors import ConnectionLost, HostUnreachable, VictimRefused
+from fault.errors import ActRefused, ConnectionLost, HostUnreachable, VictimRefused
 from fault.identity import EXECUTOR, WORKER, Tokens
 from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
@@ -186,6 +186,186 @@ def test_the_key_opens_the_agent_and_nothing_else(machines: Machines) -> None:
     assert done.returncode != 0 and not Path("/tmp/faultline-was-here").exists()
 
 
+@pytest.mark.parametrize("count", [1, 2, 9, -1])
+def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int) -> None:
+    settings = Settings(ROOT, tmp_path, tmp_path / "results")
+    with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
+        choose_hosts(settings, count)
+    assert not choose_hosts(settings, 0).spread
+
+
+# --- what is done to hosts
+
+SERVER = """
+import socket, sys
+with socket.create_server((sys.argv[1], 9000)) as server:
+    print("up", flush=True)
+    while True:
+        connection, _ = server.accept()
+        connection.close()
+"""
+REACH = "import socket, sys; socket.create_connection((sys.argv[1], 9000), 1).close()"
+
+
+def act(
+    machines: Machines,
+    host: str,
+    do: str,
+    kind: str,
+    *,
+    name: str = "of_a_test_0",
+    seconds: float = 0.0,
+    **asked: object,
+) -> object:
+    """Asks the agent of a host, by a connection of its own."""
+    with RemoteInjector(remote_hosts(ssh_hosts(machines.settings))[host]) as remote:
+        return remote.host_act(do, kind=kind, name=name, asked=asked, seconds=seconds)
+
+
+def reaches(machines: Machines, host: str, other: str) -> bool:
+    """Whether a connection can be made from one host to another."""
+    address = next(one.address for one in machines.hosts if one.name == other)
+    process = machines.run(host, sys.executable, "-c", REACH, address)
+    process.communicate(timeout=20)
+    return process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def listening(machines: Machines) -> None:
+    """Something listens on each host."""
+    for host in machines.hosts:
+        process = machines.run(host.name, sys.executable, "-c", SERVER, host.address)
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_partition_lets_nothing_pass_but_what_ends_it(machines: Machines) -> None:
+    address = {one.name: one.address for one in machines.hosts}
+    everybody = [address["kafka"], address["worker-1"], machines.settings.placement.conductor]
+    assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
+    asked = {"peers": everybody, "way": "both"}
+    act(machines, "worker-2", "check", "partition", **asked)
+    assert act(machines, "worker-2", "holds", "partition", **asked) is False
+    for _ in range(2):
+        act(machines, "worker-2", "do", "partition", **asked)
+    assert act(machines, "worker-2", "holds", "partition", **asked) is True
+    assert not reaches(machines, "worker-2", "kafka") and not reaches(machines, "kafka", "worker-2")
+    assert reaches(machines, "worker-1", "kafka"), "others go on"
+    for _ in range(2):
+        act(machines, "worker-2", "undo", "partition", **asked)
+    assert act(machines, "worker-2", "holds", "partition", **asked) is False
+    assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_partition_from_one_host_leaves_the_others(machines: Machines) -> None:
+    kafka = next(one.address for one in machines.hosts if one.name == "kafka")
+    act(machines, "worker-1", "do", "partition", peers=[kafka], way="both")
+    try:
+        assert not reaches(machines, "worker-1", "kafka")
+        assert reaches(machines, "worker-1", "worker-2") and reaches(machines, "worker-2", "worker-1")
+    finally:
+        act(machines, "worker-1", "undo", "partition", peers=[kafka], way="both")
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_partition_that_nobody_ends_is_ended_by_whoever_was_posted_before_it(machines: Machines) -> None:
+    kafka = next(one.address for one in machines.hosts if one.name == "kafka")
+    asked = {"peers": [kafka], "way": "in"}
+    began = time.monotonic()
+    act(machines, "worker-1", "undo_later", "partition", seconds=4.0, **asked)
+    act(machines, "worker-1", "do", "partition", **asked)
+    assert not reaches(machines, "worker-1", "kafka")
+    wait_until(
+        lambda: not act(machines, "worker-1", "holds", "partition", **asked), timeout_s=20, every_s=0.2, what="its end"
+    )
+    assert time.monotonic() - began > 3.5 and reaches(machines, "worker-1", "kafka")
+
+
+def test_a_full_disk_has_not_a_byte_until_it_is_emptied(machines: Machines) -> None:
+    for host in machines.hosts[:2]:
+        disk = disk_of(machines.settings, host)
+        act(machines, host.name, "do", "disk_full", folder=str(disk))
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "one").write_bytes(b"1" * 4096)
+        assert act(machines, host.name, "holds", "disk_full", folder=str(disk)) is True
+        act(machines, host.name, "undo", "disk_full", folder=str(disk))
+        (disk / "one").write_bytes(b"1" * 4096)
+        (disk / "one").unlink()
+
+
+def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
+    conductor = machines.settings.placement.conductor
+    asked = {"peers": [conductor], "mbit_s": 1.0}
+    act(machines, "kafka", "check", "bandwidth", **asked)
+    with closing(Connection(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asking:
+        folder = asking.ask("record", "record", rules=[], heirs={}, again_s=0.0, longest_s=60.0)
+        journal = Path(f"/proc/{first_process(machines.settings, 'kafka')}/root{folder}/journal.jsonl")
+        with journal.open("a") as file:
+            file.write("x" * 200_000)
+
+        def seconds() -> float:
+            began = time.monotonic()
+            asking.ask("record", "record_part", folder=folder, offset=0, size=200_000)
+            return time.monotonic() - began
+
+        fast = seconds()
+        act(machines, "kafka", "do", "bandwidth", **asked)
+        try:
+            # 200 kB in base 64 are 2.1 megabits.
+            assert seconds() > max(1.5, 3 * fast)
+            with pytest.raises(ActRefused, match="shaped by tbf already"):
+                act(machines, "kafka", "check", "bandwidth", **asked)
+        finally:
+            act(machines, "kafka", "undo", "bandwidth", **asked)
+        assert seconds() < 1.0
+        asking.ask("record", "record_drop", folder=folder)
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) -> None:
+    def neighbours() -> list[psutil.Process]:
+        return [one for one in psutil.process_iter() if "faultline-neighbour=of_a_test_0" in words_of(one)]
+
+    act(machines, "worker-1", "do", "cpu_pressure", cores=2)
+    act(machines, "worker-1", "do", "cpu_pressure", cores=2)
+    assert len(neighbours()) == 2, "what is done is not done again"
+    act(machines, "worker-1", "undo", "cpu_pressure", cores=2)
+    wait_until(lambda: not neighbours(), timeout_s=10, what="their end")
+    act(machines, "worker-2", "do", "memory_pressure", memory_mb=64)
+    try:
+        (one,) = wait_until(neighbours, timeout_s=10, what="it")
+        wait_until(lambda: one.memory_info().rss > 64 * 2**20, timeout_s=20, what="its memory")
+    finally:
+        act(machines, "worker-2", "undo", "memory_pressure", memory_mb=64)
+    wait_until(lambda: not neighbours(), timeout_s=10, what="its end")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "asked", "said"),
+    [
+        ("partition", "x", {"peers": ["10.0.0.1; reboot"]}, "is no address"),
+        ("bandwidth", "x", {"peers": ["nobody"], "mbit_s": 1}, "is no address"),
+        ("disk_full", "x", {"folder": "/no/such"}, "is no folder here"),
+        ("disk_full", "x", {"folder": "/etc"}, "the disk of the whole host"),
+        ("dance", "x", {}, "is no act on a host"),
+        ("partition", "x y", {"peers": []}, "is no act on a host"),
+    ],
+)
+def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
+    machines: Machines, kind: str, name: str, asked: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ActRefused, match=said) as caught:
+        act(machines, "worker-1", "check", kind, name=name, **asked)
+    assert "\n" not in str(caught.value)
+
+
+# Last, since nobody makes that host again.
 def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: Machines) -> None:
     process = machines.pretend("worker-2", "of-the-lost-host")
     address = remote_hosts(ssh_hosts(machines.settings))["worker-2"]
@@ -195,17 +375,9 @@ def test_a_host_that_vanishes_takes_its_processes_along_and_is_named(machines: M
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert process.wait(20) != 0
-        with pytest.raises(ConnectionLost, match="look"):
+        with pytest.raises((ConnectionLost, HostUnreachable), match="look"):
             asked.ask("look", "clock")
         with pytest.raises(HostUnreachable, match=address.host):
             asked.ask("look", "clock")
     wait_until(lambda: first_process(machines.settings, "worker-2") is None, timeout_s=10, what="its end")
     assert first_process(machines.settings, "worker-1") is not None, "the others go on"
-
-
-@pytest.mark.parametrize("count", [1, 2, 9, -1])
-def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int) -> None:
-    settings = Settings(ROOT, tmp_path, tmp_path / "results")
-    with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
-        choose_hosts(settings, count)
-    assert not choose_hosts(settings, 0).spread

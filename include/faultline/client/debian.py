@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # Program: package.
-PACKAGES = {"chromium": "chromium", "sshd": "openssh-server", "initdb": "postgresql", "memcached": "memcached"}
+PACKAGES = {
+    "chromium": "chromium",
+    "sshd": "openssh-server",
+    "initdb": "postgresql",
+    "memcached": "memcached",
+    "nft": "nftables",
+}
 # Where Debian puts programs that an ordinary user's PATH does not reach. Of several versions the newest is taken.
 PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 INSTALL = "apt-get install -y --no-install-recommends"

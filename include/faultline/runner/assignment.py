@@ -46,6 +46,8 @@ class Assignment:
     window_lock: Path | None = None
     warmup_s: float = 0.0
     aim: Aim | None = None
+    here: str = ""
+    disks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tokens(self) -> Tokens:
@@ -65,6 +67,8 @@ class Assignment:
             hold=self._hold,
             restart_delay_s=self.restart_delay_s,
             busy_elsewhere=injector.busy if isinstance(injector, Hosts) else None,
+            addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
+            disks=self.disks,
         )
 
     def _hold(self, service: str, until_mono_ns: int) -> None:
@@ -94,6 +98,8 @@ def read_assignment(directory: Path) -> Assignment:
             window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
             warmup_s=plan.warmup_s,
             aim=plan.aim,
+            here=plan.endpoints.here,
+            disks={name: str(host["disk"]) for name, host in (data.get("hosts") or {}).items() if host.get("disk")},
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None

@@ -14,7 +14,7 @@ from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
 from faultline.base.files import make_folder, sync_folder
-from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings
+from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
 from faultline.engines.base import Engine
@@ -198,7 +198,13 @@ def check_engine(config: Configuration) -> None:
 
 
 def check_hosts(config: Configuration) -> None:
-    """Refuses what cannot run where its executors are on other hosts."""
+    """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
+    for one in config.planned_faults():
+        if one.fault.how.on_hosts and not ssh_hosts(load_settings()):
+            raise ConfigError(
+                f"fault_action: {one.fault.action} is done to other hosts, and all runs on this one; ./faultline down, "
+                "and up --hosts 3 --allow-root"
+            )
     if config.kind.own_client and load_settings().placement.spread:
         raise ConfigError(
             f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "

@@ -21,6 +21,7 @@ NEEDED = {
     "mkfs.ext4": "e2fsprogs",
     "mount": "mount",
     "sshd": "openssh-server",
+    "nft": "nftables",
 }
 # Beyond PATH: where Debian puts programs for root.
 PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")

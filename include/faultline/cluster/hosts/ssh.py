@@ -12,7 +12,7 @@ from faultline.base.attempt import write_json
 from faultline.base.files import write_private
 from faultline.base.placement import Host
 from faultline.base.settings import SSH_HOSTS, Settings
-from faultline.cluster.hosts.layout import folder_of
+from faultline.cluster.hosts.layout import disk_of, folder_of
 
 PORT = 22
 KEY, KNOWN, AUTHORIZED, HOST_KEY, CONFIG = "key", "known_hosts", "authorized_keys", "host_key", "sshd_config"
@@ -46,6 +46,7 @@ def _address(settings: Settings, host: Host) -> dict[str, Any]:
         "key_file": str(settings.hosts / KEY),
         "known_hosts": str(settings.hosts / KNOWN),
         "python": sys.executable,
+        "disk": str(disk_of(settings, host)),
     }
 
 
