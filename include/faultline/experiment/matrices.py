@@ -336,7 +336,10 @@ MATRICES: dict[str, MatrixSpec] = {
             ("fault", "fault_action"),
             {
                 "smoke": {
-                    **SHORT, "fault": ["none"], "fault_action": ["partition"], "checkpoint_interval_s": 2.0,
+                    **SHORT,
+                    "fault": ["none"],
+                    "fault_action": ["partition"],
+                    "checkpoint_interval_s": 2.0,
                 },  # fmt: skip
                 DEFAULT: {
                     "fault": ["worker", "kafka", "none"],

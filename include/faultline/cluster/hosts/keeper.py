@@ -23,6 +23,7 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.group import put_in_group, remove_group
 from faultline.cluster.hosts.layout import disk_of, folder_of, found
+from faultline.cluster.hosts.names import write_names
 from faultline.cluster.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.cluster.hosts.ssh import prepare_ssh
 from faultline.cluster.hosts.volume import mount, unmount
@@ -38,7 +39,7 @@ def keep(settings: Settings, host: Host) -> int:
     (folder / THERE).unlink(missing_ok=True)
     mount(folder / DISK, disk)
     command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
-    first = [sys.executable, "-P", "-m", "faultline.cluster.hosts.first", host.name]
+    first = [sys.executable, "-P", "-m", "faultline.cluster.hosts.first", host.name, str(settings.hosts)]
     space = subprocess.Popen([*command, *first])
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,6 +88,7 @@ def _is_apart(pid: int) -> bool:
 def prepare_hosts(settings: Settings) -> None:
     """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made."""
     prepare_ssh(settings)
+    write_names(settings)
     make_bridge(settings.placement)
     for host in settings.placement.hosts:
         mount(folder_of(settings, host.name) / DISK, disk_of(settings, host))
