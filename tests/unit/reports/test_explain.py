@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 from rich.console import Console
 
 from faultline.analysis.recovery.timeline import CHAIN
+from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import LABELS, WORDS, label, split_name
-from faultline.records.find import find_record
+from faultline.records.find import find_record, still_running
 from faultline.records.record import Record
 from faultline.reports.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
 from faultline.reports.narrative import Span, tell
@@ -363,6 +365,24 @@ def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--plot .*file is no folder; name a file that can be written"):
         explain("last", settings, plot=tmp_path / "file" / "x.html")
+
+
+def test_an_attempt_that_runs_is_told_beside_the_last_record(settings: Settings) -> None:
+    stored(settings, sample(attempt="20261120T000000Z-000001"))
+    assert still_running(settings) == ""
+    running = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
+    running.folder.mkdir(parents=True)
+    said = {"attempt": running.id, "home": str(settings.home), "environment": {"host": socket.gethostname()}}
+    write_json(running.folder / "attempt.json", said)
+    assert still_running(settings) == f"{running.id} is still running; `last` is the newest that ended"
+    stored(settings, sample(attempt="20261121T061501Z-3fa9c1"))
+    assert still_running(settings) == "", "one that ended is newer"
+    newest = Attempt(settings.attempts / "20261122T061500Z-3fa9c1")
+    newest.folder.mkdir()
+    write_json(newest.folder / "attempt.json", {**said, "attempt": newest.id})
+    assert still_running(settings).startswith(f"{newest.id} is still running")
+    newest.unhealed.write_text("{}")
+    assert still_running(settings) == "", "its work is done, though a fault is not undone"
 
 
 def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
