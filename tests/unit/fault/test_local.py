@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fault import injector as injector_module
-from fault import local
+from fault import local, remote_shell
 from fault.errors import IdentityMismatch, NobodyStandsBy, RemoteError, SignalRefused
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, LiveProcess, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
@@ -443,6 +443,27 @@ def test_whoever_continues_the_victim_sends_the_dead_man_home(
     assert presence_of(victim) is Presence.STOPPED
     injector.signal(victim, signal.SIGCONT)
     injector.stand_down(victim)
+
+
+def test_one_who_was_left_before_the_pause_leaves_without_having_seen_it(
+    spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever would have stopped the victim is gone: the next pause is another's."""
+    monkeypatch.setattr(remote_shell, "UNSEEN_LOOKS", 1)
+    spawn()
+    victim = only(run)
+    before = {process.pid for process in psutil.process_iter()}
+    post = Post.take(victim, 60.0)
+    assert post is not None
+    (dead_man,) = [
+        process
+        for process in psutil.process_iter()
+        if process.pid not in before and process.cmdline() == ["sh", "-s"] and process.ppid() == 1
+    ]
+    others = psutil.Process(dead_man.pid).children(recursive=True)
+    del post
+    assert psutil.wait_procs([dead_man, *others], timeout=20)[1] == []
+    assert presence_of(victim) is Presence.ALIVE
 
 
 def test_one_who_is_released_does_nothing_and_one_who_stands_there_is_enough(spawn: Spawn, run: str) -> None:
