@@ -186,7 +186,8 @@ def instance(settings: Settings) -> dict[str, str]:
 
 
 OPEN_TEXT = (
-    "OPEN: everybody on this machine is let in, since FAULTLINE_OPEN was set at `up`; `down`, and `up` without it, end that"
+    "OPEN: everybody on this machine is let in, since FAULTLINE_OPEN was set at `up`; `down`, and `up` without it, end "
+    "that"
 )
 
 
