@@ -24,6 +24,8 @@ SIGNAL_REFUSED = 77
 _ANY_STEP_S = 1e12
 # The word that sends a dead man home, and what he says when he is at his post.
 RELEASE, STANDING = "release\n", "standing"
+# So often, a second apart, he looks for a pause that he has not seen, once nobody could release him any more.
+UNSEEN_LOOKS = 15
 
 # Fields of /proc/<pid>/stat count from behind the last parenthesis, since a name may hold anything;
 # field 3 is then the first and field 22, the start in ticks, the twentieth.
@@ -112,11 +114,12 @@ act() {
 """
 
 # A dead man: he is there before the victim is stopped, and continues it after so many seconds unless he is released.
-# When whoever would release him has gone, he leaves as soon as the victim runs again, by whosever hand.
+# When whoever would release him has gone, he leaves as soon as the victim runs again, by whosever hand; also when it is
+# not stopped within UNSEEN_LOOKS: by then nobody is left who would stop it, and a later pause is not his to end.
 _STAND_BY = """
 stand_by() {
-  seconds=$1
-  shift
+  seconds=$1 looks=$2
+  shift 2
   said=$(act "$@" probe)
   case $said in "faultline alive"|"faultline stopped") ;; *) printf '%s\\n' "$said"; return ;; esac
   trap '' HUP INT PIPE
@@ -131,7 +134,11 @@ stand_by() {
   say standing
   read -r word || word=
   while [ "$word" != release ] && kill -0 "$timer" 2>/dev/null && fields "$pid"; do
-    case $state in T|t) seen=yes ;; *) [ -z "$seen" ] || break ;; esac
+    case $state in
+      T|t) seen=yes ;;
+      *) [ -z "$seen" ] && [ "$looks" -gt 0 ] || break ;;
+    esac
+    looks=$((looks - 1))
     sleep 1
   done
   kill "$timer" 2>/dev/null || :
@@ -197,7 +204,7 @@ def stand_by_program(victim: ProcessIdentity, seconds: float, *, detached: bool 
     `detached`: it stands there as nobody's child.
     """
     # However far the clock is set meanwhile, it is still this start of the machine.
-    stand = f"stand_by {shlex.join([f'{seconds:.3f}', *_checked(victim, _ANY_STEP_S)])}"
+    stand = f"stand_by {shlex.join([f'{seconds:.3f}', str(UNSEEN_LOOKS), *_checked(victim, _ANY_STEP_S)])}"
     # The shell is not to read the word that is meant for him; in the background he would have no input of its own.
     last = f"exec 3<&0; {stand} <&3 & exit" if detached else f"{stand}; exit"
     return f"{_COMMON}{_ACT}{_STAND_BY}{last}\n"

@@ -25,7 +25,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
-from faultline.base.settings import Settings, choose_ports, instance
+from faultline.base.settings import OPEN_TEXT, Settings, choose_ports, instance, is_open
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
@@ -145,12 +145,14 @@ def _up(
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
-    tell_unhealed(settings, progress)
+    tell_state(settings, progress)
     return settings
 
 
-def tell_unhealed(settings: Settings, say: Progress) -> None:
-    """Names the attempts whose faults could not be undone."""
+def tell_state(settings: Settings, say: Progress) -> None:
+    """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
+    if is_open(settings):
+        say(OPEN_TEXT)
     for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
         say(unhealed_text(attempt, why))
 
