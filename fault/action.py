@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fault.guard import Guard
-from fault.identity import ProcessIdentity, Tokens
+from fault.identity import VICTIM_WORDS, ProcessIdentity, Tokens
 from fault.injector import Delivery, Injector, Settlement
 from fault.occurrence import Occurrence
 from fault.parameters import DURATION, Parameter
@@ -175,9 +175,10 @@ class Action:
     """One way to break something.
 
     `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
-    `kill` *sends SIGKILL*, it *killed* pid 12. `hits`: what it hits in words, where that is no process chosen by seed.
-    `ends`: its victim is gone afterwards, and restarted. `detours`: the workload must come to Kafka by the detour.
-    `by_hand`: what to do when its undo fails.
+    `kill` *sends SIGKILL*, it *killed* pid 12. `when` says under what a figure was measured, with `{victim}` and the
+    parameters to be filled in: *after {victim} was killed*. `hits`: what it hits in words, where that is no process
+    chosen by seed. `ends`: its victim is gone afterwards, and restarted. `detours`: the workload must come to Kafka by
+    the detour. `by_hand`: what to do when its undo fails.
     """
 
     name: str
@@ -185,6 +186,7 @@ class Action:
     targets: tuple[str, ...]
     does: str
     past: str
+    when: str
     hands: Hands
     parameters: tuple[Parameter, ...] = ()
     hits: str | None = None
@@ -207,3 +209,10 @@ class Action:
     def short_form(self) -> dict[str, Any]:
         """The parameters' values where a fault is given by victim, action and instant alone."""
         return {one.name: one.short for one in self.parameters if one.short is not None}
+
+    def told(self, victim: str, values: Mapping[str, Any]) -> str:
+        """`when` in words, of a victim word; parameters that `values` lack are those of the short form.
+
+        Raises KeyError or ValueError for what cannot be told.
+        """
+        return self.when.format(victim=VICTIM_WORDS[victim], **{**self.short_form, **values})

@@ -13,6 +13,8 @@ from fault.identity import CREATE_TIME_TOLERANCE_S, ROLES, ProcessIdentity, mark
 
 # The word that sends him home, and what he says when he is at his post.
 RELEASE, STANDING = "release\n", "standing"
+# So often, a second apart, he looks for a pause that he has not seen, once nobody could release him any more.
+UNSEEN_LOOKS = 15
 # However far the clock is set while he waits, it is still this start of the machine.
 _ANY_STEP_S = 1e12
 
@@ -70,11 +72,12 @@ look() {
 """
 
 # He is there before the victim is stopped, and continues it after so many seconds unless he is released.
-# When whoever would release him has gone, he leaves as soon as the victim runs again, by whosever hand.
+# When whoever would release him has gone, he leaves as soon as the victim runs again, by whosever hand; also when it is
+# not stopped within UNSEEN_LOOKS: by then nobody is left who would stop it, and a later pause is not his to end.
 _STAND_BY = """
 stand_by() {
-  seconds=$1
-  shift
+  seconds=$1 looks=$2
+  shift 2
   said=$(look "$@")
   case $said in "faultline alive"|"faultline stopped") ;; *) printf '%s\\n' "$said"; return ;; esac
   trap '' HUP INT PIPE
@@ -89,7 +92,11 @@ stand_by() {
   say standing
   read -r word || word=
   while [ "$word" != release ] && kill -0 "$timer" 2>/dev/null && fields "$pid"; do
-    case $state in T|t) seen=yes ;; *) [ -z "$seen" ] || break ;; esac
+    case $state in
+      T|t) seen=yes ;;
+      *) [ -z "$seen" ] && [ "$looks" -gt 0 ] || break ;;
+    esac
+    looks=$((looks - 1))
     sleep 1
   done
   kill "$timer" 2>/dev/null || :
@@ -101,7 +108,7 @@ def stand_by_program(victim: ProcessIdentity, seconds: float) -> str:
     """Has `victim` continued after so many seconds, unless RELEASE comes on standard input before. Nobody's child, he
     says `standing` once he is at his post; `gone` or `mismatch PART DETAIL` when there is nobody to be continued.
     """
-    stand = f"stand_by {shlex.join([f'{seconds:.3f}', *_checked(victim)])}"
+    stand = f"stand_by {shlex.join([f'{seconds:.3f}', str(UNSEEN_LOOKS), *_checked(victim)])}"
     # The shell is not to read the word that is meant for him; in the background he would have no input of its own.
     return f"{_LOOK}{_STAND_BY}exec 3<&0; {stand} <&3 & exit\n"
 

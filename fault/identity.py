@@ -72,6 +72,14 @@ ROLES: Mapping[str, Role] = {role.name: role for role in (EXECUTOR, WORKER, DRIV
 ANY = "any"
 # The words for victims.
 VICTIMS = (*ROLES, ANY)
+VICTIM_WORDS: Mapping[str, str] = {
+    EXECUTOR.name: "an executor",
+    WORKER.name: "a Spark worker",
+    DRIVER.name: "the driver",
+    PYTHON_WORKER.name: "a Python worker",
+    KAFKA.name: "the broker",
+    ANY: "an executor or a Spark worker",
+}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def require_sound(action: Action) -> None:
     """Raises PlanError, naming the field, for a declaration that contradicts itself or what plans know."""
     if not action.name.isidentifier() or not action.name.islower():
         raise PlanError(f"name: {action.name!r} is refused; give one word of small letters")
-    for key, text in (("does", action.does), ("past", action.past)):
+    for key, text in (("does", action.does), ("past", action.past), ("when", action.when)):
         if not text.strip():
             raise PlanError(f"{key}: empty; say it in words")
     _require_once("targets", action.targets, VICTIMS)
@@ -53,6 +53,10 @@ def require_sound(action: Action) -> None:
             RULES[one.name].check(f"parameters: {one.name}", one.short)
         if one.name == DURATION and not one.required:
             raise PlanError(f"parameters: what has a {DURATION} is undone after it; let it be required")
+    try:
+        action.told(action.targets[0], dict.fromkeys((one.name for one in action.parameters), 1.0))
+    except (KeyError, ValueError, IndexError) as error:
+        raise PlanError(f"when: {error} is no word for it; use victim and the parameters") from None
 
 
 def _require_once(key: str, names: Sequence[str], known: Iterable[str]) -> None:

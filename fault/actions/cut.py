@@ -19,6 +19,7 @@ ACTION = Action(
     targets=("kafka",),
     does="lets nothing pass between workload and Kafka, and keeps the connections open",
     past="cut the connections to Kafka",
+    when="with the connections to Kafka cut for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),
     hits=CONNECTIONS,
     detours=True,

@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("kafka",),
     does="holds the bytes of both directions between workload and Kafka",
     past="delayed the connections to Kafka",
+    when="with the connections to Kafka delayed by {delay_ms:g} ms for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("delay_ms", short=200.0)),
     hits=CONNECTIONS,
     detours=True,

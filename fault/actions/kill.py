@@ -14,6 +14,7 @@ ACTION = Action(
     targets=VICTIMS,
     does="sends SIGKILL",
     past="killed",
+    when="after {victim} was killed",
     ends=True,
     hands=Signals(signal.SIGKILL),
 )

@@ -16,6 +16,7 @@ ACTION = Action(
     targets=VICTIMS,
     does="sends SIGSTOP, and SIGCONT at its end",
     past="paused",
+    when="with {victim} paused for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),
     by_hand="continue it by hand with kill -CONT",
     hands=Signals(signal.SIGSTOP, shows=Presence.STOPPED),

@@ -18,6 +18,7 @@ ACTION = Action(
     targets=("kafka",),
     does="ends each of the workload's connections to Kafka with RST, once",
     past="reset the connections to Kafka",
+    when="after the connections to Kafka were reset",
     hits=CONNECTIONS,
     detours=True,
     hands=Connections(_reset),

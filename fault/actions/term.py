@@ -17,6 +17,7 @@ ACTION = Action(
     targets=VICTIMS,
     does="sends SIGTERM",
     past="terminated",
+    when="after {victim} was terminated",
     ends=True,
     hands=Signals(signal.SIGTERM, within_s=WITHIN_S),
 )

@@ -316,9 +316,12 @@ def explain(
 ) -> None:
     """Tell one experiment: what happened, when, and by whose evidence; as text and as a plot."""
     from faultline.base.settings import load_settings
+    from faultline.records.find import LAST, still_running
     from faultline.reports import explain as explaining
 
     settings = load_settings()
+    if record == LAST and (running := still_running(settings)):
+        say(running)
     if as_json:
         print(json.dumps(explaining.explain_json(record, settings, plot=plot), indent=2))
     else:

@@ -13,12 +13,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.base.settings import Settings
 from faultline.comparison.question import pose
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.decide import Decide
 from faultline.experiment.matrix import Matrix, PlannedCell
 from faultline.orchestration import run_experiment
 from faultline.orchestration.experiment import parent_stopped
-from faultline.orchestration.run_experiment import CHILD, RunExperiment
+from faultline.orchestration.run_experiment import RunExperiment
 from faultline.orchestration.sweep import child_run_id, matrix_dag
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
 from faultline.records.record import Record
@@ -102,7 +103,7 @@ def test_a_child_that_runs_is_waited_for_and_not_begun_anew(store: Store, operat
     for state in ("queued", "running"):
         with pytest.raises(TaskDeferred) as deferred:
             operator.execute(context(Runs(child=state)))
-        assert deferred.value.trigger.run_ids == [RUN] and deferred.value.trigger.dag_id == CHILD
+        assert deferred.value.trigger.run_ids == [RUN] and deferred.value.trigger.dag_id == EXPERIMENT
 
 
 def test_what_another_sweep_measured_meanwhile_counts(store: Store, operator: RunExperiment) -> None:

@@ -11,13 +11,14 @@ import pytest
 from faultline.base.processes import end_processes
 from faultline.base.settings import instance
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import EXPERIMENT, form
+from faultline.bench.installation import form
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.sweeping import await_dags
 from faultline.cluster.airflow_home import DATABASE, PASSWORD, password, present_database
 from faultline.cluster.java import find_java
 from faultline.cluster.serve import services
 from faultline.cluster.supervision import marked_processes
+from faultline.experiment.cell import EXPERIMENT
 from faultline.records.store import Store
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.postgresql import Cluster

@@ -17,14 +17,14 @@ from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
-from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form
+from faultline.bench.installation import MATRIX, await_run, form
 from faultline.bench.leftovers import attempts_of, stray_processes, stray_topics
 from faultline.bench.truth.known_truth import judge_scenario
 from faultline.bench.truth.scenarios import SCENARIOS
 from faultline.client.airflow_api import AirflowApi
 from faultline.client.sweeping import await_dags
 from faultline.cluster.daemon import Supervisor
-from faultline.experiment.cell import Cell
+from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.progress import current_attempt

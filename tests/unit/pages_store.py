@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from dataclasses import dataclass
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import plotly.graph_objects as go
 from fastapi import FastAPI, HTTPException, Request
 
 from faultline.records.index import Index
 from faultline.records.record import Record
+from faultline.reports.pages import asking
 from faultline.reports.pages.app import build_app
 from faultline.reports.pages.site import Site
 from tests.unit.sample_records import RECOVERED, sample
@@ -114,17 +112,8 @@ def app(results: Path) -> FastAPI:
     return build_app(lambda request: one, guard)
 
 
-@dataclass
-class Answer:
+class Answer(asking.Answer):
     """What the app sent back."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode("utf-8")
 
     @property
     def line(self) -> str:
@@ -133,34 +122,9 @@ class Answer:
 
 
 def ask(app: FastAPI, address: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
-    """One request. The address is sent as it stands: no client tidies `..` away, as an attacker's would not."""
-    path, _, query = address.partition("?")
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in (LOGIN if headers is None else headers).items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    start = next(message for message in sent if message["type"] == "http.response.start")
-    body = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
-    return Answer(start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, body)
+    """One request, of somebody who is logged in unless `headers` say otherwise."""
+    found = asking.ask(app, address, LOGIN if headers is None else headers, method)
+    return Answer(found.status, found.headers, found.body)
 
 
 def grid(factor: float = 1, **named: Any) -> list[Record]:

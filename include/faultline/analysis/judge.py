@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -88,6 +88,11 @@ class Judgement:
     measured: Measured
     named: tuple[Event, ...]
 
+    def course(self) -> dict[str, Any]:
+        """The attempt over time, as `series.json` has it."""
+        one = self.measured
+        return series(one.window, one.bins, one.tuples, one.raw.processes, self.named)
+
 
 def judge(directory: Path) -> Record:
     """Judges the attempt in `directory`; writes `series.json`, `audit.json` and `latency.hlog` there.
@@ -95,12 +100,16 @@ def judge(directory: Path) -> Record:
     The record is returned, not stored. Raises InfrastructureError when raw files are missing or broken.
     """
     found = judged(directory)
-    measured, window = found.measured, found.measured.window
+    measured = found.measured
     write_json(directory / "audit.json", {**asdict(measured.audit), "offenders": measured.offenders})
-    write_histogram(directory / "latency.hlog", measured.tuples, window)
-    content = series(window, measured.bins, measured.tuples, measured.raw.processes, found.named)
-    write_series(directory / "series.json", content)
+    write_histogram(directory / "latency.hlog", measured.tuples, measured.window)
+    write_series(directory / "series.json", found.course())
     return found.record.model_copy(update={"artifacts": artifacts(directory)})
+
+
+def course(directory: Path) -> dict[str, Any]:
+    """What `judge` would write to `series.json`; writes nothing. Raises as `judge`."""
+    return judged(directory).course()
 
 
 def judged(directory: Path, *, within: float | None = None) -> Judgement:

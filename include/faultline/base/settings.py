@@ -214,6 +214,12 @@ def instance(settings: Settings) -> dict[str, str]:
     return value
 
 
+OPEN_TEXT = (
+    "OPEN: everybody on this machine is let in, since FAULTLINE_OPEN was set at `up`; `down`, and `up` without it, end "
+    "that"
+)
+
+
 def is_open(settings: Settings) -> bool:
     """Whether the `up` that is in force lets everybody in, which measures what keeping strangers out costs."""
     return instance(settings).get("open") == "yes"

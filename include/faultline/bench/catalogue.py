@@ -38,12 +38,12 @@ def machine() -> dict[str, Any]:
 
 
 def print_figures(outcome: Mapping[str, Any]) -> None:
-    """The figures as a table: median, and least to greatest of the repetitions."""
+    """The figures as a table: value (a median unless its name says otherwise), least and greatest."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"bench {outcome['name']}")
-    for column in ("figure", "median", "low", "high", "n", "unit"):
+    for column in ("figure", "value", "low", "high", "n", "unit"):
         # Scripts and readers go by the whole name.
         table.add_column(column, justify="left" if column in ("figure", "unit") else "right", no_wrap=True)
     for name, figure in outcome["figures"].items():

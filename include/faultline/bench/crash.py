@@ -23,7 +23,7 @@ from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.figure import Figure, summarise
-from faultline.bench.installation import EXPERIMENT, MATRIX, await_run, form, own_services
+from faultline.bench.installation import MATRIX, await_run, form, own_services
 from faultline.bench.kills import SERVICES, Kill, find_victim, is_due, plan_kills
 from faultline.bench.leftovers import (
     Tally,
@@ -36,6 +36,7 @@ from faultline.bench.leftovers import (
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health, kafka_ready
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.store import Store
 from faultline.runner.progress import current_attempt

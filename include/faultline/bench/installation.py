@@ -16,10 +16,10 @@ from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags
 from faultline.cluster.airflow_home import DATABASE
 from faultline.cluster.supervision import down
+from faultline.experiment.cell import EXPERIMENT
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
 MATRIX = "input_rate"
-EXPERIMENT = "experiment"
 _SWEEP_TIMEOUT_S = 8 * 3600.0
 
 

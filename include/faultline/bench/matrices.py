@@ -19,6 +19,7 @@ from faultline.bench.figure import Figure, summarise
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.record import Record
@@ -67,7 +68,7 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     api = AirflowApi(settings)
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     names = [name for name in MATRICES if not quick or name in QUICK]
-    await_dags(api, "experiment", *names)
+    await_dags(api, EXPERIMENT, *names)
     outcomes = []
     for number, name in enumerate(names, start=1):
         say(f"{number} of {len(names)}: {name}")

@@ -16,6 +16,7 @@ from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags, newest_records, print_outcome, say_times
 from faultline.cluster.airflow_home import login_words
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import Matrix
 from faultline.experiment.sweep_id import sweep_id_of
@@ -38,7 +39,7 @@ def run_demo(say: Say, *, again: bool, output: Path | None) -> int:
     cells = demo_matrix().cells(installed_build(settings))
     api = AirflowApi(settings)
     missing = cells if again else newest_records(settings, cells)[1]
-    await_dags(api, DAG_ID, "experiment")  # until then nobody knows its runs
+    await_dags(api, DAG_ID, EXPERIMENT)  # until then nobody knows its runs
     run_id = _running(api)
     if run_id:
         say(f"goes on with {run_id}")

@@ -10,8 +10,9 @@ from faultline.base.text import Say, counted
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.following import minutes_text
 from faultline.client.operations import bring_up
-from faultline.client.sweeping import CHILD, Course, await_dags, begin, finish, follow_course, planned_in
+from faultline.client.sweeping import Course, await_dags, begin, finish, follow_course, planned_in
 from faultline.comparison.coverage import Gap
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.night_file import is_night
@@ -28,7 +29,7 @@ def measure_gaps(gaps: Sequence[Gap], preset: str | None, say: Say) -> int:
     settings = bring_up(say)
     api, code = AirflowApi(settings), 0
     matrix = open_gaps[0].matrix
-    await_dags(api, matrix, CHILD, unpaused=False)
+    await_dags(api, matrix, EXPERIMENT, unpaused=False)
     if not api.has_dag(matrix):
         raise ConfigError(f"{matrix}: is switched off in Airflow, so nothing of it runs; switch it on first")
     for gap in open_gaps:

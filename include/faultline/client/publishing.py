@@ -6,14 +6,13 @@ file to file. What asks a server is left out: choices, downloads of all experime
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
 from posixpath import relpath
@@ -23,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.text import Say, counted
+from faultline.reports.pages.asking import Answer, ask
 
 # Written last into a folder that is one of ours, so that a later call may replace it.
 MARK = ".faultline-site"
@@ -33,15 +33,6 @@ _LEFT_OUT = re.compile(rf"{PREFIX}/(live|now|metrics|runs|dags)\b|{PREFIX}/(comp
 _LINK = re.compile(r"""(?P<name>href|src|action)=(?P<quote>["'])(?P<address>.*?)(?P=quote)""")
 _REFRESH = re.compile(r' data-refresh="[^"]*"')
 _STATIC_STYLE = "<style>form.choice, .ask, #now { display: none }</style>"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the app said to an address."""
-
-    status: int
-    media_type: str
-    content: bytes
 
 
 def publish(settings: Settings, target: Path, say: Say) -> Path:
@@ -60,7 +51,7 @@ def publish(settings: Settings, target: Path, say: Say) -> Path:
         for address, answer in crawl(settings):
             path = building / file_of(address)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(answer.content)
+            path.write_bytes(answer.body)
             pages += answer.media_type.startswith("text/html")
         (building / MARK).write_text("Made by ./faultline publish, which may replace this folder.\n")
         shutil.rmtree(target, ignore_errors=True)
@@ -79,18 +70,18 @@ def crawl(settings: Settings) -> Iterator[tuple[str, Answer]]:
     app, seen, waiting = _app(settings), {f"{PREFIX}/"}, deque([f"{PREFIX}/"])
     while waiting and len(seen) <= MOST_PAGES:
         address = waiting.popleft()
-        answer = _ask(app, address)
+        answer = ask(app, address.removeprefix(PREFIX))
         if answer.status != 200:
             continue
         if not answer.media_type.startswith("text/html"):
             yield address, answer
             continue
-        text = answer.content.decode("utf-8", "replace")
+        text = answer.text
         for found in addresses_in(text):
             if found not in seen:
                 seen.add(found)
                 waiting.append(found)
-        yield address, Answer(200, answer.media_type, as_file(text, address).encode("utf-8", "replace"))
+        yield address, replace(answer, body=as_file(text, address).encode("utf-8", "replace"))
 
 
 def addresses_in(text: str) -> list[str]:
@@ -148,27 +139,3 @@ def _app(settings: Settings) -> Any:
     index = Index(settings.results, settings.home)
     site = Site(index, settings.results, PREFIX, "", lambda dag_id, ids, beginnings: ())
     return build_app(lambda request: site, lambda: None)
-
-
-def _ask(app: Any, address: str) -> Answer:
-    """What the app answers, without a server in between."""
-    parts = urlsplit(address)
-    scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "GET", "scheme": "http",
-        "http_version": "1.1", "headers": [], "root_path": "",
-        "path": unquote(parts.path).removeprefix(PREFIX) or "/", "raw_path": parts.path.removeprefix(PREFIX).encode(),
-        "query_string": parts.query.encode(), "server": ("localhost", 80), "client": ("localhost", 1), "app": app,
-    }  # fmt: skip
-    said: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        said.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    head = next(one for one in said if one["type"] == "http.response.start")
-    headers = {name.decode().lower(): value.decode() for name, value in head["headers"]}
-    content = b"".join(one.get("body", b"") for one in said if one["type"] == "http.response.body")
-    return Answer(int(head["status"]), headers.get("content-type", ""), content)

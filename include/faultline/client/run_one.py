@@ -25,13 +25,13 @@ from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import down
 from faultline.experiment.build import parse_build
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
 from faultline.runner.prepare import Order, check_here
 from faultline.runner.progress import current_attempt, describe, phase_of
 
-DAG_ID = "experiment"
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
 
@@ -107,10 +107,10 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
 
 def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:
     api = AirflowApi(settings)
-    await_dags(api, DAG_ID)
-    run_id = api.trigger(DAG_ID, conf, run_id=conf["sweep_id"])
+    await_dags(api, EXPERIMENT)
+    run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
     shown = ""
-    while api.run_state(DAG_ID, run_id) not in FINISHED:
+    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
         shown = _show(settings, conf["sweep_id"], shown, say)
         time.sleep(POLL_S)
 

@@ -20,7 +20,7 @@ from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweep_words import Wanted, wanted_of
 from faultline.cluster.airflow_home import login_words
-from faultline.experiment.cell import Cell
+from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
@@ -33,7 +33,6 @@ from faultline.runner.environment import installed_build
 from faultline.runner.orphans import unclosed
 from faultline.runner.progress import budget_s, describe, split_of
 
-CHILD = "experiment"
 # How a run ends that is stopped.
 STOPPED_STATE = "failed"
 PARSE_TIMEOUT_S = 120.0
@@ -81,7 +80,7 @@ def run_wanted(
     for line in outline(wanted, cells, missing):
         say(line)
     api = AirflowApi(settings)
-    await_dags(api, wanted.spec.name, CHILD)
+    await_dags(api, wanted.spec.name, EXPERIMENT)
     course = running(api, settings, wanted.spec.name, cells)
     if course:
         say(f"goes on with {course.sweep_id}")
@@ -336,7 +335,6 @@ def _is_of(attempt: Attempt, sweep_id: str) -> bool:
 
 def say_what_goes_on(settings: Settings, say: Say) -> None:
     """A line for each sweep that Airflow goes on with, such as after the machine was started anew."""
-    from faultline.reports.pages.runs import EXPERIMENT
 
     manifests = Manifests(settings.results)
     for run in AirflowApi(settings).runs("~", "running", "queued"):

@@ -13,7 +13,7 @@ import psutil
 from faultline.base.attempt import unhealed_attempts, unhealed_text
 from faultline.base.errors import FaultlineError
 from faultline.base.machine_lock import machine_holder, pretenders
-from faultline.base.settings import Settings, check_folders, load_settings
+from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
 from faultline.cluster.java import find_java
@@ -24,7 +24,7 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "pretenders", "unhealed": {attempt: why}}.
+    "experiment", "open", "pretenders", "unhealed": {attempt: why}}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
@@ -57,6 +57,7 @@ def examine() -> dict[str, Any]:
         "ports": settings.ports,
         "ui": settings.endpoints.airflow,
         "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
+        "open": is_open(settings),
         "pretenders": pretenders(),
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
     }
@@ -93,6 +94,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        UI: {findings['ui']}")
     if findings["experiment"]:
         print(f"        experiment: {findings['experiment']} has the machine")
+    if findings["open"]:
+        print(f"        {OPEN_TEXT}")
     for one in findings["pretenders"]:
         print(f"        machine: {one}; nobody waits for it")
     for attempt, why in findings["unhealed"].items():

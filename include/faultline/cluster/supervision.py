@@ -23,7 +23,7 @@ from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_te
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
-from faultline.base.settings import HOST, WORKERS, Settings, choose_ports, instance, ports_with
+from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
@@ -115,12 +115,14 @@ def _up(
     for service in wanted:
         _await_ready(supervisor, service, settings)
         progress(f"{service.name}: ready")
-    tell_unhealed(settings, progress)
+    tell_state(settings, progress)
     return settings
 
 
-def tell_unhealed(settings: Settings, say: Progress) -> None:
-    """Names the attempts whose faults could not be undone."""
+def tell_state(settings: Settings, say: Progress) -> None:
+    """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
+    if is_open(settings):
+        say(OPEN_TEXT)
     for attempt, why in unhealed_attempts(settings.attempts, settings.home).items():
         say(unhealed_text(attempt, why))
 

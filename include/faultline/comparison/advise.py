@@ -151,8 +151,8 @@ def _experiments(candidates: Sequence[Candidate], up_to: int) -> int:
 def _nothing(choice: Choice) -> str:
     if choice.incomplete:
         return (
-            f"{choice.incomplete[0]}: was not measured under all of {'; '.join(choice.given)}, so there is nothing to "
-            "choose between; `./faultline missing` lists what is lacking"
+            f"{choice.incomplete[0]}: was not measured in all of these cases: {'; '.join(choice.given)}. There is "
+            "nothing to choose between; `./faultline missing` lists what is lacking"
         )
     if choice.overloaded:
         kept = f"only {choice.candidates[0].name} keeps up" if choice.candidates else "none keeps up"

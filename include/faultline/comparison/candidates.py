@@ -19,12 +19,13 @@ from functools import cached_property
 import numpy as np
 
 from faultline.base.text import sortable
-from faultline.comparison.cells import Axis, Point, apart, axes_of
+from faultline.comparison.cells import FAULT, Axis, Point, apart, axes_of
 from faultline.comparison.effects import P50, P99, repetitions_of
 from faultline.comparison.statistics.intervals import SEED
 from faultline.comparison.statistics.pairs import Between
 from faultline.comparison.statistics.sample import Floats
 from faultline.experiment.named_settings import is_setting
+from faultline.records.format import broken
 from faultline.records.metrics import CPU_TOTAL, MACRO
 
 # All else is load, state, or what breaks, and given.
@@ -112,11 +113,11 @@ def choice_of(points: Sequence[Point]) -> Choice:
     told: dict[tuple[object, ...], str] = {}
     labels: dict[str, str] = {}
     for point in ordered:
-        name = ", ".join(_said(axis, point) for axis in chosen)
+        name = ", ".join(axis.said(point) for axis in chosen)
         labels[name] = ", ".join(axis.told(point) for axis in chosen)
         place = tuple(sortable(axis.of(point)) for axis in varied)
         gathered.setdefault(name, {})[place] = point
-        told[place] = ", ".join(_said(axis, point) for axis in varied)
+        told[place] = ", ".join(broken(point.config) if axis.key == FAULT else axis.said(point) for axis in varied)
     places = sorted(told, key=str)
     whole = {name: found for name, found in gathered.items() if len(found) == len(places)}
     found = [Candidate(name, labels[name], tuple(rows[place] for place in places)) for name, rows in whole.items()]
@@ -128,11 +129,6 @@ def choice_of(points: Sequence[Point]) -> Choice:
         tuple(name for name in gathered if name not in whole),
         tuple(one.name for one in found if not one.keeps_up),
     )
-
-
-def _said(axis: Axis, point: Point) -> str:
-    """`checkpoint interval 5 s`; a text needs no name before it where it tells itself."""
-    return f"{axis.noun} {axis.told(point)}"
 
 
 @dataclass(frozen=True)

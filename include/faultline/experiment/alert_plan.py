@@ -20,6 +20,7 @@ WAYS = {
     "mail": "an object with to, from and server",
     "notifier": "an object with class and arguments",
 }
+SUBMISSION_PORT = 587
 MAIL_KEYS = ("to", "from", "server", "user", "password_file", "tls")
 
 
@@ -97,10 +98,21 @@ def _mail(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("to", "from", "server"):
         if not given.get(key):
             raise ConfigError(f"{where}.{key}: is missing; give it, such as {_EXAMPLE[key]}")
-    host, _, port = str(given["server"]).partition(":")
-    if not host or (port and not port.isdigit()):
-        raise ConfigError(f"{where}.server: {given['server']!r} is no HOST:PORT, such as {_EXAMPLE['server']}")
+    try:
+        mail_server(given)
+    except ValueError:
+        raise ConfigError(
+            f"{where}.server: {given['server']!r} is no HOST:PORT, such as {_EXAMPLE['server']}"
+        ) from None
     return dict(given)
+
+
+def mail_server(target: Mapping[str, Any]) -> tuple[str, int]:
+    """Host and port of a mail's server; without a port the one for submissions. Raises ValueError for what is none."""
+    host, _, port = str(target["server"]).partition(":")
+    if not host or (port and not port.isdigit()):
+        raise ValueError(f"{target['server']}: no HOST:PORT")
+    return host, int(port or SUBMISSION_PORT)
 
 
 _EXAMPLE = {"to": "team@example.org", "from": "faultline@example.org", "server": "mail.example.org:587"}

@@ -12,6 +12,7 @@ from typing import Any
 
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
+from faultline.experiment.named_settings import setting_text
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
 PREFIX = "spark."
@@ -100,13 +101,13 @@ def _setting(where: str, name: str, value: Any) -> str:
         raise ConfigError(f"{where}: does not begin with {PREFIX}; give settings of Spark")
     if name.startswith(OWN_PREFIX) and name not in OWN_SETTINGS:
         raise ConfigError(f"{where}: no program reads it{suggest(name, OWN_SETTINGS)}")
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float) or value == "" or "\n" in str(value):
-        raise ConfigError(f"{where}: {value!r} is no value of a setting; give a text on one line, or a number")
+    try:
+        text = setting_text(where, value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if name == BUSY:
-        _require_busy(where, str(value))
-    return str(value)
+        _require_busy(where, text)
+    return text
 
 
 def _require_busy(where: str, value: str) -> None:

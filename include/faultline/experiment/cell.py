@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+# The DAG that measures one.
+EXPERIMENT = "experiment"
+
 
 class Placed(Protocol):
     """What says to which cell it belongs, such as a record."""

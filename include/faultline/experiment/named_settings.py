@@ -72,10 +72,11 @@ def take_settings(key: str, given: Mapping[str, Any] | None) -> dict[str, str] |
     """
     if not given:
         return None
-    return {str(name): _text(f"{key}.{name}", value) for name, value in sorted(given.items())}
+    return {str(name): setting_text(f"{key}.{name}", value) for name, value in sorted(given.items())}
 
 
-def _text(where: str, value: Any) -> str:
+def setting_text(where: str, value: Any) -> str:
+    """A setting's value as its text. Raises ValueError naming `where` and the remedy."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float) or not str(value).strip() or not str(value).isprintable():

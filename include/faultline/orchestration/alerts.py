@@ -146,11 +146,13 @@ def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
     """Airflow's own, over a connection that only this process knows."""
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
-    host, _, port = str(target["server"]).partition(":")
+    from faultline.experiment.alert_plan import mail_server
+
+    host, port = mail_server(target)
     tls = bool(target.get("tls", True))
     password = _password(target)
     connection = {
-        "conn_type": "smtp", "host": host, "port": int(port or 587), "login": target.get("user"),
+        "conn_type": "smtp", "host": host, "port": port, "login": target.get("user"),
         "password": password or None, "extra": {"disable_ssl": True, "disable_tls": not tls, "timeout": int(TIMEOUT_S)},
     }  # fmt: skip
     os.environ["AIRFLOW_CONN_FAULTLINE_MAIL"] = json.dumps(connection)

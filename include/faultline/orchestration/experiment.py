@@ -18,6 +18,7 @@ from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasuremen
 from faultline.base.settings import load_settings
 from faultline.base.waiting import seldom
 from faultline.base.window_lock import beside_windows
+from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from faultline.records.record import Record
     from faultline.runner.prepare import Order
 
-DAG_ID = "experiment"
 # How often a running experiment asks whether its sweep was stopped; each time is a call to the API server.
 PARENT_CHECK_S = 5.0
 TWIN_CHECK_S = 2.0
@@ -49,7 +49,7 @@ closed attempt refuse, except `harvest` and `judge`, which work on the attempt's
 def experiment_dag() -> DAG:
     """Builds the DAG."""
     with DAG(
-        DAG_ID,
+        EXPERIMENT,
         schedule=None,
         max_active_runs=AT_ONCE,
         is_paused_upon_creation=False,
@@ -133,7 +133,7 @@ def run_at_work(run_id: str) -> bool:
     context = get_current_context()
     if run_id == context["run_id"]:
         return False
-    return bool(context["ti"].get_dr_count(dag_id=DAG_ID, run_ids=[run_id], states=["queued", "running"]))
+    return bool(context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[run_id], states=["queued", "running"]))
 
 
 def tell(record: Record) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from faultline.base.settings import Settings, load_settings
 from faultline.cluster.airflow_home import write_airflow_home
+from faultline.experiment.cell import EXPERIMENT
 from faultline.runner.orphans import LOCAL_RUN
 
 
@@ -28,7 +29,7 @@ def run(settings: Settings, conf: dict[str, Any]) -> bool:
     bag = DagBag(str(settings.root / "dags" / "experiment.py"))
     if bag.import_errors:
         raise RuntimeError(f"experiment: {next(iter(bag.import_errors.values()))}")
-    outcome = bag.dags["experiment"].test(run_conf=conf, logical_date=None)
+    outcome = bag.dags[EXPERIMENT].test(run_conf=conf, logical_date=None)
     return str(outcome.state) == "success"
 
 

@@ -20,6 +20,7 @@ from faultline.base.settings import load_settings
 from faultline.base.waiting import wait_until
 from faultline.base.window_lock import window
 from faultline.cluster.airflow_home import installation_environment
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
 from faultline.orchestration.nightly import night_of_run
 from faultline.orchestration.sweep import integer_param
@@ -97,7 +98,7 @@ def measure(name: str) -> dict[str, Any]:
 
 def nothing_is_measured() -> bool:
     """Whether no experiment is queued or running, whoever asked for it."""
-    running = get_current_context()["ti"].get_dr_count(dag_id="experiment", states=["queued", "running"])
+    running = get_current_context()["ti"].get_dr_count(dag_id=EXPERIMENT, states=["queued", "running"])
     return not running
 
 

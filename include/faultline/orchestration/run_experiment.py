@@ -12,13 +12,13 @@ from airflow.sdk import DagRunState, ExceptionRetryPolicy, RetryAction, RetryRul
 
 from faultline.base.errors import ConfigError, InfrastructureError, InvalidMeasurement
 from faultline.base.settings import load_settings
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 
 if TYPE_CHECKING:
     from faultline.experiment.cell import Cell
     from faultline.records.record import Record
 
-CHILD = "experiment"
 # Runs of it that go on together: one is measured, and the next one waits for its turn or starts; the machine's lock
 # sees to it that two never measure.
 AT_ONCE = 2
@@ -67,7 +67,7 @@ class RunExperiment(TriggerDagRunOperator):
 
     def __init__(self, *, max_measurements: int = MOST_MEASUREMENTS, cell: str = "", **arguments: Any) -> None:
         super().__init__(
-            trigger_dag_id=CHILD,
+            trigger_dag_id=EXPERIMENT,
             # Without a logical date: the wait looks for the run by its id alone, also after a reset.
             logical_date=None,
             reset_dag_run=True,
@@ -92,7 +92,7 @@ class RunExperiment(TriggerDagRunOperator):
         if self._child_state(context) in UNFINISHED:
             self.defer(
                 trigger=DagStateTrigger(
-                    dag_id=CHILD,
+                    dag_id=EXPERIMENT,
                     states=[DagRunState.SUCCESS, DagRunState.FAILED],
                     run_ids=[str(self.trigger_run_id)],
                     poll_interval=POLL_S,
@@ -122,10 +122,10 @@ class RunExperiment(TriggerDagRunOperator):
 
     def _child_state(self, context: Any) -> str | None:
         """State of the child's run, or None when there is none yet."""
-        known = context["ti"].get_dr_count(dag_id=CHILD, run_ids=[str(self.trigger_run_id)])
+        known = context["ti"].get_dr_count(dag_id=EXPERIMENT, run_ids=[str(self.trigger_run_id)])
         if not known:
             return None
-        return state_of(context, CHILD, str(self.trigger_run_id))
+        return state_of(context, EXPERIMENT, str(self.trigger_run_id))
 
     def _done(self, context: Any) -> bool:
         """Whether a valid record ends it: any one of the cell, or with `only_missing` off one of this sweep.

@@ -12,7 +12,8 @@ from airflow.sdk import Param, TriggerRule, get_current_context, task
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import load_settings
-from faultline.orchestration.run_experiment import CHILD, POLL_S
+from faultline.experiment.cell import EXPERIMENT
+from faultline.orchestration.run_experiment import POLL_S
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -105,13 +106,13 @@ def _measure(config: Configuration, labels: Mapping[str, str]) -> Record:
     api = AirflowApi(load_settings())
     prefix = f"{labels['sweep_id']}__{config.config_id}-search-"
     before = _known(config, labels["series"])
-    running = [run["dag_run_id"] for run in api.runs(CHILD, "queued", "running")]
+    running = [run["dag_run_id"] for run in api.runs(EXPERIMENT, "queued", "running")]
     run_id = next((name for name in running if name.startswith(prefix)), None) or api.trigger(
-        CHILD,
+        EXPERIMENT,
         {**config.model_dump(mode="json"), **labels, "repetition": 0},
         run_id=f"{prefix}{datetime.now(UTC):%H%M%S}",
     )
-    while api.run_state(CHILD, run_id) not in FINISHED:
+    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
         time.sleep(POLL_S)
     record = _known(config, labels["series"])
     if record is None or (before is not None and record.attempt == before.attempt):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from faultline.base.attempt import open_attempts
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.text import nearest
@@ -33,6 +34,15 @@ def find_record(reference: str, settings: Settings) -> tuple[Record, Path]:
         return record, beside if (beside / "attempts" / record.attempt).is_dir() else settings.results
     known = {path.stem: path for path in settings.records.glob("*/*.json") if not path.name.startswith(".")}
     return read_record(known[_attempt(reference, sorted(known))]), settings.results
+
+
+def still_running(settings: Settings) -> str:
+    """That an attempt newer than every record has none yet, in a line; empty where there is none such."""
+    known = max((path.stem for path in settings.records.glob("*/[!.]*.json")), default="")
+    newest = open_attempts(settings.attempts, settings.home)[-1:]
+    if not newest or newest[0].over or newest[0].id <= known:
+        return ""
+    return f"{newest[0].id} is still running; `{LAST}` is the newest that ended"
 
 
 def read_record(path: Path) -> Record:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fault.parameters import RULES
+from fault.registry import ACTIONS
 from faultline.experiment.workloads.registry import workload_of
 from faultline.records.record import LatencyMs, Record, RecoveryPart
 
@@ -103,6 +105,29 @@ def fault_of(config: Mapping[str, Any]) -> str:
             name, every = f"{fault.get('victim')} {fault.get('action')}", fault.get("times", 1)
             times[name] = times.get(name, 0) + (every if isinstance(every, int) else 1)
     return ", ".join(f"{name} ×{number}" if number > 1 else name for name, number in times.items())
+
+
+def broken(config: Mapping[str, Any]) -> str:
+    """Under what an experiment was measured, in plain words: `after an executor was killed`, `without a fault`."""
+    if (name := fault_of(config)) == CONTROL:
+        return "without a fault"
+    plan = config.get("fault_plan")
+    faults = plan.get("faults") if isinstance(plan, Mapping) else None
+    if not isinstance(faults, list | tuple):
+        faults = [{"victim": config.get("fault"), "action": config.get("fault_action")}]
+    try:
+        return " and ".join(map(_broken, faults))
+    except (KeyError, ValueError, TypeError, AttributeError):  # of a record that another version made
+        return f"with {name}"
+
+
+def _broken(fault: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in fault.items() if name in RULES and value is not None}
+    told = ACTIONS[fault["action"]].told(fault["victim"], values)
+    often = [
+        f"{fault[name]} {word}" for name, word in (("count", "at once"), ("times", "times")) if fault.get(name, 1) > 1
+    ]
+    return f"{told} ({', '.join(often)})" if often else told
 
 
 def lasting(record: Record) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
 from faultline.records.record import SCHEMA, SOUND, Record
@@ -61,6 +61,22 @@ class Entry:
     def fault(self) -> str:
         """The fault in a few words."""
         return fault_of(self.config)
+
+
+_Measured = TypeVar("_Measured", Entry, Record)
+
+
+def counting(measured: Iterable[_Measured]) -> list[_Measured]:
+    """What counts of records in order of attempt: of a repetition that was measured twice, in one series of one build
+    and by one schema, the newest sound one. Those that are not sound stay."""
+    found = list(measured)
+    newest = {_place(one): one.attempt for one in found if one.sound}
+    return [one for one in found if not one.sound or newest[_place(one)] == one.attempt]
+
+
+def _place(one: Entry | Record) -> tuple[str, int, str, str, int]:
+    schema = one.schema if isinstance(one, Entry) else one.schema_
+    return one.config_id, one.repetition, one.series, one.build, schema
 
 
 def content_of(record: Record) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.base.errors import FaultlineError
 from faultline.experiment.workloads.registry import offered_rate, workload_of
 from faultline.records.event_names import EDGES, label, split_name
 from faultline.records.format import (
@@ -25,6 +26,7 @@ from faultline.records.format import (
 )
 from faultline.records.metrics import named
 from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.reports.curves import FILE, curves_of
 from faultline.reports.disturbance import reasons_of
 from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
@@ -75,14 +77,15 @@ def section_of(number: str, record: Record, results: Path, figures: dict[str, go
 
 def _curves(record: Record, folder: Path) -> tuple[go.Figure | None, str]:
     """The figure over time, or why there is none."""
-    path = folder / "series.json"
-    shown = f"attempts/{record.attempt}/series.json"
+    shown = f"attempts/{record.attempt}/{FILE}"
     try:
-        series = json.loads(path.read_text(encoding="utf-8"))
+        series = curves_of(folder)
     except FileNotFoundError:
         return None, f"{shown} is missing, because the attempt was not judged or its raw files were removed."
     except (OSError, ValueError, RecursionError) as error:
         return None, f"{shown} cannot be read ({type(error).__name__})."
+    except (FaultlineError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return None, f"{shown} is missing, and cannot be made of the raw files ({type(error).__name__}: {error})."
     try:
         # A rate in records is no line among words.
         offered = offered_rate(record.config) if _counts(record) == "records" else None

@@ -36,6 +36,7 @@ from faultline.records.format import (
     throughput,
 )
 from faultline.records.record import JUDGED, Record
+from faultline.reports.curves import are_known
 from faultline.reports.disturbance import reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
@@ -91,7 +92,7 @@ def _explained(record_ref: str, settings: Settings, plot: Path | None) -> tuple[
         check_target(plot, "--plot")
     record, results = find_record(record_ref, settings)
     story = tell(record, results)
-    if plot is None and not (results / "attempts" / record.attempt / "series.json").exists():
+    if plot is None and not are_known(results / "attempts" / record.attempt):
         return story, None, f"attempts/{record.attempt}/series.json is missing"
     from faultline.reports.report import write_report
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
+from faultline.reports.curves import FILE, curves_of
 from faultline.reports.out_of_bound import last_out_text, plateau_text
 from faultline.reports.sweep_figures import PARTS, part_lengths
 
@@ -137,7 +138,7 @@ def tell(record: Record, results: Path) -> Story:
     return Story(
         record=record,
         edges=tuple(happening for number, happening in _happenings(record, gate_ns) if number == 0),
-        faults=tuple(_faults(record, conductor, gate_ns, _series(attempt.folder / "series.json", remarks))),
+        faults=tuple(_faults(record, conductor, gate_ns, _series(attempt.folder, remarks))),
         restarts=tuple(_restarts(record, attempt, gate_ns, remarks)),
         offenders=tuple(_offenders(attempt.folder / "audit.json", remarks)),
         remarks=tuple(remarks),
@@ -178,15 +179,18 @@ def _happenings(record: Record, gate_ns: int | None) -> Iterable[tuple[int, Happ
         )
 
 
-def _series(path: Path, remarks: list[str]) -> Mapping[str, Any] | None:
+def _series(folder: Path, remarks: list[str]) -> Mapping[str, Any] | None:
     """The course of the attempt over time; None where it is not there, or cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = curves_of(folder)
         return found if isinstance(found, dict) else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        remarks.append(f"{path.name}: cannot be read ({type(error).__name__})")
+        remarks.append(f"{FILE}: cannot be read ({type(error).__name__})")
+        return None
+    except (FaultlineError, KeyError, TypeError, AttributeError, IndexError) as error:
+        remarks.append(f"{FILE}: cannot be made of the raw files ({type(error).__name__}: {error})")
         return None
 
 

@@ -60,18 +60,18 @@ def heal(attempt: Attempt) -> list[str]:
     with contextlib.closing(Hosts(LocalInjector(), remote_injectors(assignment))) as injector:
         context = assignment.context(attempt.folder, injector)
         for line in reversed(left):
-            undo = undo_of(line, assignment.planned)
-            action = ACTIONS.get(undo.action)
-            if action is None:
-                problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
-                continue
+            action = None
             try:
-                if action.hands.holds(undo, context):
+                undo = undo_of(line, assignment.planned)
+                action = ACTIONS.get(undo.action)
+                if action is None:
+                    problems.append(f"action: {undo.action} is not known here; {undo.name} by hand")
+                elif action.hands.holds(undo, context):
                     action.hands.undo(undo, context)
                     replayed.append(undo.name)
             except Exception as error:  # whatever it is, the other undos are still to be tried
-                said = error if isinstance(error, FaultError) else f"{undo.name}: {type(error).__name__}: {error}"
-                problems.append(one_line(said) + (f"; {action.by_hand}" if action.by_hand else ""))
+                said = error if isinstance(error, FaultError) else f"{line['undo']}: {type(error).__name__}: {error}"
+                problems.append(one_line(said) + (f"; {action.by_hand}" if action and action.by_hand else ""))
     if problems:
         raise InfrastructureError(f"healing: {'; '.join(problems)}")
     return replayed

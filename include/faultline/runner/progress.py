@@ -17,7 +17,7 @@ from faultline.base.settings import Settings
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
-from faultline.runner.punctuality import number_late
+from faultline.runner.punctuality import Punctuality
 
 # Budget of one experiment without its warm-up and measured window, on two idle cores.
 FIXED_BUDGET_S = 40.0
@@ -90,7 +90,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
     began = int(gate["t0_wall_ns"])
     seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
-    if config.paced and (late := number_late(attempt)):
+    if config.paced and (late := Punctuality(attempt).number_late()):
         seen = f"{seen}; {late:,} records were sent late"
     if elapsed > window_s:
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)

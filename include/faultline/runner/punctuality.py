@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InvalidMeasurement
-from faultline.base.journal import events, read_journal
+from faultline.base.journal import JournalReader, events
 from faultline.experiment.plan import AttemptPlan
 
 # The verdict is about the 99th percentile: it is certain once so large a share of the schedule was late.
 CERTAIN_SHARE = 0.01
 
 
-def number_late(attempt: Attempt) -> int:
-    """How many records the generator has sent so late that they count against it; it says so about each second."""
-    said = events(read_journal(attempt.generator_journal), "progress")
-    return int(said[-1].get("late", 0)) if said else 0
+class Punctuality:
+    """What the generator of an attempt says, about each second, of its schedule; each look reads what is new."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._journal = JournalReader(attempt.generator_journal)
+        self._late = 0
+
+    def number_late(self) -> int:
+        """How many records it has sent so late that they count against it."""
+        if said := events(self._journal.poll(), "progress"):
+            self._late = int(said[-1].get("late", 0))
+        return self._late
+
+    def require(self, plan: AttemptPlan) -> None:
+        """Raises InvalidMeasurement with the judge's verdict once it is certain: the rest would be measured for
+        nothing."""
+        if plan.generator is not None and (late := self.number_late()):
+            _require_few(late, plan.generator)
 
 
-def require_punctual(attempt: Attempt, plan: AttemptPlan) -> None:
-    """Raises InvalidMeasurement with the judge's verdict once it is certain: the rest would be measured for nothing."""
-    if plan.generator is None or not (late := number_late(attempt)):
-        return
+def _require_few(late: int, generator: Mapping[str, Any]) -> None:
     from generators.lateness import LATE_MS
     from generators.spec import GeneratorSpec
 
-    spec = GeneratorSpec.model_validate(plan.generator)
+    spec = GeneratorSpec.model_validate(generator)
     if late <= CERTAIN_SHARE * spec.total + 1:  # which record a percentile is, is rounded
         return
     raise InvalidMeasurement(

@@ -40,7 +40,7 @@ from faultline.runner.daemons import (
     workload_trouble,
 )
 from faultline.runner.drain import drain_limit_s
-from faultline.runner.punctuality import require_punctual
+from faultline.runner.punctuality import Punctuality
 from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
 from generators.login import LOGIN
@@ -249,8 +249,10 @@ def inject_fault(attempt: Attempt, settings: Settings) -> dict[str, Any]:
         stdout=attempt.logs / "conductor.out",
     )
 
+    punctuality = Punctuality(attempt)
+
     def alive() -> str | None:
-        require_punctual(attempt, plan)
+        punctuality.require(plan)
         failed = seen(attempt.conductor_journal, event="failed")
         return f"conductor: {failed['message']}" if failed else death(attempt, entry)
 
@@ -280,8 +282,10 @@ def await_end(attempt: Attempt, settings: Settings, *, cancelled: Callable[[], b
     plan = plan_of(attempt)
     problems: list[str] = []
 
+    punctuality = Punctuality(attempt)
+
     def alive(role: str) -> str | None:
-        require_punctual(attempt, plan)
+        punctuality.require(plan)
         return death(attempt, newest(attempt, role))
 
     scheduled = [("conductor", attempt.conductor_journal)]

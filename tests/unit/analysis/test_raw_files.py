@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from faultline.analysis.cpu import taken
 from faultline.analysis.hosts import MACHINE_COLUMNS, all_processes
-from faultline.analysis.raw_files import Gate, read_attempt, read_raw
+from faultline.analysis.raw_files import Gate, _without_late_audit, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.base.window import NS
@@ -114,3 +117,51 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
         found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0
+
+
+@pytest.mark.parametrize("apart_s", [-2.1, -1.9, 1.9, 2.1])
+def test_a_start_is_that_of_a_process_that_was_made_within_two_seconds_of_it(apart_s: float) -> None:
+    """After the time for which it was held down."""
+    sample = {"kind": "proc", "wall_ns": 1_010 * NS, "role": "services", "pid": 7, "create_time": 1_000.0 + apart_s}
+    start = {"event": "started", "pid": 7, "wall_ns": 1_030 * NS, "waited_s": 30.0}
+    (role,) = all_processes((sample,), (start,), ())["role"]
+    assert role == ("restarted" if abs(apart_s) < 2 else "services")
+    (role,) = all_processes(({**sample, "role": "kafka"},), (start,), ())["role"]
+    assert role == "kafka", "only what nobody else counts"
+
+
+@pytest.mark.parametrize("name", ["records", "tuples", "counts"])
+def test_a_missing_part_of_the_harvest_is_named(tmp_path: Path, name: str) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    (directory / "harvest" / f"{name}.parquet").unlink()
+    with pytest.raises(InfrastructureError, match=rf"{name}\.parquet"):
+        read_raw(directory)
+
+
+def test_broken_records_say_which_task_to_clear(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "harvest" / "records.parquet"
+    pd.read_parquet(path).drop(columns="primer").to_parquet(path)
+    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
+        read_raw(directory)
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InfrastructureError, match=r"records\.parquet: cannot be read .*; clear the task harvest"):
+        read_raw(directory)
+
+
+@pytest.mark.parametrize("kept", [0, -1])
+def test_a_recorder_without_its_last_line_did_not_end(tmp_path: Path, kept: int) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    path = directory / "recorder.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    assert not read_raw(directory).recorder_ended
+
+
+def test_an_audit_of_a_users_job_is_left_out_where_rows_came_too_late(tmp_path: Path) -> None:
+    raw = read_raw(Synthetic(Scenario()).write(tmp_path))
+    late = replace(raw, traces=replace(raw.traces, late_rows=1234))
+    users: Any = SimpleNamespace(config=SimpleNamespace(kind=SimpleNamespace(of_the_user=True)))
+    assert _without_late_audit(late).not_measured == {}, "built-in workloads know which rows are late"
+    assert _without_late_audit(replace(raw, attempt=users)).not_measured == {}
+    found = _without_late_audit(replace(late, attempt=users, not_measured={"latency_ms": "no output"})).not_measured
+    assert found["latency_ms"] == "no output" and found["audit"].startswith("1,234 rows came later than")

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from faultline import cli
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.settings import load_settings
-from faultline.cluster.supervision import tell_unhealed
+from faultline.base.settings import OPEN_TEXT, load_settings
+from faultline.cluster.supervision import tell_state, write_instance
 
 
 @pytest.fixture
@@ -51,8 +51,21 @@ def test_an_attempt_that_is_not_healed_is_named(empty: Path) -> None:
     line = f"attempt {attempt.id} is not healed: healing: node9 is away; the next experiment tries again"
     assert line in CliRunner().invoke(cli.app, ["doctor"]).output
     told: list[str] = []
-    tell_unhealed(settings, told.append)
+    tell_state(settings, told.append)
     assert told == [line]
+
+
+def test_an_installation_that_lets_everybody_in_is_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "OPEN" not in CliRunner().invoke(cli.app, ["doctor"]).output
+    settings = load_settings()
+    monkeypatch.setenv("FAULTLINE_OPEN", "1")
+    write_instance(settings)
+    monkeypatch.delenv("FAULTLINE_OPEN")
+    assert "OPEN: everybody on this machine is let in" in CliRunner().invoke(cli.app, ["doctor"]).output
+    assert json.loads(CliRunner().invoke(cli.app, ["doctor", "--json"]).output)["open"] is True
+    told: list[str] = []
+    tell_state(settings, told.append)
+    assert told == [OPEN_TEXT]
 
 
 def test_the_same_for_scripts(empty: Path) -> None:

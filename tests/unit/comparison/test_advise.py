@@ -37,6 +37,16 @@ def test_load_and_fault_are_given_and_what_one_sets_is_chosen() -> None:
     assert {len(one.points) for one in found.candidates} == {2}
 
 
+def test_what_breaks_is_given_in_plain_words() -> None:
+    found = choice([
+        record(f"a-{fault}-{action}-{interval}", fault=fault, fault_action=action, checkpoint_interval_s=interval)
+        for fault, action in (("executor", "kill"), ("kafka", "pause"))
+        for interval in (2.0, 5.0)
+    ])  # fmt: skip
+    assert [one.name for one in found.candidates] == ["checkpoint interval 2 s", "checkpoint interval 5 s"]
+    assert found.given == ("after an executor was killed", "with the broker paused for 10 s")
+
+
 def test_a_candidate_counts_at_its_worst() -> None:
     first = choice(swept(scatter=0.0)).candidates[0]
     assert first.figure("latency_ms.p50") == pytest.approx(400 * 2 * 1.16)

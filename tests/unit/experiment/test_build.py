@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faultline.base.errors import ConfigError
-from faultline.engines.spark.settings import NOT_BY_CONF, decided_settings
+from faultline.engines.spark.conf_rules import OWNED
+from faultline.engines.spark.settings import decided_settings
 from faultline.experiment.build import BUSY, BuildSpec, parse_build, refuse_decided
 from faultline.experiment.config import parse_configuration
 from faultline.runner.builds import check_build
@@ -64,7 +65,7 @@ def test_what_the_configuration_or_faultline_sets_is_no_builds_to_set(mode: str)
     config = parse_configuration({"commit_mode": mode})
     decided = decided_settings(config)
     assert {"spark.executor.memory", "spark.executorEnv.PYTHONPATH", "spark.driver.host", "spark.ui.port"} <= decided
-    assert NOT_BY_CONF <= decided and "spark.sql.adaptive.enabled" not in decided
+    assert OWNED.keys() <= decided and "spark.sql.adaptive.enabled" not in decided
     for name in sorted(decided):
         with pytest.raises(
             ConfigError, match=rf"^baseline\.settings\.{name}: is set by the experiment's configuration"

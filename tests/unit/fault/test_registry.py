@@ -86,6 +86,8 @@ def test_a_sound_file_is_found(package: Packages) -> None:
         ('name="fill"', 'name="fill it"', "name: 'fill it' is refused"),
         ('does="fills the attempt\'s folder"', 'does=" "', "does: empty"),
         ('past="filled the folder"', 'past=""', "past: empty"),
+        ('when="with the folder filled for {duration_s:g} s"', 'when=""', "when: empty"),
+        ("for {duration_s:g} s", "by {delay_ms:g} ms", "when: 'delay_ms' is no word for it"),
         ('("executor",)', '("executr",)', "targets: 'executr' is not known; did you mean executor?"),
         ('("executor",)', '("kafka", "kafka")', "targets: kafka is named twice"),
         ('("executor",)', "()", "targets: empty"),

@@ -43,7 +43,7 @@ def test_an_axis_has_one_line_a_step_with_interval_and_number() -> None:
     assert any(
         one.startswith("The least CPU with a recovery that ends: checkpoint interval 10 s (CPU 0.4") for one in lines
     )
-    assert "Each configuration counts at its worst under state 1 MB; state 8 MB." in lines
+    assert "Each configuration counts at its worst of these cases: state 1 MB; state 8 MB." in lines
 
 
 def test_what_is_open_says_what_would_tell() -> None:

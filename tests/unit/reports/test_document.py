@@ -127,6 +127,23 @@ def test_a_row_has_median_least_and_greatest_and_counts_are_sums() -> None:
     assert "in no figure: schedule-lag (1)" in text
 
 
+def test_of_a_repetition_that_was_measured_twice_the_newest_counts() -> None:
+    records = [
+        sample(fault="none", rate=100, workload="stock_group_by", repetition=number, attempt=attempt,
+               latency={"p50": value}, status=status)
+        for attempt, number, value, status in (
+            ("a1", 0, 90.0, "valid"), ("a2", 1, 12.0, "valid"), ("a3", 0, 10.0, "valid"), ("a4", 1, 99.0, "unsound"),
+        )
+    ]  # fmt: skip
+    text = page(records[::-1], "input_rate").text
+    row = rows(text, "Latency and throughput")[2]
+    assert (row[1], row[-1]) == ("11 (10–12)", "2 of 3")
+    assert "records: 4," in text, "all that was measured is told"
+    assert "Of repetitions that were measured twice the newest counts; 1 older are in no figure." in text
+    once = page([one for one in records if one.attempt != "a1"], "input_rate").text
+    assert "measured twice" not in once
+
+
 def test_a_point_without_a_valid_record_says_why() -> None:
     late = "interval-not-held: 2.6 s between commits > 2.40 s"
     records = [

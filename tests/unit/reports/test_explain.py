@@ -17,7 +17,6 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import LABELS, WORDS, label, split_name
-from faultline.records.find import find_record
 from faultline.records.record import Record
 from faultline.reports.explain import BAR_WIDTH, again, bar_text, explain, explain_json, render_story
 from faultline.reports.narrative import Span, tell
@@ -363,43 +362,6 @@ def test_the_plot_page(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--plot .*file is no folder; name a file that can be written"):
         explain("last", settings, plot=tmp_path / "file" / "x.html")
-
-
-def test_how_a_record_is_named(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there are no records yet"):
-        find_record("last", settings)
-    old = stored(settings, sample(attempt="20261120T000000Z-000001"))
-    new = stored(settings, sample(attempt="20261121T061500Z-3fa9c1", state_mb=8))
-    for reference, record in (
-        ("last", new),
-        (new.attempt, new),
-        ("20261120", old),
-        (str(settings.records / old.config_id / f"{old.attempt}.json"), old),
-    ):
-        found, results = find_record(reference, settings)
-        assert (found.attempt, results) == (record.attempt, settings.results)
-    with pytest.raises(ConfigError, match="202611: 2 attempts begin so, the last is 20261121T061500Z-3fa9c1"):
-        find_record("202611", settings)
-    with pytest.raises(ConfigError, match="no such attempt; the nearest is 20261121T061500Z-3fa9c1"):
-        find_record("20261121T061500Z-3fa9c7", settings)
-    for reference in ("", "zzz"):
-        with pytest.raises(ConfigError, match=r"^.*: (no such attempt; the nearest|2 attempts begin)"):
-            find_record(reference, settings)
-    with pytest.raises(ConfigError, match="gone.json: cannot be read"):
-        find_record(str(tmp_path / "gone.json"), settings)
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"other.json: \w+: Field required"):
-        find_record(str(tmp_path / "other.json"), settings)
-
-
-def test_a_file_brings_its_own_raw_files_when_they_lie_beside_it(settings: Settings, tmp_path: Path) -> None:
-    elsewhere = replace(settings, results=tmp_path / "copy")
-    record = kill(elsewhere)
-    path = elsewhere.records / record.config_id / f"{record.attempt}.json"
-    assert find_record(str(path), settings)[1] == elsewhere.results
-    lonely = tmp_path / "lonely.json"
-    lonely.write_text(record.as_json())
-    assert find_record(str(lonely), settings)[1] == settings.results
 
 
 def test_however_long_the_command_is_it_stands_whole_on_one_line(settings: Settings) -> None:

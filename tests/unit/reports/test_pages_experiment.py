@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from faultline.analysis.judge import judge
 from faultline.records.record import CpuBesides, Record
+from faultline.reports.curves import curves_of
 from faultline.reports.pages.download import as_parquet
 from faultline.reports.pages.experiment import experiment_page
 from faultline.reports.pages.overview import overview_page
@@ -91,6 +93,22 @@ def test_an_experiment_without_raw_files_shows_its_record(tmp_path: Path) -> Non
     assert "broker gone" in Page(experiment_page(one, "f1")).text
     with pytest.raises(Unknown, match="No attempt a3"):
         experiment_page(one, "a3")
+
+
+def test_an_attempt_of_a_bundle_shows_the_curves_that_its_raw_files_hold(tmp_path: Path) -> None:
+    made = judged(tmp_path, Scenario())
+    directory = tmp_path / "attempts" / made.attempt
+    kept = json.loads((directory / "series.json").read_text())
+    drawn = figures(experiment_page(site(tmp_path), made.attempt))
+    for file in ("series.json", "audit.json", "latency.hlog"):
+        (directory / file).unlink()
+    assert curves_of(directory) == kept
+    assert figures(experiment_page(site(tmp_path), made.attempt)) == drawn != {}
+    assert not (directory / "series.json").exists(), "whoever reads writes nothing"
+    (directory / "batches.json").unlink()
+    os.utime(directory / "harvest" / "tuples.parquet", ns=(1, 1))
+    text = Page(experiment_page(site(tmp_path), made.attempt)).text
+    assert "series.json is missing, and cannot be made of the raw files (InfrastructureError: " in text
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"event": 5}\n', '"x"\n"y"\n', "5\n6\n", "\xff"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -13,10 +15,11 @@ from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.manifest import Baseline, Manifest, Manifests, cells_of
+from faultline.records.summary import Entry
 from faultline.reports.pages import nights
 from faultline.reports.pages.nights import Chosen, nights_page
 from faultline.reports.pages.site import Unknown
-from faultline.reports.pages.sweep import sweep_page
+from faultline.reports.pages.sweep import chosen_group, sweep_page
 from tests.unit.night_records import night_of, night_records
 from tests.unit.pages_store import app, ask, figures, put, record, rows, site
 
@@ -114,6 +117,26 @@ def test_a_night_beside_a_baseline_says_what_is_suspected_and_what_would_have_be
     assert row[1].startswith("red: 1 suspectedsuspected a: <b>Would have been seen within two nights, four")
     assert row[1].endswith("a: 9 %b: 1")
     assert row[3] == "5 of 5", "the baseline's records are no part of the night's own figures"
+
+
+def test_a_nights_sweep_opens_on_its_own_build_though_the_baseline_was_measured_last(tmp_path: Path) -> None:
+    (own,) = night_records(1, 100, n=1, build="b1")
+    update = {"series": f"{own.series}.baseline", "build": "b0", "attempt": "20261101T030000Z-ffffff",
+              "measured_at": "2026-11-01T03:00:00+00:00"}  # fmt: skip
+    beside = Entry.of(own.model_copy(update=update))
+    mine = Entry.of(own)
+    assert chosen_group([mine, beside], "") == (mine.group, [beside.group, mine.group])
+    assert chosen_group([mine, beside], beside.group)[0] == beside.group
+    failed = replace(mine, status="failed")
+    assert chosen_group([failed, beside], "")[0] == mine.group, "also where nothing of it is valid"
+    assert chosen_group([beside], "")[0] == beside.group
+    put(tmp_path, own, own.model_copy(update=update))
+    assert experiments_of(sweep_page(site(tmp_path), own.sweep_id)) == [own.attempt]
+
+
+def experiments_of(html: str) -> list[str]:
+    """The attempts that a sweep's page links to."""
+    return sorted(set(re.findall(r"experiments/([^\"?]+)\"", html)))
 
 
 def test_what_both_sides_of_a_pair_lack_is_missing_and_nothing_else(tmp_path: Path) -> None:

@@ -152,3 +152,15 @@ def test_an_undo_that_breaks_stops_no_other(attempt: Attempt, run: str, proxy: P
     with pytest.raises(InfrastructureError, match="^healing: SIGCONT to it: KeyError: .*; continue it by hand"):
         heal(attempt)
     assert proxy.status()["mode"] == "plain"
+
+
+def test_an_undo_that_cannot_be_built_stops_no_other(attempt: Attempt, run: str, proxy: ProxyControl) -> None:
+    """A line from before names no action, and a fault that the plan does not have; another one has no fields."""
+    write_attempt(attempt, run, [CUT])
+    with Journal(attempt.conductor_journal) as journal:
+        journal.write("undo_registered", **as_line(UndoSpec("cut", "heal the proxy"), 0))
+        journal.write("undo_registered", fault=7, undo="SIGCONT to it")
+        journal.write("undo_registered", fault=8, undo="thaw it", action="pause")
+    with pytest.raises(InfrastructureError, match="^healing: thaw it: KeyError: .*; SIGCONT to it: IndexError: "):
+        heal(attempt)
+    assert proxy.status()["mode"] == "plain"

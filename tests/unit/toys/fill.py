@@ -73,6 +73,7 @@ ACTION = Action(
     targets=("executor",),
     does="fills the attempt's folder",
     past="filled the folder",
+    when="with the folder filled for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=3.0),),
     hits="the attempt's folder",
     hands=Fill(),

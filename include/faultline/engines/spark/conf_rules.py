@@ -49,7 +49,8 @@ _CLASSES = "the connector to Kafka is found by it"
 _COLLECTIONS = "pauses are read from the logs of collections"
 _ARCHIVES = "JVMs start from an archive of classes"
 _SUBMIT = "spark-submit is told it by an option of its own"
-_BY_REASON: Mapping[str, str] = {
+# Settings that stay as they are, and why.
+OWNED: Mapping[str, str] = {
     "spark.master": _SUBMIT, "spark.app.name": _SUBMIT, "spark.submit.deployMode": _SUBMIT, "spark.app.id": _SUBMIT,
     "spark.driver.host": _ADDRESS, "spark.driver.bindAddress": _ADDRESS, "spark.driver.port": _ADDRESS,
     "spark.ui.port": _ADDRESS, "spark.ui.enabled": _ADDRESS, "spark.ui.retainedJobs": _ADDRESS,
@@ -114,8 +115,8 @@ def _check_setting(config: Configuration, name: str, value: str, key: str = SPAR
         raise ConfigError(f"{where}: follows from {_BY_PARAMETER[name]}; set that")
     if name in _OF_CHANGELOG and config.commit_mode == "aligned-changelog":
         raise ConfigError(f"{where}: follows from commit_mode aligned-changelog; use aligned to vary it")
-    if name in _BY_REASON:
-        raise ConfigError(f"{where}: stays as it is, because {_BY_REASON[name]}; leave it out")
+    if name in OWNED:
+        raise ConfigError(f"{where}: stays as it is, because {OWNED[name]}; leave it out")
     if name.startswith(_CLOSED):
         raise ConfigError(f"{where}: stays as it is, because strangers are kept out by it; leave it out")
     kinds = known_settings()

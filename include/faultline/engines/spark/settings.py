@@ -12,7 +12,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.processes import run_option
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.base.settings import HOST, Settings, is_open, load_settings
-from faultline.engines.spark.conf_rules import changed, megabytes, options_of
+from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
@@ -29,8 +29,6 @@ _LOGGING, _TEMPORARY, _ARCHIVE = "-Dlog4j2.configurationFile=", "-Djava.io.tmpdi
 _LOGIN = "-Djava.security.auth.login.config="
 _WITH_PATHS = (_TEMPORARY, _ARCHIVE, _LOGIN)
 PROGRAMS = "spark_jobs"
-# What spark-submit is told by options of its own, and Faultline does not leave to a build either.
-NOT_BY_CONF = frozenset({"spark.master", "spark.app.name", "spark.submit.deployMode", "spark.archives", "spark.jars"})
 # What Spark asks of whoever connects to one of its processes, and how they talk then.
 AUTHENTICATED = {
     "spark.authenticate": "true",
@@ -155,10 +153,10 @@ def workload_settings(
 
 
 def decided_settings(config: Configuration) -> frozenset[str]:
-    """Names of what `workload_settings` tells a workload, and of what spark-submit is told beside."""
+    """Names of what `workload_settings` tells a workload, and of what stays as it is whoever asks."""
     nowhere = Path("/")
     told = workload_settings(Settings(nowhere, nowhere, nowhere), Attempt(nowhere / "attempt"), config, 0)
-    return frozenset({*told, *settings_of_build(), *AUTHENTICATED, *NOTHING_BY_PAGE, *NOT_BY_CONF})
+    return frozenset({*told, *settings_of_build(), *AUTHENTICATED, *NOTHING_BY_PAGE, *OWNED})
 
 
 def java_options(

@@ -143,9 +143,8 @@ def advice_text(answer: Answer) -> list[str]:
     if advice.second and share:
         second, often = advice.second
         lines.append(f"Second: {second.name} ({_costs(advice, second)}; in {_often(often)}).")
-    under = "; ".join(answer.choice.given)
     if len(answer.choice.given) > 1:
-        lines.append(f"Each configuration counts at its worst under {under}.")
+        lines.append(f"Each configuration counts at its worst of these cases: {'; '.join(answer.choice.given)}.")
     if advice.unknown or answer.choice.incomplete:
         lacking = "; ".join([*advice.unknown, *answer.choice.incomplete])
         lines.append(f"Left out, since not all of it was measured: {lacking}.")

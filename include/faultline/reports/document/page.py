@@ -24,7 +24,7 @@ from faultline.experiment.workloads.registry import has_schedule, workload_of
 from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
-from faultline.records.summary import Entry
+from faultline.records.summary import Entry, counting
 from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
@@ -128,7 +128,8 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
             f"--page: {len(builds)} builds ({', '.join(builds)}) do not mix; name the sweeps of one with --sweep"
         )
     spec = MATRICES[matrix]
-    records = sorted(records, key=lambda record: record.attempt)
+    every = sorted(records, key=lambda record: record.attempt)
+    records = counting(every)
     points, axes = grid(records, spec.axes)
     measured = [point for point in points if point.valid]
     drawn = [(f"{IMAGES}/{name}-{chart.name}.svg", chart.title, svg) for chart, svg in charts(matrix, points, axes)]
@@ -140,7 +141,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
         "",
         spec.text,
         "",
-        *_measured_on(records, axes),
+        *_measured_on(every, axes),
         *evidence,
         "",
         *_answer(records),
@@ -154,7 +155,7 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
     speeds = table_of(records) if any(not has_schedule(record.config) for record in records) else []
     if speeds:
         lines += ["## Events a second", "", EVENTS_A_SECOND, "", *speeds, ""]
-    lines += ["## Not valid", "", *_not_valid(points, axes), ""]
+    lines += ["## Not valid", "", *_not_valid(points, axes, len(every) - len(records)), ""]
     if matrix in PAPERS:
         lines += _findings(matrix, records)
     return Page("\n".join(lines), {path: svg for path, _, svg in drawn})
@@ -222,8 +223,9 @@ def _fault(record: Record) -> str:
     return "no fault" if fault == CONTROL else f"fault {fault}"
 
 
-def _not_valid(points: Sequence[Point], axes: Sequence[Axis]) -> list[str]:
-    """Which points have no valid record, and why; below, what was measured beside valid ones and not believed."""
+def _not_valid(points: Sequence[Point], axes: Sequence[Axis], replaced: int) -> list[str]:
+    """Which points have no valid record, and why; below, what was measured beside valid ones and not believed, and how
+    many records were `replaced` by newer ones of the same repetition."""
     lines = []
     empty = [point for point in points if not point.valid]
     if empty:
@@ -239,7 +241,10 @@ def _not_valid(points: Sequence[Point], axes: Sequence[Axis]) -> list[str]:
         listed = ", ".join(f"{words(code)} ({number})" for code, number in sorted(reasons.items()))
         lines += [""] if lines else []
         lines += [f"Beside valid records also measured, not valid and in no figure: {listed}."]
-    return lines or ["Every point has a valid record, and every record is valid."]
+    lines = lines or ["Every point has a valid record, and every record is valid."]
+    if replaced:
+        lines += ["", f"Of repetitions that were measured twice the newest counts; {replaced} older are in no figure."]
+    return lines
 
 
 def _why(point: Point) -> str:

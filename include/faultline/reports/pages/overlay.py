@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
+from faultline.base.errors import FaultlineError
 from faultline.comparison.cells import FAULT, axes_of, label, points_of
 from faultline.records.format import NONE
 from faultline.records.metrics import KNOWN, MACRO, Metric, by_group, value_of
 from faultline.records.summary import Entry
+from faultline.reports.curves import curves_of
 from faultline.reports.overlay_figure import Course, overlay_figure
 from faultline.reports.pages.site import Site, Unknown, render
 from faultline.reports.table import load_of
@@ -85,12 +86,11 @@ def _figure(site: Site, chosen: Sequence[Entry]) -> tuple[dict[str, go.Figure], 
     """The curves of both, or why there are none."""
     courses, troubles = [], []
     for letter, entry in zip("AB", chosen, strict=True):
-        path = site.results / "attempts" / entry.attempt / "series.json"
         try:
-            series = json.loads(path.read_text(encoding="utf-8"))
+            series = curves_of(site.results / "attempts" / entry.attempt)
             recovered = value_of(entry, MACRO)
             courses.append(Course(f"{letter}: {entry.attempt}", series, recovered))
-        except (OSError, ValueError, RecursionError) as error:
+        except (FaultlineError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             troubles.append(f"attempts/{entry.attempt}/series.json cannot be read ({type(error).__name__}).")
     if troubles:
         return {}, troubles

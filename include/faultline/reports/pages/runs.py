@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.night_file import is_night
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.summary import Entry
 from faultline.reports.pages.site import NotYet, Run, Site
 
-EXPERIMENT = "experiment"
 # Runs that a matrix triggers are named after their sweep, their cell and the build; those of a search, repetition 0,
 # after the time.
 _CHILD = re.compile(

@@ -15,7 +15,7 @@ from faultline.comparison.cells import FAULT, Axis, Figure, Point, apart, axes_o
 from faultline.comparison.coverage import cell_text, gap_of
 from faultline.comparison.decisions import settled_in
 from faultline.comparison.planned import entries_of_sweep
-from faultline.records.manifest import Manifests
+from faultline.records.manifest import BASELINE, Manifests
 from faultline.records.metrics import DEFAULT, MACRO, TAIL, Metric, by_group, metrics_of
 from faultline.records.summary import Entry
 from faultline.reports.disturbance import explained
@@ -87,12 +87,16 @@ def chosen_metric(metrics: Sequence[Metric], key: str) -> Metric | None:
 
 
 def chosen_group(entries: Sequence[Entry], group: str) -> tuple[str, list[str]]:
-    """The group of that name, by default the newest one with a valid record, and all groups."""
+    """The group of that name, by default the newest one with a valid record, and all groups.
+
+    Of a night it is the night's own: a baseline that is measured beside it may be measured last.
+    """
     groups = groups_of(entries)
     if group and group not in groups:
         raise Unknown(f"No record here is of build {group}.")
-    believed = groups_of([entry for entry in entries if entry.sound])
-    return group or (believed or groups)[0], groups
+    own = [entry for entry in entries if not entry.series.endswith(BASELINE)] or entries
+    believed = groups_of([entry for entry in own if entry.sound])
+    return group or (believed or groups_of(own))[0], groups
 
 
 def _page(

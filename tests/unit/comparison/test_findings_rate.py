@@ -1,0 +1,182 @@
+"""The findings on the input rate against made-up records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from faultline.comparison.findings.finding import Verdict
+from faultline.records.record import ByRole, Record
+from tests.unit.made_up_findings import (
+    AGREES,
+    CANNOT_TELL,
+    DISAGREES,
+    NOT_ASKED,
+    RATE,
+    grid,
+    of,
+    rates,
+    run,
+    verdict,
+)
+
+
+def test_the_last_step_of_the_rate_is_the_steep_one() -> None:
+    def records(*latencies: float) -> list[Record]:
+        pairs = zip((100, 500, 2500, 12_500), latencies, strict=False)
+        return rates(*((rate, {"non_compute_ms": ms, "task_s": ms / 100, "gc_s": ms / 1000}) for rate, ms in pairs))
+
+    steep = records(500, 520, 560, 4000)
+    for begins in (
+        "the higher the rate, the larger the latency", "latency rises little", "execution time grows little",
+        "the higher the rate, the more GC",
+    ):  # fmt: skip
+        assert verdict(RATE, begins, steep) is AGREES
+    assert verdict(RATE, "latency rises little", records(500, 3000, 3900, 4000)) is DISAGREES
+    assert verdict(RATE, "latency rises little", records(500, 505, 510, 516)) is CANNOT_TELL
+    assert verdict(RATE, "latency rises little", records(500, 4000)) is NOT_ASKED
+    assert verdict(RATE, "the higher the rate, the more GC", records(4000, 600, 550, 500)) is DISAGREES
+    searched = run(rate=50_000, workload="stock_group_by", non_compute_ms=1.0)
+    assert verdict(RATE, "latency rises little", [*steep, searched]) is AGREES, "a single run ends no axis"
+
+
+def test_tasks_find_their_ceiling() -> None:
+    middle, last = "tasks hardly change", "tasks become fewer"
+
+    def records(*tasks: int) -> list[Record]:
+        return rates(*((rate, {"tasks": count}) for rate, count in zip((100, 500, 2500, 12_500), tasks, strict=False)))
+
+    as_paper = records(1000, 5000, 5050, 3000)
+    assert verdict(RATE, middle, as_paper) is verdict(RATE, last, as_paper) is AGREES
+    otherwise = records(1000, 2000, 4000, 8000)
+    assert verdict(RATE, middle, otherwise) is verdict(RATE, last, otherwise) is DISAGREES
+    assert verdict(RATE, middle, records(1000, 2000)) is NOT_ASKED
+
+
+def test_a_threshold_has_both_sides() -> None:
+    begins = "performance is stable up to a threshold"
+
+    def records(*held: bool | None) -> list[Record]:
+        return [
+            run(number, rate=rate, workload="stock_group_by", sustained=one if one is not None else number == 0)
+            for rate, one in zip((100, 500, 2500), held, strict=False)
+            for number in range(2)
+        ]
+
+    assert verdict(RATE, begins, records(True, True, False)) is AGREES
+    assert verdict(RATE, begins, records(True, None, False)) is AGREES, "between them nobody can tell"
+    assert verdict(RATE, begins, records(True, False, True)) is DISAGREES
+    assert verdict(RATE, begins, records(True, True, True)) is verdict(RATE, begins, records(False)) is CANNOT_TELL
+    assert verdict(RATE, begins, records(True, False)[::2]) is CANNOT_TELL, "single runs"
+
+
+def test_an_overload_costs_no_executor() -> None:
+    begins = "a rate that is too high"
+    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
+    lost = run(
+        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
+    )
+    assert verdict(RATE, begins, over) is AGREES
+    assert verdict(RATE, begins, [*over, lost]) is verdict(RATE, begins, [lost]) is DISAGREES
+    assert verdict(RATE, begins, over[:1]) is CANNOT_TELL
+    assert verdict(RATE, begins, [run(rate=10)]) is NOT_ASKED
+
+
+def test_what_is_fully_used() -> None:
+    begins = "at the highest rate the CPU is not"
+    assert verdict(RATE, begins, rates((10, {"cpu": 1.9}), (100, {"cpu": 0.5}))) is AGREES
+    assert verdict(RATE, begins, rates((10, {"cpu": 0.1}), (100, {"cpu": 1.69}))) is DISAGREES
+    assert verdict(RATE, begins, rates((100, {"cpu": 1.5}))) is CANNOT_TELL
+    assert verdict(RATE, "the higher the rate, the more CPU", rates((10, {"cpu": 0.1}), (99, {"cpu": 1.6}))) is AGREES
+
+
+def test_four_repetitions_of_a_rate_are_enough_two_tell_nothing_and_one_is_not_asked() -> None:
+    """What the search for the highest rate measured once is not on the axis."""
+
+    def records(*repetitions: int) -> list[Record]:
+        latencies = {100: 1.0, 500: 1.1, 2500: 1.2, 12_500: 9.0}
+        return [
+            run(number, rate=rate, workload="stock_group_by", non_compute_ms=ms, tasks=int(1000 * ms))
+            for times, (rate, ms) in zip(repetitions, latencies.items(), strict=False)
+            for number in range(times)
+        ]
+
+    def evidence(begins: str, *repetitions: int) -> str:
+        return next(one.evidence for text, one in of(RATE, records(*repetitions)).items() if text.startswith(begins))
+
+    assert verdict(RATE, "latency rises little", records(4, 4, 4, 4)) is AGREES
+    assert verdict(RATE, "latency rises little", records(2, 2, 2, 2)) is CANNOT_TELL
+    for few in ((2, 2), (2, 2, 1, 1)):
+        assert evidence("latency rises little", *few) == "takes three rates, each measured more than once"
+    for few in ((2, 2, 2), (2, 2, 2, 1)):
+        assert evidence("tasks hardly change", *few) == "takes four rates, each measured more than once"
+    for few in ((2,), (2, 1, 1)):
+        assert evidence("tasks become fewer", *few) == "takes two rates, each measured more than once"
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [((2.0, 2.1, 2.2, 2.3), AGREES), ((0.9, 1.0, 1.1, 1.2), CANNOT_TELL), ((2.0, 2.1), CANNOT_TELL)],
+    ids=["steeper", "as flat", "too few"],
+)
+def test_the_last_step_is_steeper_by_more_than_repetitions_differ(last: tuple[float, ...], expected: Verdict) -> None:
+    levels = ((100, 1.0), (500, 1.0), (2500, 1.0), (12_500, None))
+    records = [
+        run(number, rate=rate, workload="stock_group_by", non_compute_ms=value if flat is None else flat + number / 20)
+        for rate, flat in levels
+        for number, value in enumerate(last)
+    ]
+    assert verdict(RATE, "latency rises little", records) is expected
+
+
+def test_a_last_step_that_is_flatter_disagrees_also_by_less_than_a_millisecond() -> None:
+    pairs = zip((100, 500, 2500), (0.1, 0.9, 1.0), strict=True)
+    records = rates(*((rate, {"non_compute_ms": ms}) for rate, ms in pairs))
+    assert verdict(RATE, "latency rises little", records) is DISAGREES
+
+
+def test_series_that_differ_about_the_last_step_leave_it_open() -> None:
+    def records(workload: str, *latencies: float) -> list[Record]:
+        pairs = zip((100, 500, 2500), latencies, strict=True)
+        return grid([({"rate": rate}, {"non_compute_ms": ms}) for rate, ms in pairs], workload=workload)
+
+    steep, flat = records("stock_group_by", 500, 520, 4000), records("stock_join", 500, 3900, 4000)
+    assert verdict(RATE, "latency rises little", steep) is AGREES
+    assert verdict(RATE, "latency rises little", flat) is DISAGREES
+    assert verdict(RATE, "latency rises little", [*steep, *flat]) is CANNOT_TELL
+
+
+def test_only_an_executor_that_was_lost_without_a_fault_was_lost_to_the_rate() -> None:
+    begins = "a rate that is too high"
+    over = [run(number, rate=9000, workload="stock_group_by", sustained=False) for number in range(2)]
+
+    def evidence(records: list[Record]) -> str:
+        return next(one.evidence for text, one in of(RATE, records).items() if text.startswith(begins))
+
+    for reason in (
+        "fault-in-control: the driver was restarted", "fault-in-control: executor 0 was slow",
+        "fault-in-control: worker 1 was lost", "not-steady: executor 0 was lost",
+    ):  # fmt: skip
+        other = run(rate=9000, workload="stock_group_by", status="unsound", reasons=[reason])
+        assert verdict(RATE, begins, [*over, other]) is AGREES
+    lost = run(
+        rate=9000, workload="stock_group_by", status="unsound", reasons=["fault-in-control: executor 0 was lost"]
+    )
+    assert evidence([*over, lost]) == "1 of 3 runs at rates that were too high lost an executor"
+    named: dict[str, Any] = {"rate": 9000, "workload": "stock_group_by", "sustained": False}
+    sizes = ByRole(driver=9999.0, executors=1200.0, python_workers=0.0, kafka=9999.0, generator=9999.0)
+    held = [
+        run(number, **named, rss_mb=sizes.model_copy(update={"executors": size}))
+        for number, size in enumerate((1200.0, None, 3400.0))
+    ]
+    assert evidence(held) == "0 of 3 runs at rates that were too high lost an executor; executors held 3,400 MB at most"
+    broken = [run(number, **named, fault="executor", duration_s=100) for number in range(2)]
+    assert verdict(RATE, begins, broken) is NOT_ASKED, "what a fault did is not the rate's doing"
+    assert verdict(RATE, "performance is stable", broken) is NOT_ASKED
+
+
+@pytest.mark.parametrize(("cpu", "expected"), [(1.45, AGREES), (1.5, CANNOT_TELL), (1.55, DISAGREES)])
+def test_nine_tenths_of_the_machine_are_fully_used(cpu: float, expected: Verdict) -> None:
+    """Of two cores; driver, broker and generator use 0.1 each, which counts as well."""
+    assert verdict(RATE, "at the highest rate the CPU is not", rates((100, {"cpu": cpu}))) is expected

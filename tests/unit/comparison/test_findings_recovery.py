@@ -1,0 +1,201 @@
+"""The findings on recoveries against made-up records."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline.comparison.findings.finding import Verdict
+from faultline.records.record import Record
+from tests.unit.made_up_findings import (
+    AGREES,
+    CANNOT_TELL,
+    DISAGREES,
+    NOISE,
+    NOT_ASKED,
+    RECOVERY,
+    kill,
+    of,
+    verdict,
+)
+from tests.unit.sample_records import sample
+
+RELOAD = "reload takes the larger part of a recovery"
+
+HEARTBEAT = "reload takes about 45 s"
+
+TOTAL = "a recovery takes less than 60 s"
+
+REPLAY = "replay grows with the state"
+
+ONCE = "every record is counted exactly once"
+
+RESTART = "starting the dead process again takes about 10 s"
+
+INTERVAL = "recovery grows with the checkpoint interval"
+
+
+def test_reload_dominates_when_it_does_everywhere() -> None:
+    assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill("worker")]) is AGREES
+    assert verdict(RECOVERY, RELOAD, [kill(reload_s=1.0, replay_s=2.0)] * 3) is DISAGREES
+    assert verdict(RECOVERY, RELOAD, [kill(), kill(), kill(reload_s=1.0, replay_s=2.0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, RELOAD, [kill()] * 2) is CANNOT_TELL, "two agree by accident too often"
+    assert verdict(RECOVERY, RELOAD, [kill("driver")] * 3) is NOT_ASKED, "the paper ended processes of the workers"
+
+
+def test_the_heartbeat_is_seen_in_length_and_in_detection() -> None:
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0)] * 3) is AGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=0.1)] * 3) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill()] * 3) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [kill()] * 2) is CANNOT_TELL
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=40.0), kill(), kill()]) is CANNOT_TELL
+
+
+def test_a_censored_recovery_is_no_proof_of_speed() -> None:
+    censored = {"recovered": False, "macro_s": None}
+    assert verdict(RECOVERY, TOTAL, [kill()] * 3) is AGREES
+    assert verdict(RECOVERY, TOTAL, [kill()] * 2) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [*[kill()] * 3, kill(**censored, censored_at_s=34.0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, TOTAL, [kill(), kill(**censored, censored_at_s=79.0)]) is DISAGREES
+
+
+def test_growth_is_believed_from_repetitions_only() -> None:
+    def pairs(figure: str, low: float, high: float, **ends: tuple[float, float]) -> list[Record]:
+        ((name, values),) = ends.items()
+        return [
+            kill(**{name: at, figure: value * noise})
+            for at, value in zip(values, (low, high), strict=True)
+            for noise in NOISE
+        ]
+
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))) is AGREES
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 2, 1, state_mb=(1, 8))) is DISAGREES
+    assert verdict(RECOVERY, REPLAY, pairs("replay_s", 1, 2, state_mb=(1, 8))[::3]) is CANNOT_TELL
+    assert verdict(RECOVERY, INTERVAL, pairs("macro_s", 5, 9, interval_s=(2, 5))) is AGREES
+    censored = kill(interval_s=5, macro_s=None, recovered=False, censored_at_s=70.0)
+    assert verdict(RECOVERY, INTERVAL, [*pairs("macro_s", 5, 9, interval_s=(2, 5)), censored]) is NOT_ASKED
+
+
+def test_the_restart_is_the_replacements_registration() -> None:
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in (9.0, 10.0, 11.0)]) is AGREES
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=2.0)] * 3) is DISAGREES
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up) for up in (7.4, 16.7)]) is CANNOT_TELL
+
+
+def test_one_miscount_is_enough() -> None:
+    def counted(**numbers: int) -> Record:
+        record = kill("driver")
+        exact = {"lost": 0, "overcounted": 0, "wrong": 0, "sums_differ": 0}
+        audit = record.metrics.audit.model_copy(update={**exact, **numbers})
+        return record.model_copy(update={"metrics": record.metrics.model_copy(update={"audit": audit})})
+
+    assert verdict(RECOVERY, ONCE, [counted(), counted()]) is AGREES
+    assert verdict(RECOVERY, ONCE, [counted(), counted(wrong=1)]) is DISAGREES
+    assert verdict(RECOVERY, ONCE, [counted(), counted(sums_differ=1)]) is DISAGREES
+    assert verdict(RECOVERY, ONCE, [counted()]) is CANNOT_TELL
+    without = counted(lost=5)
+    without = without.model_copy(update={"config": {**without.config, "commit_mode": "none"}})
+    assert verdict(RECOVERY, ONCE, [without]) is NOT_ASKED, "without checkpoints a loss is expected"
+
+
+@pytest.mark.parametrize(
+    ("reload_s", "expected"),
+    [(29.0, DISAGREES), (31.0, AGREES), (59.0, AGREES), (61.0, DISAGREES), (30.0, CANNOT_TELL)],
+)
+def test_a_reload_of_half_a_minute_to_a_minute_is_about_45_seconds(reload_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=reload_s, detection_s=0.8 * reload_s)] * 3) is expected
+
+
+def test_what_is_noticed_within_a_second_waited_for_no_heartbeat() -> None:
+    for detection_s, said in ((0.9, True), (1.1, False)):
+        evidence = of(RECOVERY, [kill(detection_s=detection_s)] * 3)[
+            "reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"
+        ].evidence
+        assert ("a broken connection is noticed" in evidence) is said
+
+
+def test_half_of_a_reload_is_mostly_waiting_and_no_reload_is_not() -> None:
+    at_once = kill(reload_s=0.0, detection_s=0.0)
+    found = of(RECOVERY, [at_once])["reload takes about 45 s, because the loss is noticed by a heartbeat's timeout"]
+    assert found.evidence.startswith("median reload 0.0 s, of which detection 0.00 s: a broken connection")
+    assert verdict(RECOVERY, HEARTBEAT, [*[kill(reload_s=45.0, detection_s=22.0)] * 4, at_once]) is DISAGREES
+    assert verdict(RECOVERY, HEARTBEAT, [*[kill(reload_s=45.0, detection_s=23.0)] * 4, at_once]) is CANNOT_TELL
+    assert verdict(RECOVERY, HEARTBEAT, [kill(reload_s=45.0, detection_s=23.0)] * 5) is AGREES
+
+
+def test_a_recovery_without_reload_and_replay_has_no_share_of_either() -> None:
+    nothing = kill(reload_s=0.0, replay_s=0.0)
+    found = of(RECOVERY, [nothing])["reload takes the larger part of a recovery"]
+    assert (found.verdict, found.evidence) == (NOT_ASKED, "no valid record of such a kill")
+    half_known = [kill(reload_s=None), kill(replay_s=None)]
+    assert verdict(RECOVERY, RELOAD, half_known) is NOT_ASKED
+    assert verdict(RECOVERY, RELOAD, [nothing, *half_known, *[kill()] * 3]) is AGREES
+    assert verdict(RECOVERY, RELOAD, [kill(reload_s=0.6, replay_s=0.3)] * 3) is AGREES
+
+
+@pytest.mark.parametrize(
+    ("macro_s", "expected"), [(59.0, AGREES), (60.0, CANNOT_TELL), (60.5, DISAGREES), (61.0, DISAGREES)]
+)
+def test_a_recovery_of_a_minute_is_the_limit(macro_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, TOTAL, [kill(macro_s=macro_s)] * 3) is expected
+    censored = of(RECOVERY, [kill(macro_s=None, recovered=False, censored_at_s=macro_s)])[TOTAL]
+    assert censored.evidence == "longest macro recovery 0.0 s, 1 not seen to end (n = 1)"
+    assert censored.verdict is (DISAGREES if macro_s > 60 else CANNOT_TELL)
+
+
+@pytest.mark.parametrize(("up_s", "expected"), [(4.8, DISAGREES), (5.5, AGREES), (19.5, AGREES), (20.5, DISAGREES)])
+def test_a_restart_between_5_and_20_seconds_is_about_ten(up_s: float, expected: Verdict) -> None:
+    assert verdict(RECOVERY, RESTART, [kill(replacement_up_s=up_s)] * 3) is expected
+
+
+def test_only_valid_kills_whose_recovery_was_watched_are_recoveries() -> None:
+    """Nothing else is counted, whatever figures it has."""
+    recovery = {"recovered": True, "reload_s": 1.0, "replay_s": 9.0, "macro_s": 99.0}
+    others = [
+        kill(recovered=None, reload_s=1.0, replay_s=9.0, macro_s=99.0),
+        sample(fault="executor", fault_action="pause", duration_s=100, recovery=recovery),
+        sample(fault="none", recovery=recovery),
+        sample(fault="executor", duration_s=100, recovery=recovery, status="unsound"),
+    ]
+    assert {one.verdict for one in of(RECOVERY, others).values()} == {NOT_ASKED}
+    assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is verdict(RECOVERY, TOTAL, [*[kill()] * 3, *others])
+    assert verdict(RECOVERY, RELOAD, [*[kill()] * 3, *others]) is AGREES
+    elsewhere = [kill("driver", replacement_up_s=1.0), kill("worker", replacement_up_s=1.0)]
+    assert verdict(RECOVERY, RESTART, [*[kill(replacement_up_s=10.0)] * 3, *elsewhere]) is AGREES, "of an executor"
+
+
+def test_replay_is_that_of_processes_of_the_engine_and_the_interval_is_asked_of_all() -> None:
+    def records(victim: str) -> list[Record]:
+        return [
+            kill(victim, state_mb=at, interval_s=interval, replay_s=at * noise, macro_s=10 * interval * noise)
+            for at, interval in ((1, 2), (8, 2), (1, 5))
+            for noise in NOISE
+        ]
+
+    for victim, expected in (("any", AGREES), ("worker", AGREES), ("driver", NOT_ASKED)):
+        assert verdict(RECOVERY, REPLAY, records(victim)) is expected
+        assert verdict(RECOVERY, INTERVAL, records(victim)) is AGREES
+
+
+def test_an_audit_that_counted_only_losses_is_an_audit() -> None:
+    found = of(RECOVERY, [audited(lost=0, wrong=None, overcounted=None)] * 2)
+    assert [one.evidence for one in found.values() if "0 lost" in one.evidence] == [
+        "0 lost, 0 overcounted, 0 wrong (n = 2, of which 0 tell which tuples were counted)"
+    ]
+    assert verdict(RECOVERY, ONCE, [audited(lost=None, wrong=9)] * 2) is NOT_ASKED, "nothing was audited"
+
+
+def test_counts_alone_do_not_show_that_each_record_was_counted_once() -> None:
+    assert verdict(RECOVERY, ONCE, [audited(lost=0)] * 2) is CANNOT_TELL
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0), audited(lost=0)]) is CANNOT_TELL
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, sums_differ=0)] * 2) is AGREES
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="pi")] * 2) is AGREES, "its outputs carry ids"
+    assert verdict(RECOVERY, ONCE, [audited(lost=0, workload="of another version")] * 2) is CANNOT_TELL
+
+
+def audited(workload: str | None = None, **numbers: int | None) -> Record:
+    """A record of a kill, whose audit has these."""
+    record = kill()
+    audit = record.metrics.audit.model_copy(update={"overcounted": 0, "wrong": 0, **numbers})
+    config = {**record.config, **({} if workload is None else {"workload": workload})}
+    metrics = record.metrics.model_copy(update={"audit": audit})
+    return record.model_copy(update={"metrics": metrics, "config": config})

@@ -1,0 +1,144 @@
+"""The findings on state and interval against made-up records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from faultline.comparison.findings.finding import Verdict
+from faultline.records.record import Record
+from tests.unit.made_up_findings import (
+    AGREES,
+    CANNOT_TELL,
+    DISAGREES,
+    NOT_ASKED,
+    STATE,
+    kill,
+    of,
+    run,
+    states,
+    verdict,
+)
+
+
+def test_state_and_interval_move_latency_and_cpu() -> None:
+    as_flink = states((1, 1, 3000, 0.9), (1, 5, 1500, 0.5), (8, 1, 4000, 1.2), (8, 5, 2000, 0.7))
+    for begins in (
+        "the shorter the checkpoint interval, the larger", "the shorter the checkpoint interval, the more",
+        "the larger the state, the larger", "the larger the state, the more",
+    ):  # fmt: skip
+        assert verdict(STATE, begins, as_flink) is AGREES
+    otherwise = states((1, 1, 1000, 0.5), (1, 5, 3000, 0.9), (8, 1, 500, 0.2), (8, 5, 2000, 0.4))
+    assert verdict(STATE, "the shorter the checkpoint interval, the larger", otherwise) is DISAGREES
+    assert verdict(STATE, "the larger the state, the more", otherwise) is DISAGREES
+
+
+def test_a_run_with_a_kill_says_nothing_of_runs_without() -> None:
+    kills = [record for state in (1, 8) for record in [kill(state_mb=state)] * 3]
+    found = of(STATE, kills)["the larger the state, the larger the latency"]
+    assert found.verdict is NOT_ASKED and "fault=none" in found.evidence
+
+
+def test_an_interval_of_a_second_is_too_short_when_the_largest_state_cannot_hold_it() -> None:
+    begins = "checkpoints every 1 s"
+    held = [run(number, checkpoint_interval_s=1, state_mb=8) for number in range(2)]
+    late = ["interval-not-held: 1.9 s between commits > 1.20 s"]
+    failed = [run(number, checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=late) for number in range(2)]
+    other = run(checkpoint_interval_s=1, state_mb=8, status="unsound", reasons=["schedule-lag: p99 70 ms > 50 ms"])
+    small = run(checkpoint_interval_s=1, state_mb=1)
+    assert verdict(STATE, begins, [*held, small]) is DISAGREES
+    assert verdict(STATE, begins, [*failed, small, other]) is AGREES
+    assert verdict(STATE, begins, [*held, *failed]) is verdict(STATE, begins, failed[:1]) is CANNOT_TELL
+    assert verdict(STATE, begins, [small, other]) is NOT_ASKED
+
+
+def test_which_axis_moves_the_latency_more() -> None:
+    small, large = "up to 5 MB the interval moves the latency", "from 5 to 15 MB the state moves the latency"
+    records = states(
+        (0, 5, 1000, 1), (0, 30, 3000, 1), (5, 5, 1100, 1), (5, 30, 3100, 1), (15, 5, 9100, 1), (15, 30, 11_000, 1)
+    )
+    assert verdict(STATE, small, records) is verdict(STATE, large, records) is AGREES
+    turned = states(
+        (0, 5, 1000, 1), (0, 30, 1100, 1), (5, 5, 3000, 1), (5, 30, 3100, 1), (15, 5, 3100, 1), (15, 30, 9100, 1)
+    )
+    assert verdict(STATE, small, turned) is DISAGREES
+    assert verdict(STATE, large, turned) is CANNOT_TELL, "at one of the two intervals the state moved a lot as well"
+    assert verdict(STATE, small, records[::3]) is CANNOT_TELL, "a single run has no spread"
+    assert verdict(STATE, "up to 10 MB the interval moves the CPU", records) is CANNOT_TELL, "nothing moves it"
+
+
+def test_a_straight_line_takes_three_states() -> None:
+    begins = "latency is linear in the state"
+    assert verdict(STATE, begins, states((1, 5, 1000, 1), (8, 5, 8000, 1))) is NOT_ASKED
+    assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 2000, 1), (10, 5, 3000, 1))) is AGREES
+    assert verdict(STATE, begins, states((0, 5, 1000, 1), (5, 5, 1050, 1), (10, 5, 9000, 1))) is DISAGREES
+    assert verdict(STATE, begins, states((0, 5, 3000, 1), (5, 5, 2000, 1), (10, 5, 1000, 1))) is DISAGREES
+
+
+@pytest.mark.parametrize(
+    ("begins", "inside", "outside"),
+    [
+        ("up to 5 MB the interval moves the latency", (0, 5), (6,)),
+        ("from 5 to 15 MB the state moves the latency", (5, 15), (4, 16)),
+        ("up to 10 MB the interval moves the CPU", (0, 10), (11,)),
+        ("from 10 MB on the state moves the CPU", (10, 15), (9, 16)),
+    ],
+)
+def test_which_axis_moves_more_is_asked_within_the_papers_range_of_states(
+    begins: str, inside: tuple[int, int], outside: tuple[int, ...]
+) -> None:
+    def figures(state: int, short: float, long: float) -> list[tuple[float, float, float, float]]:
+        return [(state, 5, short, short / 1000), (state, 30, long, long / 1000)]
+
+    # Outside the axes matter the other way round.
+    if "the interval" in begins:
+        rows = [row for state in inside for row in figures(state, 3000 + 10 * state, 1000 + 10 * state)]
+        rows += [row for state in outside for row in figures(state, 50_000, 50_000)]
+    else:
+        rows = [row for state in inside for row in figures(state, 1000 * state, 1000 * state + 10)]
+        rows += [row for state in outside for row in figures(state, 90_000, 1)]
+    assert verdict(STATE, begins, states(*rows)) is AGREES
+    assert verdict(STATE, begins, states(*rows[:2])) is NOT_ASKED, "a single state"
+
+
+@pytest.mark.parametrize(
+    ("by_interval", "by_state", "expected"),
+    [(1600, 900, AGREES), (1000, 900, CANNOT_TELL), (900, 1000, CANNOT_TELL), (900, 1600, DISAGREES)],
+)
+def test_one_axis_moves_more_when_it_does_by_more_than_repetitions_differ(
+    by_interval: int, by_state: int, expected: Verdict
+) -> None:
+    records = [
+        run(number, state_mb=state, checkpoint_interval_s=interval, latency=1000.0 + far + further + 100 * number)
+        for state, far in ((0, 0), (5, by_state))
+        for interval, further in ((30, 0), (5, by_interval))
+        for number in range(5)
+    ]
+    assert verdict(STATE, "up to 5 MB the interval moves the latency", records) is expected
+    few = [record for record in records if record.repetition < 3]
+    assert verdict(STATE, "up to 5 MB the interval moves the latency", few) is CANNOT_TELL
+
+
+def test_only_intervals_of_a_second_with_a_state_and_no_fault_are_too_short() -> None:
+    begins = "checkpoints every 1 s"
+
+    def twice(**named: Any) -> list[Record]:
+        return [run(number, **{"checkpoint_interval_s": 1, "state_mb": 8, **named}) for number in range(2)]
+
+    late: dict[str, Any] = {"status": "unsound", "reasons": ["interval-not-held: 1.9 s between commits > 1.20 s"]}
+    assert verdict(STATE, begins, twice(**late)) is AGREES
+    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=0.5)) is AGREES
+    assert verdict(STATE, begins, twice(**late, checkpoint_interval_s=2)) is NOT_ASKED
+    assert verdict(STATE, begins, twice(**late, fault="executor", duration_s=100)) is NOT_ASKED
+    assert verdict(STATE, begins, twice(**late, state_mb=0)) is NOT_ASKED
+    assert verdict(STATE, begins, [*twice(), *twice(**late, state_mb=2)]) is DISAGREES, "a smaller state says nothing"
+    assert verdict(STATE, begins, [*twice(**late), *twice(state_mb=2)]) is AGREES
+
+
+def test_a_level_line_is_straight_but_does_not_rise() -> None:
+    found = of(STATE, states((0, 5, 1000, 1), (5, 5, 1000, 1), (10, 5, 1000, 1)))["latency is linear in the state"]
+    assert found.verdict is CANNOT_TELL
+    assert found.evidence.startswith(
+        "mean latency by state_mb: 1,000 ms at 0, 1,000 ms at 10; r² 1.00 to 1.00 (n = 15, p = 1)"
+    )

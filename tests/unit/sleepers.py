@@ -1,0 +1,60 @@
+"""Processes that look like executors and workers of a run, and do nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
+from fault.victims import find_victims
+
+PROGRAM = "import sys, time; print('up', flush=True); time.sleep(120)"
+
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def run() -> str:
+    return f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture
+def spawn(run: str) -> Iterator[Spawn]:
+    """Starts sleepers that carry the arguments of an executor, and ends those that are left."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        token: str | None = None,
+        main: str = EXECUTOR.main,
+        number: int = 0,
+        program: str = PROGRAM,
+        mark: str = "-Dfaultline.run=",
+        node: str = "127.0.0.1:7001",
+    ) -> object:
+        host, port = node.split(":")
+        options = {
+            EXECUTOR.main: ["--executor-id", str(number), "--worker-url", f"spark://Worker@{node}"],
+            WORKER.main: ["--host", host, "--port", port],
+        }
+        arguments = [f"{mark}{token or run}", main, *options.get(main, [])]
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        return process
+
+    yield start  # type: ignore[misc]
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def only(run: str) -> ProcessIdentity:
+    (found,) = find_victims("executor", Tokens(run))
+    return found
