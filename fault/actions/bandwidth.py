@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("executor", "worker", "kafka"),
     does="lets the victim's host send so many megabits a second at most",
     past="narrowed the network of the host of",
+    when="with the host of {victim} narrowed to {mbit_s:g} Mbit/s for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("mbit_s", short=10.0)),
     on_hosts=True,
     by_hand="remove the queueing discipline fa17: there with tc",

@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("executor", "worker", "kafka"),
     does="has neighbours compute on the victim's host, on so many cores",
     past="took cores from the host of",
+    when="with neighbours on {cores:g} cores of the host of {victim} for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("cores", short=2.0)),
     on_hosts=True,
     by_hand="end the processes faultline-neighbour=… there",

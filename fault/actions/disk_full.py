@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("executor", "worker", "kafka"),
     does="fills the disk of the victim's host",
     past="filled the disk of the host of",
+    when="with the disk of the host of {victim} full for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),
     on_hosts=True,
     by_hand="delete the file faultline-ballast-… there",

@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("executor", "worker", "kafka"),
     does="has a neighbour hold so much memory on the victim's host",
     past="took memory from the host of",
+    when="with a neighbour of {memory_mb:g} MiB on the host of {victim} for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("memory_mb", short=1024.0)),
     on_hosts=True,
     by_hand="end the process faultline-neighbour=… there",

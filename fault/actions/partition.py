@@ -20,6 +20,7 @@ ACTION = Action(
     targets=("executor", "worker", "kafka"),
     does="lets nothing pass between the victim's host and others",
     past="cut off the host of",
+    when="with the host of {victim} cut off for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("peer", required=False), Parameter("way", required=False)),
     on_hosts=True,
     by_hand="delete the table faultline_… there with nft",

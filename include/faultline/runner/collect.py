@@ -81,7 +81,7 @@ def fetch_recordings(attempt: Attempt) -> None:
     """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
     is back."""
     if attempt.read().get("hosts"):
-        from faultline.runner.host_recordings import fetch  # the SSH library takes its time
+        from faultline.runner.hosts.recordings import fetch  # the SSH library takes its time
 
         fetch(attempt)
 
@@ -90,7 +90,7 @@ def drop_recordings(attempt: Attempt) -> list[str]:
     """Removes them there; a line for each host that is away, where they go when it starts again."""
     if not attempt.read().get("hosts"):
         return []
-    from faultline.runner.host_recordings import drop
+    from faultline.runner.hosts.recordings import drop
 
     return drop(attempt)
 

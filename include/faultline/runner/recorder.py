@@ -64,21 +64,21 @@ class Recorder:
     def begin(self) -> None:
         """Has other hosts record themselves, too. Raises InfrastructureError naming the one that cannot be reached."""
         if self._attempt.read().get("hosts"):
-            from faultline.runner import host_recordings  # the SSH library takes its time
+            from faultline.runner.hosts import recordings  # the SSH library takes its time
 
             rules, heirs = self._engine.rules, self._engine.heirs
             config = self._attempt.read()["config"]
-            longest_s = float(config["warmup_s"]) + float(config["duration_s"]) + host_recordings.MARGIN_S
-            host_recordings.begin(
+            longest_s = float(config["warmup_s"]) + float(config["duration_s"]) + recordings.MARGIN_S
+            recordings.begin(
                 self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )
 
     def end(self) -> None:
         """Ends their recordings. A host that is away ends its own by itself."""
         if self._attempt.read().get("hosts"):
-            from faultline.runner import host_recordings
+            from faultline.runner.hosts import recordings
 
-            host_recordings.end(self._attempt, self._journal.append)
+            recordings.end(self._attempt, self._journal.append)
 
     def sample(self) -> None:
         self._machine()

@@ -12,11 +12,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fault.errors import PlanError
+from fault.parameters import PEERS, WAYS
 from fault.plan import CYCLES, SINGLE, WAIT_INTERVALS, Fault, FaultPlan, PlannedFault, require_window
 from fault.registry import ACTIONS, ALLOWED
 
 SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
 LENGTHS = st.floats(min_value=0.001, max_value=1e3)
+# Of what is no length, or has other limits.
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "peer": st.sampled_from([None, *PEERS]),
+    "way": st.sampled_from([None, *WAYS]),
+    "mbit_s": st.floats(0.1, 1e5),
+    "cores": st.integers(1, 256),
+    "memory_mb": st.integers(1, 10**6),
+}
 RATE, CHECKPOINT_S, SNAPSHOT_S = 500.0, 2.0, 10.0
 
 
@@ -34,7 +43,7 @@ def faults(draw: st.DrawFn) -> Fault:
         at_record=draw(st.integers(1, 10**7)) if by_record else None,
         cycle=cycle,
         phase=None if cycle is None else draw(st.floats(0, 1, exclude_max=True)),
-        **{parameter.name: draw(LENGTHS) for parameter in ACTIONS[action].parameters},
+        **{one.name: draw(VALUES.get(one.name, LENGTHS)) for one in ACTIONS[action].parameters},
         count=1 if victim in SINGLE else draw(st.integers(1, 64)),
         every_s=draw(LENGTHS) if times > 1 else None,
         times=times,
