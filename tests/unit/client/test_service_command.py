@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import stat
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ def settings(folder: Path) -> Settings:
 def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
     monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
+    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN, OTHER")
+    monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
+    monkeypatch.setenv("TOKEN", "of mine")
     path = tmp_path / "systemd" / "user" / UNIT
     write_unit(settings(tmp_path), path)
     write_unit(settings(tmp_path), path)  # twice is once
@@ -33,6 +37,9 @@ def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkey
         f'Environment="FAULTLINE_HOME={tmp_path}/home"' in text
         and 'Environment="FAULTLINE_NIGHTLY_SCHEDULE=0 2' in text
     )
+    assert 'Environment="FAULTLINE_PASS=TOKEN, OTHER"' in text and 'Environment="TOKEN=of mine"' in text
+    assert 'Environment="FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d"' in text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "secret" not in text and [one.name for one in path.parent.iterdir()] == [UNIT]
 
 
