@@ -36,8 +36,9 @@ StartLimitBurst=10
 Type=oneshot
 RemainAfterExit=yes
 WorkingDirectory={root}
-{environment}ExecStart={root}/faultline up
-ExecStop={root}/faultline down
+{environment}# By a relative path: in a command systemd reads spaces and $ its own way.
+ExecStart=/bin/sh ./faultline up
+ExecStop=/bin/sh ./faultline down
 TimeoutStartSec=20min
 TimeoutStopSec=3min
 # A database on this machine may come up later.
@@ -88,13 +89,20 @@ def write_unit(settings: Settings, path: Path) -> None:
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on() | places
-    environment = "".join(f'Environment="{name}={value}"\n' for name, value in given.items())
+    environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
     # What is handed on may hold passwords.
     write_private(path, _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment))
+
+
+def _quoted(name: str, value: str) -> str:
+    """The value as a unit has it between quotation marks, where % begins a specifier and a backslash an escape."""
+    if not value.isprintable():
+        raise ConfigError(f"{name}: holds a line break or another control character; a unit cannot hand it on")
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
 def _require_ours(settings: Settings, path: Path) -> None:
