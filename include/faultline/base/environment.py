@@ -36,7 +36,7 @@ def check_passed() -> None:
     """Raises ConfigError for a variable that cannot be handed to Airflow's tasks as it is: what keeps the services is
     told by a file, in which quotation marks and comments have a meaning."""
     for name, value in passed_on().items():
-        if '"' in value or not value.isprintable() or any(mark in value for mark in (" ;", " #")):
+        if not value.isprintable() or any(mark in value for mark in ('"', "'", " ;", " #")):
             raise ConfigError(
                 f"{name}: holds a quotation mark, a line break, or ; or # after a space, and would be cut on its way "
                 f"to jobs; put it into a file, and pass the file's path ({PASSED})"
