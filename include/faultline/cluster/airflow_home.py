@@ -96,6 +96,7 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     secret_file = home / "secrets.json"
     if not secret_file.exists():
         write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
+    require_private(secret_file)
     keys = json.loads(secret_file.read_text())
     if given := os.environ.get(PASSWORD):
         keys["password"] = given

@@ -31,6 +31,14 @@ def test_its_secrets_are_for_their_owner_only(umask: int, tmp_path: Path) -> Non
     assert first == {path.name: path.read_bytes() for path in home.iterdir()}, "made once, and kept"
 
 
+def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    keys = write_airflow_home(settings) / "secrets.json"
+    keys.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"others may not see it; chmod 0600 {keys}$"):
+        write_airflow_home(settings)
+
+
 def test_the_password_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
     with pytest.raises(ConfigError, match="./faultline up makes it"):
