@@ -243,6 +243,10 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _close_to_others(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and shares_results() else 0o700)
+            if key == "FAULTLINE_RESULTS" and shares_results():
+                # The group can come to them; nobody could before.
+                for below in filter(Path.is_dir, (settings.records, settings.attempts)):
+                    _close_to_others(key, below, 0o750)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
                 pass
         except OSError as error:

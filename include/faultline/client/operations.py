@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
+from faultline.base.environment import check_passed
 from faultline.base.errors import ConfigError
 from faultline.base.rights import be_private, refuse_root
 from faultline.base.secrets import HARNESS, login_file
@@ -33,6 +34,7 @@ def require(settings: Settings) -> Java:
     """
     refuse_root()
     be_private()
+    check_passed()
     check_folders(settings)
     ssh_hosts(settings)
     longest_wait_s()

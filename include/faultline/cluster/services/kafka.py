@@ -26,6 +26,7 @@ from faultline.base.secrets import (
     write_logins,
 )
 from faultline.base.settings import HOST, Settings, is_open
+from faultline.base.text import say
 from faultline.cluster.services.service import Service, instance_mark
 from faultline.cluster.services.spark import spark_home
 
@@ -142,7 +143,9 @@ def _knows_users(folder: Path, known: Secrets) -> bool:
         return False
     if marker.exists() and marker.read_text() == _digest(known):
         return True
-    data.rename(folder / f"data-before-{time.time_ns()}")
+    aside = folder / f"data-before-{time.time_ns()}"
+    data.rename(aside)
+    say(f"kafka: the storage was made with other passwords; it is moved to {aside}, and may be deleted")
     return False
 
 
