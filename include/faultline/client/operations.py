@@ -56,6 +56,15 @@ def bring_up(
     return settings
 
 
+def close_what_ended(settings: Settings, say: Say) -> None:
+    """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
+    from faultline.cluster.topics import delete_own_topics
+    from faultline.runner.orphans import close_ownerless
+
+    for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):
+        say(line)
+
+
 def select_records(
     matrix: str | None, sweeps: Sequence[str], status: str | None, saved: Sequence[Path] = ()
 ) -> tuple[list[Record], tuple[str, ...]]:
