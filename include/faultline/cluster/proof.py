@@ -59,12 +59,14 @@ def keep_tokens(clients: type[httpx.Client], settings: Settings) -> None:
     there. They try again meanwhile as they do when nobody listens."""
     import httpx
 
-    def check(event: str, _: Mapping[str, Any]) -> None:
+    def check(event: str, told: Mapping[str, Any]) -> None:
         # Once more when it stands: whoever took the port in between has got no word yet.
         if event in ("connection.connect_tcp.started", "connection.connect_tcp.complete"):
             try:
                 require_own_listener(settings)
             except InfrastructureError as error:
+                if connection := told.get("return_value"):
+                    connection.close()
                 raise httpx.ConnectError(str(error)) from None
 
     def send(self: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
