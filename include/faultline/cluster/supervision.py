@@ -25,11 +25,11 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
-from faultline.base.secrets import make_secrets, require_logins
+from faultline.base.secrets import require_logins
 from faultline.base.settings import Settings, choose_ports, instance
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
-from faultline.cluster.airflow_home import airflow_environment, choose_database, require_keys, write_airflow_home
+from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
@@ -116,12 +116,10 @@ def _up(
         for name, state in supervisor.states().items()
     )
     database = choose_database(settings, running=running) if airflow else None
-    require_keys(settings)
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports)
         _require_secrets(settings)
     else:
-        make_secrets(settings.secrets)  # or refuses them, before anything is started
         _sweep(settings)
         settings = _claim_ports(settings, explicit_ports, progress)
         write_instance(settings)
