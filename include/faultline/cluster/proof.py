@@ -74,4 +74,4 @@ def keep_tokens(clients: type[httpx.Client], settings: Settings) -> None:
             request.extensions = {**request.extensions, "trace": check}
         return httpx.Client.send(self, request, **how)
 
-    clients.send = send  # type: ignore[method-assign, assignment]
+    clients.send = send  # type: ignore[method-assign]

@@ -116,7 +116,7 @@ def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
 def _is_ownerless(attempt: Attempt) -> bool:
     """Whether the process that ran it by itself is gone. What could not be healed is for whoever measures next."""
     owner = attempt.read().get("owner")
-    return bool(owner) and not attempt.unhealed.exists() and live_process(**owner) is None
+    return owner is not None and not attempt.unhealed.exists() and live_process(**owner) is None
 
 
 def _remove_parts(records: Path) -> None:
