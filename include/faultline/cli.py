@@ -114,9 +114,10 @@ def up(
     airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.client.operations import bring_up
+    from faultline.client.operations import bring_up, close_what_ended
 
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
+    close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.client.sweeping import say_what_goes_on

@@ -176,10 +176,14 @@ def load_settings() -> Settings:
     return Settings(ROOT, home, results, ports)
 
 
+# What the `up` that is in force says of itself, in the state directory.
+INSTANCE = "instance.json"
+
+
 def instance(settings: Settings) -> dict[str, str]:
     """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
     try:
-        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
+        value: dict[str, str] = json.loads((settings.home / INSTANCE).read_text())
     except (OSError, ValueError):
         return {}
     return value

@@ -93,10 +93,10 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     # The database and the logs in it are nobody else's business.
     home.chmod(0o700)
-    secret_file = home / "secrets.json"
+    secret_file = _key_file(settings)
     if not secret_file.exists():
         write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
-    require_private(secret_file)
+    require_keys(settings)
     keys = json.loads(secret_file.read_text())
     if given := os.environ.get(PASSWORD):
         keys["password"] = given
@@ -109,6 +109,12 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     write_private(target, text.getvalue().replace("%", "%%"))
     write_private(password_file(settings), json.dumps({USER: keys["password"]}))
     return home
+
+
+def require_keys(settings: Settings) -> None:
+    """Raises ConfigError when Airflow's keys, where they were made before, are not for this user only."""
+    if _key_file(settings).exists():
+        require_private(_key_file(settings))
 
 
 def choose_database(settings: Settings, *, running: bool) -> str | None:
@@ -178,6 +184,10 @@ def present_database(settings: Settings) -> str | None:
         raise ConfigError(f"{file}: is damaged, and names Airflow's database; delete it, and give {DATABASE}") from None
     address = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
     return address if address.startswith(_DRIVER) else None
+
+
+def _key_file(settings: Settings) -> Path:
+    return settings.airflow_home / "secrets.json"
 
 
 def password_file(settings: Settings) -> Path:

@@ -25,6 +25,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
 from faultline.base.rights import files_mask
+from faultline.base.secrets import require_logins
 from faultline.base.settings import OPEN_TEXT, Settings, choose_ports, instance, is_open
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
@@ -117,6 +118,7 @@ def _up(
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports)
+        _require_secrets(settings)
     else:
         _sweep(settings)
         settings = _claim_ports(settings, explicit_ports, progress)
@@ -209,6 +211,14 @@ def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
     results = instance(settings).get("results", str(settings.results))
     if results != str(settings.results):
         raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _require_secrets(settings: Settings) -> None:
+    """Raises ConfigError when files are gone that the running services were started with."""
+    try:
+        require_logins(settings.secrets)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (the services run already: ./faultline down before that)") from None
 
 
 def _sweep(settings: Settings) -> list[int]:

@@ -21,9 +21,9 @@ from faultline.base.secrets import (
     Secrets,
     make_secrets,
     properties,
-    remove_logins,
     scram_module,
     write_logins,
+    write_no_logins,
 )
 from faultline.base.settings import HOST, Settings, is_open
 from faultline.base.text import say
@@ -118,7 +118,7 @@ def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
     protocol = "PLAINTEXT" if is_open(settings) else PROTOCOL
     listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
     if is_open(settings):
-        remove_logins(settings.secrets)
+        write_no_logins(settings.secrets)
         return listeners
     write_logins(settings.secrets, known)
     jaas = scram_module(BROKER, known.kafka[BROKER])
