@@ -121,7 +121,9 @@ def test_an_address_of_no_use_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("command", [("up",), ("run", "word_count")], ids=["up", "run"])
 @pytest.mark.parametrize("which", ["home", "results"])
-def test_a_folder_that_others_can_write_is_named(installation: Installation, which: str, command: tuple[str, ...]) -> None:
+def test_a_folder_that_others_can_write_is_named(
+    installation: Installation, which: str, command: tuple[str, ...]
+) -> None:
     folder = getattr(installation, which)
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
