@@ -213,3 +213,35 @@ def test_an_address_of_no_use_is_refused_before_anything_starts(
     assert words in done.stderr and done.stderr.count("\n") == 1
     assert "secret" not in done.stderr
     assert not Supervisor(installation.settings).running()
+
+
+@pytest.mark.parametrize("command", [("up",), ("run", "word_count")], ids=["up", "run"])
+@pytest.mark.parametrize("which", ["home", "results"])
+def test_a_folder_that_others_can_write_is_named(
+    installation: Installation, which: str, command: tuple[str, ...]
+) -> None:
+    folder = getattr(installation, which)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    assert f"FAULTLINE_{which.upper()}: others can write {folder} (mode 0777)" in refused(installation, *command)
+
+
+@pytest.mark.parametrize(("key", "mode", "remedy"), [("key_file", 0o644, "600"), ("known_hosts", 0o666, "go-w")])
+def test_a_file_of_ssh_that_others_can_use_is_named(
+    installation: Installation, tmp_path: Path, key: str, mode: int, remedy: str
+) -> None:
+    host = {"host": "127.0.0.1", "user": "x"}
+    for name in ("key_file", "known_hosts"):
+        file = tmp_path / name
+        file.touch()
+        file.chmod(mode if name == key else 0o600)
+        host[name] = str(file)
+    (installation.home / "ssh_hosts.json").write_text(json.dumps({"far": host}))
+    assert f"far.{key}: others can" in (line := refused(installation, "up")) and f"chmod {remedy} " in line
+
+
+def test_secrets_that_others_can_read_are_named(installation: Installation) -> None:
+    secrets = installation.home / "secrets"
+    make_secrets(secrets)
+    (secrets / FILE).chmod(0o644)
+    assert f"{secrets / FILE}: has mode 0644" in refused(installation, "up")
