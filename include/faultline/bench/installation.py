@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import write_json
@@ -61,9 +62,13 @@ def own_home(name: str) -> Iterator[Settings]:
                 os.environ[key] = value
 
 
+def place_of(name: str) -> Path:
+    """The state folder of the installation that a benchmark breaks."""
+    return load_settings().home / "bench" / name
+
+
 def _made(name: str) -> Settings:
-    main = load_settings()
-    home = main.home / "bench" / name
+    main, home = load_settings(), place_of(name)
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "jars").is_symlink():
         (home / "jars").symlink_to(main.jars)
