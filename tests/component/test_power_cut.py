@@ -152,7 +152,9 @@ def test_an_index_of_which_some_pages_are_old_is_not_believed(settings: Settings
         }
     with index.file.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
         for start in range(0, len(pages), size):
-            if start // size + 1 not in roots and b"workload" not in pages[start : start + size]:
+            # Of a file that is shorter than it says SQLite knows that it is damaged.
+            is_last, page = start + size == len(pages), start // size + 1
+            if is_last or (page not in roots and b"workload" not in pages[start : start + size]):
                 pages.flush(start, size)
     fail(disk)
     assert index_differences(settings) == []
