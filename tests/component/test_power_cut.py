@@ -91,6 +91,22 @@ def test_a_disk_that_an_interrupted_call_left_cut_is_mounted_anew(disk: Disk) ->
     assert (disk.folder / "whole").exists()
 
 
+def test_who_gets_mounts_of_its_own_meanwhile_does_not_keep_the_disk(disk: Disk) -> None:
+    # Made from outside: as a container that begins now.
+    held = subprocess.Popen(
+        ["nsenter", "--target", str(os.getppid()), "--mount", "unshare", "--mount", "sh", "-c", "echo up; read x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert held.stdout is not None and held.stdout.readline() == b"up\n"
+        fail(disk)
+        write_json(disk.folder / "written", {})
+    finally:
+        held.kill()
+        held.communicate()
+
+
 def test_a_disk_in_use_is_not_let_go_and_its_user_is_named(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faultline.bench.power.disk._BUSY_S", 0.3)
     with (
@@ -229,9 +245,7 @@ def test_everybody_of_an_installation_is_killed_and_nobody_else(settings: Settin
     attempt = settings.attempts / "20261121T061500Z-000001"
     make_folder(attempt)
     program = "import sys; sys.stdin.readline()"
-    child = (
-        "import subprocess, sys; subprocess.Popen(['sleep', '600'], env={}); print(flush=True); sys.stdin.read()"
-    )
+    child = "import subprocess, sys; subprocess.Popen(['sleep', '600'], env={}); print(flush=True); sys.stdin.read()"
 
     def start(text: str, **environment: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

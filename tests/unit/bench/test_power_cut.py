@@ -55,12 +55,16 @@ def test_who_is_not_root_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_where_root_may_not_mount_either_it_says_so_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, does in (("mkfs.ext4", 'touch "$4"'), ("mount", "echo mount: permission denied. >&2; exit 32")):
+    for name, does in (
+        ("mkfs.ext4", 'touch "$4"'),
+        ("mount", "case $1 in -o) echo mount: permission denied. >&2; exit 32; esac"),
+    ):
         (tools / name).write_text(f"#!/bin/sh\n{does}\n")
         (tools / name).chmod(0o755)
     monkeypatch.setattr("faultline.bench.power.disk.os.geteuid", lambda: 0)
+    monkeypatch.setattr("faultline.bench.power.disk._CLONE_NEWNS", 0)  # which needs no right
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    with pytest.raises(ConfigError, match="mount: permission denied.; run it where") as raised:
+    with pytest.raises(ConfigError, match="mount: permission denied.; run it as root of a machine") as raised:
         with own_disk(tmp_path / "disk", 32):
             pass
     assert "\n" not in str(raised.value)

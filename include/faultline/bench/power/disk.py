@@ -7,6 +7,7 @@ one whose own memory loses that is not played.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -27,7 +28,9 @@ _SHUTDOWN = 0x8004587D
 _AT_ONCE = struct.pack("I", 2)
 # Nothing is kept by the mere passing of time, nor since a file took another one's name.
 _OPTIONS = "loop,commit=300,noauto_da_alloc"
+_CLONE_NEWNS = 0x20000
 _BUSY_S = 20.0
+_WHERE = "run it as root of a machine"
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
     """
     if os.geteuid() != 0:
         raise ConfigError("power_cut: only root may mount the disk whose power is cut; run it as root, --allow-root")
+    _have_own_mounts()
     disk = Disk(folder.with_name(f"{folder.name}.img"), folder)
     folder.mkdir(parents=True, exist_ok=True)
     if not disk.image.exists():
@@ -117,6 +121,17 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
         disk.detach()
 
 
+def _have_own_mounts() -> None:
+    """From here on nobody else sees what this process mounts: whatever gets mounts of its own, such as a container or a
+    service of systemd, begins with a copy of all that there are, and a disk is let go only by the last who has it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise ConfigError(
+            f"power_cut: no mounts of its own can be had here ({os.strerror(ctypes.get_errno())}); {_WHERE}"
+        )
+    _system("mount", "--make-rprivate", "/")
+
+
 def _system(program: str, *arguments: str) -> None:
     """Runs a program of the system. Raises ConfigError with its words."""
     path = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
@@ -125,4 +140,4 @@ def _system(program: str, *arguments: str) -> None:
     done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no message"]
-        raise ConfigError(f"power_cut: no disk of its own can be had here: {program}: {said[0]}; run it where root may")
+        raise ConfigError(f"power_cut: no disk of its own can be had here: {program}: {said[0]}; {_WHERE}")
