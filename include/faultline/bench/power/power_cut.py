@@ -13,8 +13,9 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -173,20 +174,12 @@ def _cut(settings: Settings, disk: Disk, cut: Cut, run_id: str, say: Say) -> dic
         disk.attach()
     say(f"cut {cut.number}: at {cut.wait_s:.1f} s, {killed} processes, {len(kept.records)} records on the disk")
     damaged = {"databases_damaged": broken_databases(settings), "tables_damaged": broken_tables(settings)}
-    before, began = _attempts(settings, run_id), time.monotonic()
-    said = _up(settings, say)
-    up_s, settings = time.monotonic() - began, _as_it_is(settings)
-    api = AirflowApi(settings)
-    wait_until(
-        lambda: (
-            _attempts(settings, run_id) - before
-            or _records(settings, run_id) > done
-            or api.run_state(MATRIX, run_id) in FINISHED
-        ),
-        timeout_s=_BEGIN_S,
-        every_s=_POLL_S,
-        what=f"{run_id}: that it goes on after a power cut",
-    )
+    before = _attempts(settings, run_id)
+
+    def goes_on() -> bool:
+        return bool(_attempts(settings, run_id) - before) or _records(settings, run_id) > done
+
+    said, up_s, goes_on_s = _up(settings, run_id, goes_on, say)
     facts: dict[str, Any] = {
         "killed": killed,
         "records": len(kept.records),
@@ -196,7 +189,7 @@ def _cut(settings: Settings, disk: Disk, cut: Cut, run_id: str, say: Say) -> dic
         "index_differences": index_differences(settings),
         "unsaid": [] if f"{run_id}: goes on" in said else [run_id],
         "up_s": up_s,
-        "goes_on_s": time.monotonic() - began,
+        "goes_on_s": goes_on_s,
     }
     for name in _NEVER:
         for line in facts[name]:
@@ -204,22 +197,42 @@ def _cut(settings: Settings, disk: Disk, cut: Cut, run_id: str, say: Say) -> dic
     return facts
 
 
-def _up(settings: Settings, say: Say) -> str:
-    """Calls `up` as a user does; returns what it said. Raises InfrastructureError when it fails."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "faultline", "up"],
-        env={**os.environ, **installation_environment(settings)},
-        cwd=settings.root,
-        capture_output=True,
-        text=True,
-        timeout=_UP_S,
-        check=False,
-    )
-    for line in done.stderr.splitlines():
+def _up(settings: Settings, run_id: str, goes_on: Callable[[], bool], say: Say) -> tuple[str, float, float]:
+    """Calls `up` as a user does; returns what it said, seconds until its end, and until the run goes on, or is over.
+
+    Raises InfrastructureError when it fails, and when the run does not go on.
+    """
+    began, times = time.monotonic(), dict[str, float]()
+    with tempfile.TemporaryFile("w+") as said:
+        call = subprocess.Popen(
+            [sys.executable, "-P", "-m", "faultline", "up"],
+            env={**os.environ, **installation_environment(settings)},
+            cwd=settings.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+
+        def both() -> bool:
+            if "up" not in times and call.poll() is not None:
+                times["up"] = time.monotonic() - began
+            ended = call.returncode == 0 and AirflowApi(_as_it_is(settings)).run_state(MATRIX, run_id) in FINISHED
+            if "goes_on" not in times and (goes_on() or ended):
+                times["goes_on"] = time.monotonic() - began
+            return len(times) == 2 or bool(call.returncode)
+
+        try:
+            wait_until(both, timeout_s=_UP_S, every_s=_POLL_S, what=f"{run_id}: that it goes on after a power cut")
+        finally:
+            call.kill()
+            call.wait()
+        said.seek(0)
+        text = said.read()
+    for line in text.splitlines():
         say(f"  up: {line}")
-    if done.returncode:
-        raise InfrastructureError(f"{NAME}: `up` failed after a power cut: {(done.stderr or 'no message').strip()}")
-    return done.stderr
+    if call.returncode:
+        raise InfrastructureError(f"{NAME}: `up` failed after a power cut: {text.strip() or 'no message'}")
+    return text, times["up"], times["goes_on"]
 
 
 def _attempts(settings: Settings, run_id: str) -> set[str]:
