@@ -1,4 +1,5 @@
-"""A disk whose power can be cut: an ext4 in a file, of which only that is left which somebody had it keep.
+"""A disk whose power can be cut: an ext4 in a file, of which only that is left which somebody had it keep; and a
+machine that seems to be started anew.
 
 What was written and not synced is lost, as when the power fails. The disk itself keeps at once what it is told to keep:
 one whose own memory loses that is not played.
@@ -14,7 +15,8 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ _SHUTDOWN = 0x8004587D
 _AT_ONCE = struct.pack("I", 2)
 # Nothing is kept by the mere passing of time, nor since a file took another one's name.
 _OPTIONS = "loop,commit=300,noauto_da_alloc"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CLONE_NEWNS = 0x20000
 _BUSY_S = 20.0
 _WHERE = "run it as root of a machine"
@@ -119,6 +122,24 @@ def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
         yield disk
     finally:
         disk.detach()
+
+
+@contextlib.contextmanager
+def own_boots(file: Path) -> Iterator[Callable[[], None]]:
+    """Gives what makes this start of the machine another one, for all that this process starts; `file` holds its name.
+
+    To be used while there is such a disk, on whose account nobody else sees it.
+    """
+
+    def start_anew() -> None:
+        file.write_text(f"{uuid.uuid4()}\n")
+
+    start_anew()
+    _system("mount", "--bind", str(file), str(_BOOT))
+    try:
+        yield start_anew
+    finally:
+        _system("umount", str(_BOOT))
 
 
 def _have_own_mounts() -> None:

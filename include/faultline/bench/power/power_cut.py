@@ -41,7 +41,7 @@ from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import MATRIX, await_run, form, own_services, place_of
 from faultline.bench.kills import LONGEST_WAIT_S
 from faultline.bench.leftovers import attempts_of, sweep_of
-from faultline.bench.power.disk import Disk, own_disk
+from faultline.bench.power.disk import Disk, own_boots, own_disk
 from faultline.bench.power.everybody import Everybody
 from faultline.bench.power.kept import Kept, broken_databases, broken_tables, index_differences, look_at_index
 from faultline.client.airflow_api import FINISHED, AirflowApi
@@ -69,6 +69,14 @@ class Cut:
     wait_s: float
 
 
+@dataclass(frozen=True)
+class Power:
+    """What loses its power, and what makes this another start of the machine."""
+
+    disk: Disk
+    start_anew: Callable[[], None]
+
+
 def plan_cuts(number: int = CUTS, seed: int = 1) -> list[Cut]:
     """So many, at instants that are spread evenly over an experiment."""
     chance = random.Random(seed)
@@ -90,14 +98,16 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
 def cut_through(cuts: Sequence[Cut], diary_name: str, say: Say) -> dict[str, Figure]:
     """Delivers the cuts that the diary of this name does not have yet; raises as `run` does."""
     home = place_of(NAME)
-    with own_disk(home, SIZE_MB) as disk, own_services(NAME, say) as settings:
+    boot = home.with_name(f"{NAME}.boot")
+    with own_disk(home, SIZE_MB) as disk, own_boots(boot) as start_anew, own_services(NAME, say) as settings:
+        power = Power(disk, start_anew)
         diary = Diary(home.with_name(diary_name), "cut")
         for begun in diary.unfinished:
             sweep = _again(settings, begun, diary)
             say(f"{sweep.series}: {sweep.outcome}, from an interrupted call")
         while left := [cut for cut in cuts if cut.number not in diary.done]:
             say(f"{len(cuts) - len(left)} of {len(cuts)} cuts done")
-            sweep = _sweep(settings, disk, left[:CUTS_PER_SWEEP], diary, say)
+            sweep = _sweep(settings, power, left[:CUTS_PER_SWEEP], diary, say)
             if not sweep.acts:
                 raise InfrastructureError(f"{NAME}: the moment of cut {left[0].number} never came")
             say(f"{sweep.series}: {sweep.outcome} in {sweep.seconds:.0f} s")
@@ -120,13 +130,13 @@ def figures(sweeps: Sequence[dict[str, Any]], cuts: Sequence[dict[str, Any]]) ->
     return found
 
 
-def _sweep(settings: Settings, disk: Disk, cuts: Sequence[Cut], diary: Diary, say: Say) -> Sweep:
+def _sweep(settings: Settings, power: Power, cuts: Sequence[Cut], diary: Diary, say: Say) -> Sweep:
     """Triggers a sweep once, and cuts the power while it runs."""
     settings = _as_it_is(settings)
     series, began = new_series("power"), time.monotonic()
     run_id, waiting = trigger(AirflowApi(settings), series, 0, diary), list(cuts)
     while waiting and _await_moment(settings, waiting[0], run_id):
-        facts = _cut(settings, disk, waiting[0], run_id, say)
+        facts = _cut(settings, power, waiting[0], run_id, say)
         diary.note("cut", **asdict(waiting.pop(0)), run_id=run_id, **facts)
         settings = _as_it_is(settings)
     state = await_run(AirflowApi(settings), run_id, timeout_s=_END_S)
@@ -162,16 +172,17 @@ def _await_moment(settings: Settings, cut: Cut, run_id: str) -> bool:
     return True
 
 
-def _cut(settings: Settings, disk: Disk, cut: Cut, run_id: str, say: Say) -> dict[str, Any]:
+def _cut(settings: Settings, power: Power, cut: Cut, run_id: str, say: Say) -> dict[str, Any]:
     """The power fails and comes back; what of that the diary notes."""
     everybody, done = Everybody.of(settings), _records(settings, run_id)
     there, kept = everybody.alive(), Kept.of(settings)
-    disk.cut()
+    power.disk.cut()
     try:
         killed = everybody.kill(there)
     finally:
-        disk.detach()
-        disk.attach()
+        power.disk.detach()
+        power.disk.attach()
+        power.start_anew()
     say(f"cut {cut.number}: at {cut.wait_s:.1f} s, {killed} processes, {len(kept.records)} records on the disk")
     damaged = {"databases_damaged": broken_databases(settings), "tables_damaged": broken_tables(settings)}
     before = _attempts(settings, run_id)
