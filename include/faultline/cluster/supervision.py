@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -238,10 +237,7 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
         if port != wanted[name]:
             progress(f"port {wanted[name]} of {name} is busy; using {port}")
     usual = {name: chosen[name] for name in settings.ports}
-    file = settings.home / "ports.json"
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(usual, indent=2))
-    temporary.rename(file)
+    write_json(settings.home / "ports.json", usual)
     moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
     if any(moved[build.name] != dict(build.ports) for build in builds):
         keep_ports(settings, moved)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.files import write_private
+from faultline.base.files import sync_tree, write_private, write_whole
 from faultline.base.kafka_login import kafka_client
 from faultline.base.secrets import (
     BROKER,
@@ -136,16 +136,17 @@ def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
 
 
 def _knows_users(folder: Path, known: Secrets) -> bool:
-    """Whether the storage was formatted with the passwords that hold now. One that was not is moved aside: nobody could
-    log in, and topics are an attempt's."""
+    """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
+    nobody could log in, and topics are an attempt's."""
     marker, data = folder / "users.sha256", folder / "data"
-    if not (data / "meta.properties").exists():
-        return False
-    if marker.exists() and marker.read_text() == _digest(known):
+    known_there = marker.exists() and marker.read_text() == _digest(known)
+    if known_there and (data / "meta.properties").exists():
         return True
-    aside = folder / f"data-before-{time.time_ns()}"
-    data.rename(aside)
-    say(f"kafka: the storage was made with other passwords; it is moved to {aside}, and may be deleted")
+    if data.exists():
+        aside = folder / f"data-before-{time.time_ns()}"
+        data.rename(aside)
+        why = "was made with other passwords, or not to its end"
+        say(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
     return False
 
 
@@ -160,6 +161,8 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets) -> None:
     arguments += ["--standalone", "-c", str(file)]
     for user, password in known.kafka.items():
         arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+    marker = file.parent / "users.sha256"
+    marker.unlink(missing_ok=True)
     told = settings.secrets / "format.arguments"
     write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
     try:
@@ -169,7 +172,9 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets) -> None:
     if done.returncode:
         data = file.parent / "data"
         raise InfrastructureError(f"kafka: storage in {data} could not be formatted: {_last_line(done.stderr)}")
-    (file.parent / "users.sha256").write_text(_digest(known))
+    # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
+    sync_tree(file.parent / "data")
+    write_whole(marker, _digest(known))
 
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:
