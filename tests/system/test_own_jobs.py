@@ -47,6 +47,7 @@ def exact(record: dict[str, Any]) -> None:
     assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4
 
 
+@pytest.mark.thorough
 def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
     done = installation.run("job", "check", str(EXAMPLES / "word_count.py"))
     assert done.returncode in (0, 1), done.stderr
