@@ -17,8 +17,5 @@ def login() -> dict[str, str]:
 
 
 def read_login(file: Path) -> dict[str, str]:
-    """The settings in such a file; none when there is no such file."""
-    try:
-        return dict(json.loads(file.read_text()))
-    except FileNotFoundError:
-        return {}
+    """The settings in such a file: none where the broker asks nobody. Raises OSError or ValueError as `login`."""
+    return dict(json.loads(file.read_text()))

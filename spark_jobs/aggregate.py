@@ -195,10 +195,12 @@ def _write_one(table: DataFrame, form: str, file: Path, **options: str | bool) -
 
 
 def swap(new: Path, target: Path) -> None:
-    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic.
+    """Puts `new` in the target's place: the target is a link, and renaming a link is atomic. The tables are on the disk
+    before that.
 
     What the target was is removed where it is a table folder beside it, and nothing else that a link may name.
     """
+    _sync(new)
     old = target.with_name(os.readlink(target)) if target.is_symlink() and _is_beside(target) else None
     link = target.with_name(f".{target.name}.link")
     link.unlink(missing_ok=True)
@@ -206,6 +208,15 @@ def swap(new: Path, target: Path) -> None:
     link.rename(target)
     if old and old != new:
         shutil.rmtree(old, ignore_errors=True)  # which refuses a link
+
+
+def _sync(folder: Path) -> None:
+    for path in (*folder.iterdir(), folder):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _is_beside(target: Path) -> bool:

@@ -17,7 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION
+from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION, let_nobody_write
 from faultline.base.text import say
 from faultline.client import build_command, job_command, service_command
 from faultline.client.asking import advise, compare
@@ -40,6 +40,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    let_nobody_write()
     arguments = [one for one in sys.argv[1:] if one != ALLOW_ROOT_OPTION]
     if len(arguments) < len(sys.argv) - 1:
         os.environ[ALLOW_ROOT] = "1"
@@ -117,9 +118,10 @@ def up(
     ] = None,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.client.operations import bring_up
+    from faultline.client.operations import bring_up, close_what_ended
 
     settings = bring_up(say, airflow=airflow, ports=_ports(port or []), hosts=hosts)
+    close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
         from faultline.client.sweeping import say_what_goes_on

@@ -22,8 +22,8 @@ LOGIN = "FAULTLINE_KAFKA_LOGIN"
 
 def connection(bootstrap: str) -> dict[str, Any]:
     """Settings of every client here: where the broker is, and who comes."""
-    file = Path(os.environ.get(LOGIN) or "/nowhere")
-    return {"bootstrap.servers": bootstrap, **(json.loads(file.read_text()) if file.is_file() else {})}
+    file = os.environ.get(LOGIN)
+    return {"bootstrap.servers": bootstrap, **(json.loads(Path(file).read_text()) if file else {})}
 
 
 @dataclass(frozen=True)

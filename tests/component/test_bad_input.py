@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from faultline.base.environment import PASSED
+from faultline.base.files import write_private
+from faultline.base.machine_lock import HOLDS, RECORDER
+from faultline.base.rights import SHARED
+from faultline.base.secrets import FILE, HARNESS, login_file, make_secrets, read_secrets, write_logins
 from faultline.base.settings import load_settings
-from faultline.cluster.airflow_home import DATABASE
+from faultline.base.waiting import wait_until
+from faultline.cluster.airflow_home import DATABASE, write_airflow_home
 from faultline.cluster.daemon import Supervisor
+from faultline.cluster.programs import write_configuration
+from tests.support.decoys import decoy
 from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(60)
@@ -68,6 +79,93 @@ def test_a_results_folder_that_cannot_be_written_is_named(installation: Installa
     assert "FAULTLINE_RESULTS" in refused(installation, "run", "word_count")
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_results_that_others_can_write_are_named(installation: Installation, mode: int) -> None:
+    installation.results.mkdir(parents=True, exist_ok=True)
+    installation.results.chmod(mode)
+    for command in (("up",), ("run", "word_count")):
+        assert f"others can write {installation.results}" in refused(installation, *command)
+
+
+def test_shared_results_that_the_group_can_write_are_named(installation: Installation) -> None:
+    installation.settings.attempts.mkdir(parents=True)
+    installation.settings.attempts.chmod(0o775)
+    installation.given[SHARED] = "1"
+    assert f"chmod go-w {installation.settings.attempts}" in refused(installation, "run", "word_count")
+
+
+def test_a_secret_that_others_can_read_is_named(installation: Installation) -> None:
+    make_secrets(installation.settings.secrets)
+    file = installation.settings.secrets / FILE
+    before = file.read_bytes()
+    file.chmod(0o640)
+    for command in (("up",), ("run", "word_count")):
+        assert refused(installation, *command).endswith(f"has mode 0640, and others may not see it; chmod 0600 {file}")
+    file.chmod(0o600)
+    file.write_text("{}")
+    assert f"{file}: is damaged" in refused(installation, "up")
+    assert before and file.read_text() == "{}", "nothing takes its place"
+
+
+def test_keys_of_airflow_that_others_can_read_are_named(installation: Installation) -> None:
+    file = write_airflow_home(installation.settings) / "secrets.json"
+    file.chmod(0o604)
+    assert f"chmod 0600 {file}" in refused(installation, "up")
+
+
+def test_a_password_that_was_not_made_yet_is_named(installation: Installation) -> None:
+    assert "passwords.json: No such file or directory; ./faultline up makes it" in refused(installation, "password")
+
+
+def test_a_login_that_is_gone_while_services_run_is_named(installation: Installation) -> None:
+    """The keeper alone runs; no service is started."""
+    settings = installation.settings
+    write_logins(settings.secrets, make_secrets(settings.secrets))
+    settings.logs.mkdir()
+    write_private(settings.home / "instance.json", '{"instance": "0123456789abcdef"}')
+    write_configuration(settings, [])
+    command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(settings.home / "supervisord.conf")]
+    keeper = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
+        for gone in (login_file(settings.secrets, HARNESS), settings.secrets / FILE):
+            gone.unlink()
+            done = installation.run("up")
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert f"{gone}: No such file" in done.stderr and "./faultline down before that" in done.stderr
+            assert Supervisor(settings).states() == {} and not gone.exists()
+            if gone.name != FILE:
+                write_logins(settings.secrets, read_secrets(settings.secrets))
+    finally:
+        keeper.terminate()
+        keeper.wait(30)
+
+
+def test_a_machine_that_is_held_is_named(installation: Installation, tmp_path: Path) -> None:
+    installation.given["FAULTLINE_MACHINE"] = str(tmp_path)
+    words = ("-m", RECORDER, "--attempt-dir", "/srv/results/attempts/a1", "--machine", str(tmp_path))
+    with decoy(*words, program=f"printf %s {HOLDS} > /proc/self/comm; echo up; read x"):
+        said = refused(installation, "build", "add", "other", "--spark-home", "/nowhere")
+        assert "an experiment is measured (a1 of " in said
+
+
+def test_a_key_of_a_host_that_others_can_read_is_named(installation: Installation, tmp_path: Path) -> None:
+    key, known = tmp_path / "key", tmp_path / "known_hosts"
+    for file, mode in ((key, 0o644), (known, 0o600)):
+        file.touch()
+        file.chmod(mode)
+    host = {"host": "127.0.0.1", "user": "me", "key_file": str(key), "known_hosts": str(known)}
+    (installation.home / "ssh_hosts.json").write_text(json.dumps({"other": host}))
+    for command in (("up",), ("run", "word_count")):
+        said = refused(installation, *command)
+        assert f"ssh_hosts.json: other.key_file: others can use it (mode 0644); chmod 600 {key}" in said
+
+
+def test_a_variable_that_would_be_cut_is_named(installation: Installation) -> None:
+    installation.given.update({PASSED: "TOKEN", "TOKEN": '{"a": 1}'})
+    assert "TOKEN: holds a quotation mark" in refused(installation, "up")
+
+
 def test_a_full_disk_is_named(installation: Installation) -> None:
     """/dev/full accepts no byte; a tmpfs of a megabyte is the same for a folder."""
     small = installation.home.parent / "small"
@@ -115,3 +213,35 @@ def test_an_address_of_no_use_is_refused_before_anything_starts(
     assert words in done.stderr and done.stderr.count("\n") == 1
     assert "secret" not in done.stderr
     assert not Supervisor(installation.settings).running()
+
+
+@pytest.mark.parametrize("command", [("up",), ("run", "word_count")], ids=["up", "run"])
+@pytest.mark.parametrize("which", ["home", "results"])
+def test_a_folder_that_others_can_write_is_named(
+    installation: Installation, which: str, command: tuple[str, ...]
+) -> None:
+    folder = getattr(installation, which)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    assert f"FAULTLINE_{which.upper()}: others can write {folder} (mode 0777)" in refused(installation, *command)
+
+
+@pytest.mark.parametrize(("key", "mode", "remedy"), [("key_file", 0o644, "600"), ("known_hosts", 0o666, "go-w")])
+def test_a_file_of_ssh_that_others_can_use_is_named(
+    installation: Installation, tmp_path: Path, key: str, mode: int, remedy: str
+) -> None:
+    host = {"host": "127.0.0.1", "user": "x"}
+    for name in ("key_file", "known_hosts"):
+        file = tmp_path / name
+        file.touch()
+        file.chmod(mode if name == key else 0o600)
+        host[name] = str(file)
+    (installation.home / "ssh_hosts.json").write_text(json.dumps({"far": host}))
+    assert f"far.{key}: others can" in (line := refused(installation, "up")) and f"chmod {remedy} " in line
+
+
+def test_secrets_that_others_can_read_are_named(installation: Installation) -> None:
+    secrets = installation.home / "secrets"
+    make_secrets(secrets)
+    (secrets / FILE).chmod(0o644)
+    assert f"{secrets / FILE}: has mode 0644" in refused(installation, "up")

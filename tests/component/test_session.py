@@ -20,7 +20,7 @@ import pytest
 from faultline.base.processes import INSTANCE_MARK, birth, end_processes
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
-from faultline.cluster.services.spark import session_listens
+from faultline.cluster.services.spark import prepare_spark, session_listens
 from faultline.engines.spark.session import NoSession, run_in_session
 from faultline.records.store import Store
 from tests.support.installation import Installation, make_installation
@@ -33,6 +33,7 @@ START_S = 120.0
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     made = make_installation(tmp_path_factory.mktemp("session"))
     (made.home / "instance.json").write_text(json.dumps({"instance": "0123456789abcdef"}))
+    prepare_spark(made.settings)
     return replace(made, given={INSTANCE_MARK: "0123456789abcdef"})
 
 

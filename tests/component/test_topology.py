@@ -68,6 +68,7 @@ def batches(chain: ChainRun, stage: str | None) -> int:
     return sum(line["stage"] == stage and line["rows"] > 0 for line in chain.journal("batch"))
 
 
+@pytest.mark.thorough
 def test_a_chain_that_is_killed_loses_nothing(chains: Chains) -> None:
     chain = chains(parallelism="1-1-1", mechanisms="replay", shuffle_partitions=2, topology={"fail_share": 0.1})
     sent = lines(100)

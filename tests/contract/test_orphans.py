@@ -24,7 +24,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.orchestration.spark import generator_command
 from faultline.records.store import Store
 from faultline.runner.healing import as_line
-from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, owner_here, sweep_orphans
+from faultline.runner.orphans import LOCAL_RUN, SETTLED_S, close_ownerless, owner_here, sweep_orphans
 from faultline.runner.steps import start_generator
 from faultline.runner.teardown import close, refuse_closed
 from tests.support.decoys import NOBODY, only_root
@@ -93,6 +93,27 @@ def test_an_orphan_is_closed_with_a_record_and_a_second_sweep_finds_nothing(site
     assert (record.attempt, record.status) == (orphan.id, "failed")
     assert site.sweep() == []
     assert len(site.deleted) == 2
+
+
+def test_a_single_run_whose_process_is_gone_ends_as_cancelled_when_services_come_up(site: Site) -> None:
+    single, measured = site.attempt(1, run_id="gone", owner=DEAD), site.attempt(2, owner=_me())
+    of_airflow, open_still = site.attempt(3, run_id="nobody knows"), site.attempt(4, owner=DEAD)
+    write_json(open_still.unhealed, {"why": "the host does not answer"})
+    site.settings.home.mkdir()
+    (site.settings.attempts / "20261121T061505Z-000005").mkdir()
+    (site.settings.attempts / "20261121T061505Z-000005" / "attempt.json").write_text("{")
+
+    def close() -> list[str]:
+        return close_ownerless(site.settings, site.deleted.extend)
+
+    cleaned, damaged = close()
+    assert cleaned == f"{single.id}: a dead attempt, cleaned up (1 processes ended)"
+    assert damaged.startswith("20261121T061505Z-000005: a dead attempt that could not be cleaned up")
+    assert not lives(single) and lives(measured) and lives(of_airflow) and lives(open_still)
+    (record,) = Store(site.settings.results).query()
+    assert (record.attempt, record.status) == (single.id, "cancelled") and "power cut" in record.reasons[0]
+    assert site.deleted == [f"{single.id}-input", f"{single.id}-output"]
+    assert not any(single.id in line for line in close())
 
 
 def test_a_step_that_is_begun_twice_starts_nothing(site: Site) -> None:

@@ -8,13 +8,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from airflow.executors.local_executor import LocalExecutor
+from airflow.sdk.api.client import Client
 
 from faultline.base.loaded_code import LoadedCode
+from faultline.base.settings import load_settings
 from faultline.base.window_lock import window
+from faultline.cluster import proof
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor
+from tests.support.decoys import NOBODY
 
 
 @pytest.fixture
@@ -23,6 +28,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
     monkeypatch.setattr(LocalExecutor, "_spawn_workers_with_gc_freeze", lambda self, number: None)
     monkeypatch.setattr(subject, "IDLE_S", 0.2)
+    monkeypatch.setattr(Client, "send", Client.send)
     made = EventExecutor(parallelism=1)
     made.start()
     made.told = []
@@ -47,6 +53,13 @@ def test_a_fork_that_finds_the_project_changed_loads_it_anew(monkeypatch: pytest
     monkeypatch.setattr(LoadedCode, "is_stale", lambda self: True)
     forked()
     assert forgotten == [frozenset(subject.PACKAGES)]
+
+
+def test_tasks_send_their_token_to_nobody_who_took_the_port(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "listener_of", lambda address: NOBODY)
+    with Client(base_url=load_settings().endpoints.airflow, token="secret") as client:
+        with pytest.raises(httpx.ConnectError, match=f"is user {NOBODY}'s"):
+            client.send(client.build_request("GET", "/x"))
 
 
 def test_the_end_of_a_task_ends_the_wait(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
+from faultline.base.processes import Entry, append_entry
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration import experiment as subject
-from faultline.orchestration.experiment import judge, step
+from faultline.orchestration.experiment import experiment_dag, judge, step
 from faultline.runner.prepare import Order
+from tests.unit.sample_records import sample
 
 ID = "20261121T061500Z-3fa9c1"
 
@@ -55,6 +57,23 @@ def test_a_closed_attempt_is_refused_and_keeps_its_reasons(attempt: Attempt) -> 
     with pytest.raises(AirflowFailException, match="this attempt is closed; clear the whole run"):
         step(lambda attempt: None)(ID)
     assert noted(attempt) == []
+
+
+def test_what_a_machine_left_that_went_down_is_refused_for_good(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_entry(attempt.ledger, Entry(1, 1.0, "recorder", ["x"], ID, "t", start_ticks=1, boot="before"))
+    harvest = experiment_dag().get_task("harvest")
+    harvest.attempt_id = ID
+    for act in (lambda: step(lambda attempt: None)(ID), lambda: harvest.execute({}), lambda: judge.function(ID)):
+        with pytest.raises(AirflowFailException, match="the machine was started anew before it was judged"):
+            act()
+    assert [name for name, _, _ in noted(attempt)] == ["<lambda>", "harvest", "judge"]
+    # It had its record by then.
+    monkeypatch.setattr("faultline.runner.teardown.has_record", lambda attempt, settings: True)
+    monkeypatch.setattr("faultline.analysis.verdict.judge_attempt", lambda attempt, settings: sample(attempt=ID))
+    monkeypatch.setattr(subject, "tell", lambda record: None)
+    assert judge.function(ID).endswith(f"{ID}.json")
 
 
 def test_a_judge_that_breaks_says_why(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:

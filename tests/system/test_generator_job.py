@@ -35,7 +35,7 @@ from generators.spec import GeneratorSpec
 from tests.support.installation import Installation
 from tests.support.topics import client, read_topic
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 PARTITIONS = 2
 RATE, SECONDS = 600.0, 5.0
@@ -148,7 +148,6 @@ def test_whoever_sends_a_schedule_sends_the_same_records(settings: Settings, tmp
         assert primers[0] == primers[1] == primers[2] and len(primers[0]) > 10
 
 
-@pytest.mark.thorough
 def test_a_lead_that_is_killed_leaves_no_executor_that_sends(settings: Settings, tmp_path: Path) -> None:
     name = f"killed-{time.time_ns()}"
     with topics(settings, [name]):
@@ -172,7 +171,6 @@ sys.exit(main())
 FLOOD = 50_000.0
 
 
-@pytest.mark.thorough
 def test_a_broker_that_disappears_costs_no_memory_and_what_it_never_answered_is_counted(
     settings: Settings, tmp_path: Path
 ) -> None:

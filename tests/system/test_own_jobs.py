@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from faultline.base.settings import ROOT
 from faultline.cluster.services import spark_home
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
+from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster
 from tests.support.topics import client
 
@@ -47,6 +47,7 @@ def exact(record: dict[str, Any]) -> None:
     assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4
 
 
+@pytest.mark.thorough
 def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
     done = installation.run("job", "check", str(EXAMPLES / "word_count.py"))
     assert done.returncode in (0, 1), done.stderr
@@ -131,14 +132,10 @@ public class Count {
 
 @pytest.mark.thorough
 def test_a_jar_that_was_compiled_here_recovers(installation: Installation, tmp_path: Path) -> None:
-    javac = shutil.which("javac")
-    if javac is None:
-        pytest.skip("javac is not installed: install a JDK to compile the jar")
     (tmp_path / "Count.java").write_text(JAVA)
-    jars = os.pathsep.join(map(str, (spark_home() / "jars").glob("*.jar")))
-    subprocess.run([javac, "-cp", jars, "-d", str(tmp_path), str(tmp_path / "Count.java")], check=True)
+    compile_for_spark(tmp_path / "Count.java", tmp_path)
     jar = tmp_path / "count.jar"
-    subprocess.run(["jar", "--create", "--file", str(jar), "-C", str(tmp_path), "Count.class"], check=True)
+    pack_jar(jar, tmp_path, "Count.class")
     words = (f"application={jar}", "main_class=Count", "application_arguments={bootstrap} {interval_ms}")
     record = measured(installation, "program", *words, *KILL, f"reference={EXAMPLES / 'word_count.py'}")
     exact(record)

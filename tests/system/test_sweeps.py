@@ -30,7 +30,7 @@ from faultline.records.store import Store
 from faultline.runner.progress import current_attempt
 from tests.support.installation import Installation
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 OTHER = "state_size_x_checkpoint_interval"
 # Seconds within which a run ends, on a machine where cells are measured several times.
@@ -85,8 +85,8 @@ def measuring(settings: Settings, sweep_id: str) -> Attempt | None:
 
 
 @pytest.fixture(scope="module")
-def ended(shared_installation: Installation, share: int) -> Ended:
-    """Sweeps that were triggered at once; with --thorough also an experiment, and at the end a sweep of what is there.
+def ended(shared_installation: Installation) -> Ended:
+    """Sweeps and an experiment that were triggered at once, and at the end a sweep of what is there.
 
     One sweep was stopped as it measured; then the scheduler was killed. `test_twin` has the cells of `test_on`.
     """
@@ -101,8 +101,7 @@ def ended(shared_installation: Installation, share: int) -> Ended:
     api.trigger(MATRIX, {**common, "rate": [110.0, 120.0], "duration_s": 90.0}, run_id="test_stopped")
     api.trigger(OTHER, shared, run_id="test_on")
     api.trigger(OTHER, shared, run_id="test_twin")
-    if thorough := share == 1:
-        api.trigger(EXPERIMENT, PLANTED.configuration.model_dump(mode="json"), run_id="test_single")
+    api.trigger(EXPERIMENT, PLANTED.configuration.model_dump(mode="json"), run_id="test_single")
 
     # Whose turn comes first is Airflow's affair.
     scheduler, stopped, killed = supervisor.pids()["airflow-scheduler"], None, False
@@ -120,16 +119,14 @@ def ended(shared_installation: Installation, share: int) -> Ended:
         return stopped is not None and killed
 
     wait_until(disturbed, timeout_s=600, every_s=0.2, what="a sweep stopped and a scheduler killed as they measured")
-    runs = {"test_stopped": MATRIX, "test_on": OTHER, "test_twin": OTHER}
-    runs |= {"test_single": EXPERIMENT} if thorough else {}
+    runs = {"test_stopped": MATRIX, "test_on": OTHER, "test_twin": OTHER, "test_single": EXPERIMENT}
     for run_id, dag_id in runs.items():
         await_run(api, run_id, dag_id, timeout_s=END_S)
     wait_until(lambda: not api.runs(EXPERIMENT, "queued", "running"), timeout_s=300, what="no experiment")
     assert supervisor.pids()["airflow-scheduler"] != scheduler
-    if thorough:
-        api.trigger(OTHER, shared, run_id="test_again")
-        await_run(api, "test_again", OTHER, timeout_s=END_S)
-        runs["test_again"] = OTHER
+    api.trigger(OTHER, shared, run_id="test_again")
+    await_run(api, "test_again", OTHER, timeout_s=END_S)
+    runs["test_again"] = OTHER
     return Ended(shared_installation, runs)
 
 
@@ -155,7 +152,6 @@ def test_a_stopped_sweep_says_so_and_what_it_lacks_can_be_followed_and_measured(
     assert "2 of 2 missing" in lacking.stdout and lacking.stdout.count("cancelled") >= 1
 
 
-@pytest.mark.thorough
 def test_what_a_stopped_sweep_lacks_is_measured_in_its_series(ended: Ended) -> None:
     before = {record.attempt for record in ended.store.query()}
     made = ended.installation.run("missing", MATRIX, "--sweep", "test_stopped", "--measure", timeout_s=1500)
@@ -183,14 +179,12 @@ def test_a_dead_scheduler_costs_no_cell_and_sweeps_that_share_cells_measure_each
         assert f"{measured.count(sweep_id)} valid" in note and f"/sweeps/{sweep_id}" in note
 
 
-@pytest.mark.thorough
 def test_a_sweep_of_what_is_there_measures_nothing(ended: Ended) -> None:
     assert ended.store.query(sweep="test_again") == []
     assert ended.states("test_again") == {"skipped"} and ended.api.run_state(OTHER, "test_again") == "success"
     assert "Nothing had to be measured" in ended.note("test_again")
 
 
-@pytest.mark.thorough
 def test_what_was_planted_comes_back_through_the_scheduler(ended: Ended) -> None:
     """A real kill, a restart by the supervisor, losses, under real Airflow.
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from faultline.analysis.judge import judge
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
+from faultline.base.files import sync_files
 from faultline.base.settings import Settings
 from faultline.records.record import Record
 from faultline.records.store import Store
@@ -19,6 +20,9 @@ def judge_attempt(attempt: Attempt, settings: Settings) -> Record:
     if existing is not None and existing.status != "failed":
         return existing
     record = judge(attempt.folder)
+    # There is no record of which the disk lacks what it was made of.
+    for folder in (attempt.harvest, attempt.spark_logs, attempt.folder):
+        sync_files(folder)
     store.write(record)
     return record
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from faultline.base.errors import ConfigError
+
 # Names of further ones, separated by commas: for Airflow's tasks, and for the drivers that they start.
 PASSED = "FAULTLINE_PASS"
 # Hold a password, and are for the same.
@@ -28,6 +30,17 @@ def clean_environment(extra: Mapping[str, str] | None = None, *, for_workload: b
     workloads."""
     keep = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
     return {**keep, **(passed_on() if for_workload else {}), **(extra or {})}
+
+
+def check_passed() -> None:
+    """Raises ConfigError for a variable that cannot be handed to Airflow's tasks as it is: what keeps the services is
+    told by a file, in which quotation marks and comments have a meaning."""
+    for name, value in passed_on().items():
+        if not value.isprintable() or any(mark in value for mark in ('"', "'", " ;", " #")):
+            raise ConfigError(
+                f"{name}: holds a quotation mark, a line break, or ; or # after a space, and would be cut on its way "
+                f"to jobs; put it into a file, and pass the file's path ({PASSED})"
+            )
 
 
 def passed_on() -> dict[str, str]:

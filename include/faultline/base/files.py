@@ -77,6 +77,12 @@ def sync_files(folder: Path) -> None:
         _sync(folder)
 
 
+def sync_tree(folder: Path) -> None:
+    """The same of the folder and all below it."""
+    for inner, _, _ in os.walk(folder):
+        sync_files(Path(inner))
+
+
 def unwritable(path: Path, error: OSError) -> InfrastructureError:
     """What to raise for a file that the system would not let be written."""
     return InfrastructureError(

@@ -192,11 +192,15 @@ def last(lines: Sequence[Line], **fields: str | int) -> Line | None:
 
 
 def _cut_half_line(path: Path) -> None:
-    """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only."""
+    """Ends the file after its last newline. Nobody has read the rest: readers take complete lines only.
+
+    Where a power cut kept a place in the file and lost what was written there, the place holds zeros, which no line
+    does: the file ends before them.
+    """
     if not path.is_file():
         return
     with path.open("r+b") as file:
         data = file.read()
-        end = data.rfind(b"\n") + 1
+        end = data.partition(b"\0")[0].rfind(b"\n") + 1
         if end != len(data):
             file.truncate(end)

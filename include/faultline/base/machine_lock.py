@@ -2,7 +2,8 @@
 
 No file is locked, since whoever may open one may hold it, for as long as he likes. A recorder that has the machine
 says so in its own name (`/proc/PID/comm`): everybody can read that, no other user can write it, it ends with its
-process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for.
+process, and the system tells whose it is. Who says so and is no recorder is named, and not waited for. Another user
+can say anything, by a command line that looks like a recorder's: he is waited for minutes, in all, and then named.
 
 Whoever wants the machine says that first and then looks around. It has the machine when nobody else says anything; one
 of two that see each other draws back. So of two, the one that spoke later has seen the other.
@@ -15,7 +16,7 @@ import os
 import select
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,19 +35,25 @@ LEAST_WAIT_S = 1.0
 DRAW_BACK_S = 0.02
 # Between two looks at whether the waiting is still wanted. The end of who is waited for is noticed at once.
 LOOK_S = 0.25
+# How long other users are waited for in all: who has the machine, and who wants it and does not take it, for which a
+# recorder needs milliseconds.
+OTHERS_HOLD_S = 15 * 60.0
+OTHERS_WANT_S = 5.0
 _SHOWN = 100
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start."""
+    """A process that says that it has the machine, or wants it. `started`: clock ticks since the machine's start;
+    `own`: whether it is this user's."""
 
     pid: int
     started: int
     user: str
     command: tuple[str, ...]
     holds: bool
+    own: bool = True
 
     def is_of(self, machine: str) -> bool:
         """Whether it is the recorder of an experiment on the machine that goes by this name."""
@@ -81,10 +88,11 @@ class Claim:
 
 
 def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[], bool] = bool) -> Claim | None:
-    """Takes the machine for this process's life, which must be a recorder's; returns who had it while it waited.
+    """Takes the machine for this process's life, which must be a recorder's; returns which of this user's recorders had
+    it while it waited.
 
-    Waits `wait_s` seconds for its turn, or until `over` says that nobody wants it any more. Raises InfrastructureError
-    naming the holder when another experiment runs for longer.
+    Waits `wait_s` seconds for its turn, of which OTHERS_HOLD_S for other users, or until `over` says that nobody wants
+    it any more. Raises InfrastructureError naming the holder when another experiment runs for longer.
     """
     usual = _called(os.getpid())
     try:
@@ -98,7 +106,7 @@ def hold_machine(machine: str, *, wait_s: float = LEAST_WAIT_S, over: Callable[[
 
 def machine_holder(machine: str) -> Claim | None:
     """The experiment that has the machine, of whichever installation and user; None when it is free."""
-    return next((one for one in _claims() if one.holds and one.is_of(machine)), None)
+    return _holder(one for one in _claims() if one.is_of(machine))
 
 
 def pretenders() -> list[str]:
@@ -114,32 +122,70 @@ def pretenders() -> list[str]:
 def _turn_of(machine: str, deadline: float, over: Callable[[], bool], usual: str) -> Claim | None:
     """Returns when this process has said that it wants the machine, and nobody else says anything."""
     before, told = None, False
+    hold_s, want_s = OTHERS_HOLD_S, OTHERS_WANT_S
     while True:
         _call(WANTS)
-        claims = [one for one in _claims() if one.is_of(machine)]
-        own = next((one for one in claims if one.pid == os.getpid()), None)
-        if own is None:
-            raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
-        others = [one for one in claims if one.pid != own.pid]
-        if not others:
+        own, others = _own_and_others(machine)
+        minded = [one for one in others if one.own or one.holds or want_s > 0]
+        if not minded and (not others or _nobody_takes(machine)):
+            for one in others:
+                say(f"machine: {one.text} wants it and does not take it; it is not waited for")
             return before
-        ahead = [one for one in others if one.holds or one.turn < own.turn]
+        ahead = [one for one in minded if one.holds or one.turn < own.turn]
         if ahead:
             _call(usual)
-        before = next((one for one in ahead if one.holds), before)
-        if not told:
-            told = True
-            for line in pretenders():
-                say(f"machine: {line}; it is not waited for")
-        if over() or time.monotonic() >= deadline:
-            who = next((one for one in others if one.holds), others[0])
-            raise InfrastructureError(f"machine: {who.text} is being measured; wait for it, or stop it")
-        _await_change(ahead, deadline, over)
+        holder = _holder(ahead)
+        # What another user wrote is not where to look for what is done.
+        before = holder if holder is not None and holder.own else before
+        told = told or _tell_pretenders()
+        began = time.monotonic()
+        until = deadline if holder is None or holder.own else min(deadline, began + hold_s)
+        if minded and (over() or began >= until):
+            raise InfrastructureError(_refusal(holder or minded[0]))
+        _await_change(holder, until, over)
+        waited_s = time.monotonic() - began
+        if holder is not None:
+            hold_s -= 0.0 if holder.own else waited_s
+        elif not all(one.own for one in minded):
+            want_s -= waited_s
 
 
-def _await_change(ahead: list[Claim], deadline: float, over: Callable[[], bool]) -> None:
+def _tell_pretenders() -> bool:
+    for line in pretenders():
+        say(f"machine: {line}; it is not waited for")
+    return True
+
+
+def _own_and_others(machine: str) -> tuple[Claim, list[Claim]]:
+    claims = [one for one in _claims() if one.is_of(machine)]
+    own = next((one for one in claims if one.pid == os.getpid()), None)
+    if own is None:
+        raise InfrastructureError("machine: /proc does not show this process as an experiment; mount it as usual")
+    return own, [one for one in claims if one.pid != own.pid]
+
+
+def _refusal(one: Claim) -> str:
+    if one.own:
+        rest = "is being measured; wait for it, or stop it" if one.holds else "wants it, too; measure again"
+    else:
+        says = "says that it is being measured" if one.holds else "wants it, too"
+        rest = f"{says}; only {one.user} or root can end it; measure again when it is over"
+    return f"machine: {one.text} {rest}"
+
+
+def _nobody_takes(machine: str) -> bool:
+    """Whether those who want the machine do nothing but say so. One that saw nobody takes it at once."""
+    time.sleep(LOOK_S)
+    return machine_holder(machine) is None
+
+
+def _holder(claims: Iterable[Claim]) -> Claim | None:
+    """Who has the machine: this user's, whatever another says."""
+    return min((one for one in claims if one.holds), key=lambda one: not one.own, default=None)
+
+
+def _await_change(holder: Claim | None, deadline: float, over: Callable[[], bool]) -> None:
     """Returns when there is something new to look for."""
-    holder = next((one for one in ahead if one.holds), None)
     if holder is None:
         time.sleep(DRAW_BACK_S)
         return
@@ -179,7 +225,8 @@ def _claim(pid: int) -> Claim | None:
             process = psutil.Process(pid)
             command = tuple(process.cmdline())
             # One that nobody has buried yet has kept its name, and has no command any more.
-            return Claim(pid, start_ticks(pid), process.username(), command, called == HOLDS) if command else None
+            own = process.uids().real == os.getuid()
+            return Claim(pid, start_ticks(pid), process.username(), command, called == HOLDS, own) if command else None
     return None
 
 

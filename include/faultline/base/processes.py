@@ -157,7 +157,12 @@ def live_process(pid: int, create_time: float, start_ticks: int | None = None, b
 
 def birth(pid: int) -> tuple[int, str]:
     """When a process began: clock ticks since the machine's start, and which start. Raises OSError for no process."""
-    return start_ticks(pid), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return start_ticks(pid), present_boot()
+
+
+def present_boot() -> str:
+    """Which start of the machine this is: another name after each."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 _LAUNCHER = """\

@@ -62,6 +62,11 @@ def files_mask() -> int:
     return 0o027 if shares_results() else 0o077
 
 
+def let_nobody_write() -> None:
+    """From here on others can change nothing that this process makes, whatever its caller's umask."""
+    os.umask(os.umask(0o077) | 0o022)
+
+
 def be_private() -> None:
     """From here on this process makes files that are nobody else's business."""
     _callers[0] = os.umask(files_mask())

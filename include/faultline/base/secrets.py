@@ -58,7 +58,8 @@ def read_secrets(folder: Path) -> Secrets:
 
 
 def login_file(folder: Path, user: str) -> Path:
-    """How librdkafka logs in as a user of the broker: a JSON object of its settings. Missing: nobody has to."""
+    """How librdkafka logs in as a user of the broker: a JSON object of its settings, empty where nobody has
+    to."""
     return folder / f"{user}.json"
 
 
@@ -77,10 +78,10 @@ def write_logins(folder: Path, known: Secrets) -> None:
         write_private(jaas_file(folder, user), f"KafkaClient {{\n  {scram_module(user, password)}\n}};\n")
 
 
-def remove_logins(folder: Path) -> None:
-    """Of an installation whose broker asks nobody who he is."""
+def write_no_logins(folder: Path) -> None:
+    """The same of an installation whose broker asks nobody who he is."""
     for user in USERS:
-        login_file(folder, user).unlink(missing_ok=True)
+        write_private(login_file(folder, user), "{}")
         jaas_file(folder, user).unlink(missing_ok=True)
 
 
@@ -88,6 +89,13 @@ def scram_module(user: str, password: str) -> str:
     """The line of a JAAS configuration."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     return f'{module} required username="{user}" password="{password}";'
+
+
+def require_logins(folder: Path) -> None:
+    """Raises ConfigError when the secrets, or what programs log in with, are missing, or others can read them."""
+    read_secrets(folder)
+    for user in USERS:
+        require_private(login_file(folder, user))
 
 
 def make_private(folder: Path) -> None:

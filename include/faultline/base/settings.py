@@ -205,10 +205,14 @@ def load_settings() -> Settings:
     return Settings(ROOT, home, results, ports, placement=read_placement(home))
 
 
+# What the `up` that is in force says of itself, in the state directory.
+INSTANCE = "instance.json"
+
+
 def instance(settings: Settings) -> dict[str, str]:
     """{"instance": mark, "results": folder} of the `up` that is in force; empty when none is."""
     try:
-        value: dict[str, str] = json.loads((settings.home / "instance.json").read_text())
+        value: dict[str, str] = json.loads((settings.home / INSTANCE).read_text())
     except (OSError, ValueError):
         return {}
     return value
@@ -278,6 +282,10 @@ def check_folders(settings: Settings, *, need_mb: int = 500) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _close_to_others(key, folder, 0o750 if key == "FAULTLINE_RESULTS" and shares_results() else 0o700)
+            if key == "FAULTLINE_RESULTS" and shares_results():
+                # The group can come to them; nobody could before.
+                for below in filter(Path.is_dir, (settings.records, settings.attempts)):
+                    _close_to_others(key, below, 0o750)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test-"):
                 pass
         except OSError as error:

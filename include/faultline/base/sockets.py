@@ -15,18 +15,27 @@ End = tuple[str, int]
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"
+_CONNECTED = ("01", "08")
 _ANY = "0.0.0.0"
 
 
 def owner_of(local: End, remote: End) -> int | None:
-    """The user whose socket has these two ends, both IPv4; None when there is none."""
-    return next((owner for here, there, _, owner in _sockets() if (here, there) == (local, remote)), None)
+    """The user whose connected socket has these two ends, both IPv4; None when there is none, or it was closed."""
+    # Of a socket that no process has open any more, the tables say that it is root's.
+    return next(
+        (
+            owner
+            for here, there, state, owner, inode in _sockets()
+            if (here, there) == (local, remote) and state in _CONNECTED and inode
+        ),
+        None,
+    )
 
 
 def listener_of(address: End) -> int | None:
     """The user who listens there, on that address or on all; None when nobody does."""
     places = (address, (_ANY, address[1]))
-    return next((owner for here, _, state, owner in _sockets() if state == _LISTENS and here in places), None)
+    return next((owner for here, _, state, owner, _ in _sockets() if state == _LISTENS and here in places), None)
 
 
 def can_tell() -> bool:
@@ -34,12 +43,12 @@ def can_tell() -> bool:
     return Path(_TABLES[0]).exists()
 
 
-def _sockets() -> Iterator[tuple[End | None, End | None, str, int]]:
+def _sockets() -> Iterator[tuple[End | None, End | None, str, int, int]]:
     for table in _TABLES:
         with contextlib.suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                yield _end(fields[1]), _end(fields[2]), fields[3], int(fields[7])
+                yield _end(fields[1]), _end(fields[2]), fields[3], int(fields[7]), int(fields[9])
 
 
 def _end(text: str) -> End | None:

@@ -102,6 +102,7 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "harvest": _harvest,
     "matrices": _module("matrices"),
     "crash": _module("crash"),
+    "power_cut": _module("power.power_cut"),
     "sweep": _module("long_sweep"),
     "verdicts": _module("verdicts"),
     "decide": _module("decide"),

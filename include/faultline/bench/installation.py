@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import write_json
-from faultline.base.settings import DEFAULT_PORTS, Settings, free_port, load_settings
+from faultline.base.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
@@ -20,6 +22,8 @@ from faultline.experiment.cell import EXPERIMENT
 
 # An axis of its own, so that a sweep has as many cells as are wanted.
 MATRIX = "input_rate"
+# The system gives none of these to connections.
+_PORTS_ABOVE = 3000
 _SWEEP_TIMEOUT_S = 8 * 3600.0
 
 
@@ -44,10 +48,6 @@ def own_services(name: str, say: Say) -> Iterator[Settings]:
 def own_home(name: str) -> Iterator[Settings]:
     """Makes such a place this process's installation, whose services come and go with each experiment."""
     settings = _made(name)
-    ports = settings.home / "ports.json"
-    if not ports.exists():
-        # At the usual ones another installation may answer in its place.
-        write_json(ports, {service: free_port() for service in DEFAULT_PORTS})
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     before = {key: os.environ.get(key) for key in places}
     os.environ.update(places)
@@ -61,13 +61,21 @@ def own_home(name: str) -> Iterator[Settings]:
                 os.environ[key] = value
 
 
+def place_of(name: str) -> Path:
+    """The state folder of the installation that a benchmark breaks."""
+    return load_settings().home / "bench" / name
+
+
 def _made(name: str) -> Settings:
-    main = load_settings()
-    home = main.home / "bench" / name
+    main, home = load_settings(), place_of(name)
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "jars").is_symlink():
         (home / "jars").symlink_to(main.jars)
-    return Settings(main.root, home, home / "results")
+    ports = home / "ports.json"
+    if not ports.exists():
+        # At the usual ones another installation may answer in its place, such as while this one's services are dead.
+        write_json(ports, choose_ports({service: port + _PORTS_ABOVE for service, port in DEFAULT_PORTS.items()}))
+    return Settings(main.root, home, home / "results", json.loads(ports.read_text()))
 
 
 def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:

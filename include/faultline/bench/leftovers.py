@@ -26,8 +26,8 @@ from faultline.records.store import Store
 class Tally:
     """How the planned cells of a series ended.
 
-    `once`: cells with exactly one valid record; `lost`: with none; `double`: with more; `remeasured`: attempts that
-    began although their cell had a valid record; `attempts`: all of them.
+    `once`: cells with exactly one record that counts (`valid` or `unmet`); `lost`: with none; `double`: with more;
+    `remeasured`: attempts that began although their cell had one; `attempts`: all of them.
     """
 
     planned: int
@@ -43,19 +43,19 @@ def tally(cells: Sequence[ManifestCell], series: str, attempts: Sequence[str], r
 
     `attempts`: ids of all attempts of the series' sweeps, in order; `records`: theirs.
     """
-    valid = Counter(Cell.of(record) for record in records if record.status == "valid")
+    sound = Counter(Cell.of(record) for record in records if record.sound)
     wanted = [Cell(cell.config_id, cell.repetition, series) for cell in cells]
-    first_valid: dict[Cell, str] = {}
+    first_sound: dict[Cell, str] = {}
     for record in records:
-        if record.status == "valid":
-            first_valid.setdefault(Cell.of(record), record.attempt)
+        if record.sound:
+            first_sound.setdefault(Cell.of(record), record.attempt)
     cell_of = {record.attempt: Cell.of(record) for record in records}
-    again = [one for one in attempts if one in cell_of and one > first_valid.get(cell_of[one], one)]
+    again = [one for one in attempts if one in cell_of and one > first_sound.get(cell_of[one], one)]
     return Tally(
         planned=len(wanted),
-        once=sum(valid[cell] == 1 for cell in wanted),
-        lost=sum(valid[cell] == 0 for cell in wanted),
-        double=sum(valid[cell] > 1 for cell in wanted),
+        once=sum(sound[cell] == 1 for cell in wanted),
+        lost=sum(sound[cell] == 0 for cell in wanted),
+        double=sum(sound[cell] > 1 for cell in wanted),
         remeasured=len(again),
         attempts=len(attempts),
     )

@@ -37,7 +37,7 @@ def add(
     from faultline.engines.spark.distributions import distributions, examined, keep, read_conf
 
     settings = load_settings()
-    if holder := machine_holder(settings.machine):
+    if (holder := machine_holder(settings.machine)) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); add it when that is over")
     told = {} if conf is None else read_conf(conf)
     check_settings(told, "--conf")
@@ -82,7 +82,7 @@ def remove(name: Annotated[str, typer.Argument(help="The build to forget; its fo
     from faultline.engines.spark.distributions import forget
 
     settings = load_settings()
-    if holder := machine_holder(settings.machine):
+    if (holder := machine_holder(settings.machine)) and holder.own:
         raise ConfigError(f"{name}: an experiment is measured ({holder.text}); remove it when that is over")
     gone = forget(settings, name)
     if Supervisor(settings).running():

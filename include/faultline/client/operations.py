@@ -7,11 +7,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
+from faultline.base.environment import check_passed
 from faultline.base.errors import ConfigError
 from faultline.base.rights import be_private, refuse_root
-from faultline.base.secrets import HARNESS, login_file
+from faultline.base.secrets import FILE, HARNESS, login_file, read_secrets
 from faultline.base.settings import Settings, check_folders, load_settings, ssh_hosts
 from faultline.base.text import Say, suggest
+from faultline.cluster.airflow_home import require_keys
 from faultline.cluster.jars import verify
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.rehearsal import make_archive
@@ -27,13 +29,17 @@ from generators.login import LOGIN
 
 
 def require(settings: Settings) -> Java:
-    """Checks folders, hosts, the environment's numbers, Java and jars before anything is started; returns the Java.
+    """Checks folders, secrets, hosts, numbers, Java and jars before anything is started; returns the Java.
 
     Raises ConfigError naming what is missing or broken, and the remedy.
     """
     refuse_root()
     be_private()
+    check_passed()
     check_folders(settings)
+    if (settings.secrets / FILE).exists():
+        read_secrets(settings.secrets)
+    require_keys(settings)
     ssh_hosts(settings)
     longest_wait_s()
     java = find_java(settings.home / "java.json")
@@ -59,6 +65,15 @@ def bring_up(
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
     return settings
+
+
+def close_what_ended(settings: Settings, say: Say) -> None:
+    """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
+    from faultline.cluster.topics import delete_own_topics
+    from faultline.runner.orphans import close_ownerless
+
+    for line in close_ownerless(settings, lambda topics: delete_own_topics(settings, topics)):
+        say(line)
 
 
 def select_records(

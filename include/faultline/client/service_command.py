@@ -7,7 +7,9 @@ from pathlib import Path
 
 import typer
 
+from faultline.base.environment import PASSED, passed_on
 from faultline.base.errors import ConfigError
+from faultline.base.files import write_private
 from faultline.base.settings import Settings, load_settings
 from faultline.base.text import say
 
@@ -15,25 +17,33 @@ app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_a
 
 UNIT = "faultline.service"
 MARK = "# Written by ./faultline service install; of the installation in "
-# Names that the unit hands on beside where things lie, as they are now.
+# Names that the unit hands on beside where things lie, as they are now; with what they name, and what holds a password.
+# The database is known to the installation.
 HANDED_ON = (
-    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE",
-    "FAULTLINE_WORKER_MEMORY_MB", "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_ALLOW_ROOT",
+    "FAULTLINE_NIGHTS", "FAULTLINE_NIGHTLY_SCHEDULE", "FAULTLINE_SPEED_SCHEDULE", "FAULTLINE_WORKER_MEMORY_MB",
+    "FAULTLINE_QUIET_S", "FAULTLINE_SHARED_RESULTS", "FAULTLINE_ALLOW_ROOT", "FAULTLINE_MACHINE", "FAULTLINE_MEMCACHED",
+    "FAULTLINE_PYTHON", "JAVA_HOME", PASSED,
 )  # fmt: skip
 _TEXT = """\
 {mark}{home}
 [Unit]
 Description=Faultline: Kafka, Spark and Airflow for benchmarks
 After=network.target
+StartLimitIntervalSec=30min
+StartLimitBurst=10
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 WorkingDirectory={root}
-{environment}ExecStart={root}/faultline up
-ExecStop={root}/faultline down
+{environment}# By a relative path: in a command systemd reads spaces and $ its own way.
+ExecStart=/bin/sh ./faultline up
+ExecStop=/bin/sh ./faultline down
 TimeoutStartSec=20min
 TimeoutStopSec=3min
+# A database on this machine may come up later.
+Restart=on-failure
+RestartSec=30
 UMask=0077
 
 [Install]
@@ -78,13 +88,21 @@ def write_unit(settings: Settings, path: Path) -> None:
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | places
-    environment = "".join(f'Environment="{name}={value}"\n' for name, value in given.items())
+    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on() | places
+    environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    # What is handed on may hold passwords.
+    write_private(path, _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment))
+
+
+def _quoted(name: str, value: str) -> str:
+    """The value as a unit has it between quotation marks, where % begins a specifier and a backslash an escape."""
+    if not value.isprintable():
+        raise ConfigError(f"{name}: holds a line break or another control character; a unit cannot hand it on")
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
 def _require_ours(settings: Settings, path: Path) -> None:

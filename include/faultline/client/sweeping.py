@@ -22,6 +22,7 @@ from faultline.client.sweep_words import Wanted, wanted_of
 from faultline.cluster.airflow_home import login_words
 from faultline.experiment.cell import EXPERIMENT, Cell
 from faultline.experiment.config import parse_configuration
+from faultline.experiment.matrices import MATRICES
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import Manifest, Manifests
@@ -342,3 +343,5 @@ def say_what_goes_on(settings: Settings, say: Say) -> None:
         if plan is not None:
             done, whole = progress_of(settings, plan)
             say(f"{run['dag_id']} {run['dag_run_id']}: goes on, {done} of {whole} cells are measured")
+        elif run["dag_id"] in MATRICES:
+            say(f"{run['dag_id']} {run['dag_run_id']}: goes on, and is planned first")

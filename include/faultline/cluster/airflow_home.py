@@ -1,5 +1,5 @@
 """Airflow's configuration in the state directory: LocalExecutor, loopback, one user; SQLite, or the PostgreSQL whose
-address FAULTLINE_DATABASE gave to the `up` that started the services.
+address FAULTLINE_DATABASE gave to the last `up` that had it.
 
 Written as files, not as environment variables, so that every component reads the same settings
 and a detached process inherits none of them.
@@ -93,9 +93,10 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     # The database and the logs in it are nobody else's business.
     home.chmod(0o700)
-    secret_file = home / "secrets.json"
+    secret_file = _key_file(settings)
     if not secret_file.exists():
         write_private(secret_file, json.dumps({**_new_keys(), "password": secrets.token_urlsafe(12)}))
+    require_keys(settings)
     keys = json.loads(secret_file.read_text())
     if given := os.environ.get(PASSWORD):
         keys["password"] = given
@@ -110,20 +111,25 @@ def write_airflow_home(settings: Settings, database: str | None = None) -> Path:
     return home
 
 
+def require_keys(settings: Settings) -> None:
+    """Raises ConfigError when Airflow's keys, where they were made before, are not for this user only."""
+    if _key_file(settings).exists():
+        require_private(_key_file(settings))
+
+
 def choose_database(settings: Settings, *, running: bool) -> str | None:
-    """The database that Airflow is `running` on; else the one that is wanted now, which must answer. None: SQLite.
+    """The database that is wanted now, and must answer unless Airflow is `running` on it; where nobody says, the one of
+    before. None: SQLite.
 
     Raises ConfigError before anything is started.
     """
-    wanted = wanted_database()
-    if not running:
-        if wanted:
-            require_database(wanted)
-        return wanted
     present = present_database(settings)
-    if wanted not in (None, present):
+    wanted = present if os.environ.get(DATABASE) is None else wanted_database()
+    if running and wanted != present:
         raise ConfigError(f"{DATABASE}: Airflow runs on another database; ./faultline down first")
-    return present
+    if wanted and not running:
+        require_database(wanted)
+    return wanted
 
 
 def wanted_database() -> str | None:
@@ -137,7 +143,7 @@ def wanted_database() -> str | None:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    example = "give postgresql://USER:PASSWORD@HOST:PORT/NAME, or leave it out for SQLite"
+    example = "give postgresql://USER:PASSWORD@HOST:PORT/NAME, or nothing for SQLite"
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
@@ -161,7 +167,9 @@ def require_database(address: str) -> None:
     except SQLAlchemyError as error:
         shown = make_url(address).render_as_string(hide_password=True)
         why = " ".join(str(getattr(error, "orig", None) or error).split())
-        raise ConfigError(f"{DATABASE}: {shown} does not answer ({why}); start it, or mend the address") from None
+        raise ConfigError(
+            f"{DATABASE}: {shown} does not answer ({why}); start it, mend the address, or leave it empty for SQLite"
+        ) from None
     if encoding != "UTF8":
         raise ConfigError(f"{DATABASE}: the database's encoding is {encoding}; make one with ENCODING 'UTF8'")
 
@@ -169,9 +177,17 @@ def require_database(address: str) -> None:
 def present_database(settings: Settings) -> str | None:
     """The address of the PostgreSQL that the written configuration names; None: SQLite, or nothing written yet."""
     parser = configparser.RawConfigParser()
-    parser.read(settings.airflow_home / "airflow.cfg")
+    file = settings.airflow_home / "airflow.cfg"
+    try:
+        parser.read(file)
+    except (configparser.Error, UnicodeDecodeError):
+        raise ConfigError(f"{file}: is damaged, and names Airflow's database; delete it, and give {DATABASE}") from None
     address = parser.get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
     return address if address.startswith(_DRIVER) else None
+
+
+def _key_file(settings: Settings) -> Path:
+    return settings.airflow_home / "secrets.json"
 
 
 def password_file(settings: Settings) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from faultline.base.attempt import unhealed_attempts, unhealed_text
-from faultline.base.errors import FaultlineError
+from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.cluster.daemon import Supervisor
@@ -50,7 +50,7 @@ def examine() -> dict[str, Any]:
         "versions": versions(settings, java["detail"] if java["ok"] else "missing"),
         "services": {
             "processes": Supervisor(settings).states(),
-            "kafka": kafka_ready(settings.endpoints.kafka, settings.secrets),
+            "kafka": _check("kafka", lambda: _kafka(settings))["ok"],
             "spark_workers": len(workers) if isinstance(workers, list) else 0,
             "airflow": airflow_health(settings),
         },
@@ -61,6 +61,11 @@ def examine() -> dict[str, Any]:
         "pretenders": pretenders(),
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
     }
+
+
+def _kafka(settings: Settings) -> None:
+    if not kafka_ready(settings.endpoints.kafka, settings.secrets):
+        raise InfrastructureError("kafka: does not answer")
 
 
 def _builds(settings: Settings) -> list[dict[str, Any]]:

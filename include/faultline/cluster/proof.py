@@ -11,10 +11,15 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import HOST, Settings
 from faultline.base.sockets import can_tell, listener_of
+
+if TYPE_CHECKING:
+    import httpx
 
 PREFIX = "/faultline-proof"
 _CHALLENGE = re.compile(r"[0-9a-f]{64}")
@@ -47,3 +52,26 @@ def require_own_listener(settings: Settings) -> None:
     owner = listener_of((HOST, port)) if can_tell() else os.geteuid()
     if owner not in (os.geteuid(), None):
         raise InfrastructureError(f"airflow: port {port} is user {owner}'s, not this installation's; ./faultline up")
+
+
+def keep_tokens(clients: type[httpx.Client], settings: Settings) -> None:
+    """From here on such clients, which bring a token along, send nothing to Airflow's port when another user listens
+    there. They try again meanwhile as they do when nobody listens."""
+    import httpx
+
+    def check(event: str, told: Mapping[str, Any]) -> None:
+        # Once more when it stands: whoever took the port in between has got no word yet.
+        if event in ("connection.connect_tcp.started", "connection.connect_tcp.complete"):
+            try:
+                require_own_listener(settings)
+            except InfrastructureError as error:
+                if connection := told.get("return_value"):
+                    connection.close()
+                raise httpx.ConnectError(str(error)) from None
+
+    def send(self: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
+        if request.url.port == settings.ports["airflow"]:
+            request.extensions = {**request.extensions, "trace": check}
+        return httpx.Client.send(self, request, **how)
+
+    clients.send = send  # type: ignore[method-assign]

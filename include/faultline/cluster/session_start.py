@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 
+from faultline.base.secrets import read_secrets
 from faultline.base.settings import load_settings
 from faultline.cluster.class_data import archive_here
 from faultline.cluster.java import find_java
-from faultline.cluster.services import prepare_spark, spark_submit
+from faultline.cluster.services import spark_submit
 from faultline.engines.spark.settings import LOCAL_MASTER, batch_settings, program, spark_environment
 
 
 def main() -> None:
     settings = load_settings()
-    prepare_spark(settings)
+    # Master and workers know what it says: another would let nobody in.
+    read_secrets(settings.secrets)
     conf = batch_settings(settings, archive=archive_here(settings))
     socket = ("--socket", str(settings.session_socket))
     command = spark_submit(settings, conf, program(settings, "session"), *socket, master=LOCAL_MASTER, name="session")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_te
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
+from faultline.base.secrets import require_logins
 from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
@@ -86,6 +86,7 @@ def _up(
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports, hosts)
+        _require_secrets(settings)
     else:
         _sweep(settings)
         settings = _claim_hosts(settings, hosts)
@@ -197,6 +198,14 @@ def _claim_hosts(settings: Settings, count: int | None) -> Settings:
     return replace(settings, placement=placement, ports=ports)
 
 
+def _require_secrets(settings: Settings) -> None:
+    """Raises ConfigError when files are gone that the running services were started with."""
+    try:
+        require_logins(settings.secrets)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (the services run already: ./faultline down before that)") from None
+
+
 def _sweep(settings: Settings) -> list[int]:
     return end_processes(marked_processes(settings), grace_s=8.0)
 
@@ -214,10 +223,7 @@ def _claim_ports(settings: Settings, explicit: dict[str, int], progress: Progres
         if port != wanted[name]:
             progress(f"port {wanted[name]} of {name} is busy; using {port}")
     usual = {name: chosen[name] for name in settings.ports}
-    file = settings.home / "ports.json"
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(usual, indent=2))
-    temporary.rename(file)
+    write_json(settings.home / "ports.json", usual)
     moved = {build.name: {name: chosen[f"{name}@{build.name}"] for name in build.ports} for build in builds}
     if any(moved[build.name] != dict(build.ports) for build in builds):
         keep_ports(settings, moved)

@@ -12,10 +12,12 @@ import importlib
 import os
 
 from airflow.executors.local_executor import LocalExecutor
+from airflow.sdk.api.client import Client
 
 from faultline.base.loaded_code import LoadedCode
 from faultline.base.settings import load_settings
 from faultline.base.window_lock import is_measured
+from faultline.cluster.proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
 
 # What the tasks of this project import, beside what the scheduler has of it. Workers are forked from the scheduler, and
@@ -67,7 +69,10 @@ class EventExecutor(LocalExecutor):
         configuration_params()  # whose schema every DAG is made with
         own = LoadedCode.of(PACKAGES)
         os.register_at_fork(after_in_child=lambda: own.forget() if own.is_stale() else None)
-        self._window_lock = load_settings().window_lock
+        settings = load_settings()
+        # The processes that run tasks are forked from here.
+        keep_tokens(Client, settings)
+        self._window_lock = settings.window_lock
         super().start()
 
     def sync(self) -> None:

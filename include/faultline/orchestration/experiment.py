@@ -7,8 +7,6 @@ parsing the DAG file stays cheap.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob
 from faultline.orchestration.run_experiment import AGAIN, AT_ONCE, UNFINISHED, state_of
+from faultline.orchestration.step import attempt_of, refuse_lost, step
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
@@ -79,41 +78,6 @@ def experiment_dag() -> DAG:
         chain(topics, require_accepted())
         end.as_teardown(setups=attempt)
     return dag
-
-
-def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
-    """A step of an attempt as the body of a task: refuses closed attempts, and keeps the reason of a failure."""
-
-    @functools.wraps(function)
-    def body(attempt_id: str) -> Any:
-        from airflow.sdk.exceptions import AirflowFailException
-
-        from faultline.runner.teardown import note_failure, refuse_closed
-
-        attempt = attempt_of(attempt_id)
-        try:
-            refuse_closed(attempt)
-        except ConfigError as error:
-            raise AirflowFailException(str(error)) from None
-        try:
-            return function(attempt)
-        except FaultlineError as error:
-            note_failure(attempt.folder, function.__name__, error)
-            raise AirflowFailException(str(error)) from None
-        except Exception as error:
-            note_failure(attempt.folder, function.__name__, error)
-            raise
-
-    # The wrapper takes an id, not an attempt, so it must not show the wrapped signature.
-    del body.__wrapped__
-    body.__annotations__ = {"attempt_id": str, "return": Any}
-    return body
-
-
-def attempt_of(attempt_id: str) -> Attempt:
-    from faultline.base.attempt import Attempt
-
-    return Attempt(load_settings().attempts / attempt_id)
 
 
 def parent_stopped() -> bool:
@@ -330,6 +294,7 @@ class HarvestOperator(LocalSparkJob):
         from faultline.runner.teardown import note_failure
 
         attempt = attempt_of(self.attempt_id)
+        refuse_lost(attempt, "harvest")
         try:
             configuration = gather(attempt, load_settings())
             plan = plan_of(attempt)
@@ -355,9 +320,11 @@ def judge(attempt_id: str) -> str:
     from airflow.sdk.exceptions import AirflowFailException
 
     from faultline.analysis.verdict import judge_attempt, require_valid
-    from faultline.runner.teardown import note_failure
+    from faultline.runner.teardown import has_record, note_failure
 
     settings, attempt = load_settings(), attempt_of(attempt_id)
+    if not has_record(attempt, settings):
+        refuse_lost(attempt, "judge")
     try:
         record = judge_attempt(attempt, settings)
         tell(record)

@@ -9,6 +9,8 @@ from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 from faultline.base.errors import InfrastructureError
 from faultline.base.secrets import WORKLOAD
 from faultline.base.settings import is_open, load_settings
+from faultline.cluster.topics import TIMEOUTS
+from faultline.cluster.topics import delete_topics as delete
 from faultline.experiment.plan import configuration_of, plan_of
 
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
 # Names of an attempt's topics begin so.
 TOPICS = "faultline-"
-# The client itself gives up in time, and says why.
-TIMEOUTS = dict.fromkeys(("operation_timeout", "request_timeout"), 30.0)
 
 
 def create_topics(attempt: Attempt) -> None:
@@ -73,14 +73,5 @@ def let_workload_in(client: Any) -> None:
 
 def delete_topics(topics: list[str]) -> None:
     """Deletes topics; those that are gone already are fine."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    if not topics:
-        return
-    client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
-    for name, future in client.delete_topics(topics, **TIMEOUTS).items():
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise InfrastructureError(f"topic {name}: could not be deleted: {error.args[0].str()}") from None
+    if topics:
+        delete(KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn, topics)

@@ -94,6 +94,13 @@ class Index:
             except (sqlite3.Error, OSError) as error:
                 self._mend(error, found)
 
+    def close(self) -> None:
+        """Lets go of the file; the next question opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
     def sweeps(self, limit: int, offset: int = 0) -> list[Tally]:
         """Sweeps, newest first."""
         return self._tallies("sweep_id", "", limit, offset)
@@ -224,7 +231,7 @@ class Index:
     def _mend(self, error: Exception, found: Mapping[str, _File]) -> None:
         """After an error: with a new file in the place of a damaged one; else, and where none can be written, in
         memory."""
-        self._close()
+        self.close()
         if self.file is not None and _is_damage(error):
             try:
                 for part in (self.file, self.file.with_name(f"{self.file.name}-journal")):
@@ -232,14 +239,9 @@ class Index:
                 self._take_in(found)
                 return
             except (sqlite3.Error, OSError):
-                self._close()
+                self.close()
         self._connection = _connect(":memory:")
         self._take_in(found)
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 class _File(NamedTuple):
@@ -281,7 +283,8 @@ def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
 def _connect(name: str) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=TIMEOUT_S, check_same_thread=False)
     try:
-        connection.execute("PRAGMA synchronous = OFF")  # made again when lost
+        # A file of which a power cut left some pages new and some old can look whole, and tell of too few records.
+        connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA user_version").fetchone()[0] != _version():
             with closing(connection.cursor()) as cursor:
                 cursor.executescript(

@@ -20,6 +20,7 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.processes import birth, live_process
 from faultline.base.settings import Settings
+from faultline.base.window_lock import beside_windows
 from faultline.runner.teardown import close
 
 # A folder without `attempt.json` that is younger may be one that is just being made.
@@ -46,10 +47,28 @@ def sweep_orphans(
 
     `at_work`: whether the run of this id is queued or running, and not the caller's own.
     """
+    said = _clean_up(settings, lambda attempt: _is_orphan(attempt, at_work), delete_topics)
+    _remove_parts(settings.records)
+    return said
+
+
+def close_ownerless(settings: Settings, delete_topics: Callable[[list[str]], None]) -> list[str]:
+    """The same of those only that ran without a scheduler and whose process is gone, such as after a power cut: nobody
+    goes on with them. Not beside a window that is measured."""
+    with contextlib.suppress(FaultlineError):  # damaged: it is named below
+        if not any(_is_ownerless(attempt) for attempt in unclosed(settings)):
+            return []
+    with beside_windows(settings.window_lock):
+        return _clean_up(settings, _is_ownerless, delete_topics)
+
+
+def _clean_up(
+    settings: Settings, is_dead: Callable[[Attempt], bool], delete_topics: Callable[[list[str]], None]
+) -> list[str]:
     said = []
     for attempt in unclosed(settings):
         try:
-            if not attempt.is_of(settings.home) or not _is_orphan(attempt, at_work):
+            if not attempt.is_of(settings.home) or not is_dead(attempt):
                 continue
             outcome = close(attempt, settings, delete_topics)
             cleaned = f"{attempt.id}: a dead attempt, cleaned up ({len(outcome['ended'])} processes ended)"
@@ -59,7 +78,6 @@ def sweep_orphans(
             damaged = f"its files are damaged ({type(error).__name__}: {error}); move its folder away"
             why = str(error) if isinstance(error, FaultlineError) else damaged
             said.append(f"{attempt.id}: a dead attempt that could not be cleaned up: {why}")
-    _remove_parts(settings.records)
     return said
 
 
@@ -86,14 +104,19 @@ def _is_orphan(attempt: Attempt, at_work: Callable[[str], bool]) -> bool:
     if attempt.unhealed.exists():
         return True
     description = attempt.read()
-    owner = description.get("owner")
-    if owner:
-        return live_process(**owner) is None
+    if description.get("owner"):
+        return _is_ownerless(attempt)
     # One that a scheduler's tasks measure: this process must be one of them to know what became of its run.
     if os.environ.get(LOCAL_RUN):
         return False
     run_id = description.get("run_id")
     return bool(run_id) and not at_work(str(run_id))
+
+
+def _is_ownerless(attempt: Attempt) -> bool:
+    """Whether the process that ran it by itself is gone. What could not be healed is for whoever measures next."""
+    owner = attempt.read().get("owner")
+    return owner is not None and not attempt.unhealed.exists() and live_process(**owner) is None
 
 
 def _remove_parts(records: Path) -> None:

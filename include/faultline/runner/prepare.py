@@ -14,6 +14,7 @@ from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
 from faultline.base.files import make_folder, sync_folder
+from faultline.base.secrets import require_logins
 from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
@@ -81,6 +82,8 @@ def prepare(
     """
     longest_wait_s()
     check_folders(settings)
+    if instance(settings):
+        require_logins(settings.secrets)
     check_here(order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)

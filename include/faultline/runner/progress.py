@@ -116,7 +116,7 @@ def holder_text(settings: Settings) -> str | None:
     holder = machine_holder(settings.machine)
     if holder is None:
         return None
-    if holder.folder.parent != settings.attempts:
+    if not holder.own or holder.folder.parent != settings.attempts:
         return f"{holder.text}, another installation"
     try:
         attempt = Attempt(holder.folder)

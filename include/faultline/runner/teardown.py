@@ -13,7 +13,7 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
-from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked
+from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked, present_boot, read_ledger
 from faultline.base.settings import Settings
 from faultline.runner.collect import drop_recordings, keep_logs_only, remove_working_data
 
@@ -38,14 +38,31 @@ def refuse_closed(attempt: Attempt) -> None:
         raise ConfigError(f"{attempt.id}: this attempt is closed; clear the whole run, which measures anew")
 
 
+def went_down(attempt: Attempt) -> bool:
+    """Whether the machine was started anew since a process of the attempt began. Then raw files and topics hold what
+    happened to be on the disk."""
+    present = present_boot()
+    return any(entry.boot not in ("", present) for entry in read_ledger(attempt.ledger))
+
+
+def refuse_unfinished(attempt: Attempt) -> None:
+    """Raises InfrastructureError for a step of an open attempt whose machine went down: its figures would be those of
+    a part of it."""
+    if not attempt.over and went_down(attempt):
+        raise InfrastructureError(
+            f"{attempt.id}: the machine was started anew before it was judged, and what the disk did not have is lost; "
+            "clear the whole run"
+        )
+
+
 def close(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[str]], None]) -> dict[str, Any]:
     """Ends the attempt's processes, removes working data and topics, writes the record that is still missing.
 
     Idempotent: an attempt counts as closed once all of that is done. Returns {"ended": pids, "topics": deleted}; with
     "unhealed", the reason, for one that stays open since what a fault did could not be undone.
     Topics are kept when that was asked for, and when the run came to its end and the harvest did not read them, so that
-    nothing measured is lost. On a full disk what is removed makes room for what is written; the record is made of raw
-    files, which stay.
+    nothing measured is lost; not when the machine went down meanwhile, and part of them is. On a full disk what is
+    removed makes room for what is written; the record is made of raw files, which stay.
     """
     unhealed = None
     try:
@@ -74,13 +91,13 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     """Removes what nobody reads any more; returns the topics that were deleted."""
     description = attempt.read()
     harvested = (attempt.harvest / "counts.parquet").exists()
-    ran_through = (attempt.folder / "end.json").exists()
-    if ran_through and not harvested:
-        keep_logs_only(attempt)
-        return []
+    ran_through = (attempt.folder / "end.json").exists() and not went_down(attempt)
     # What was made of checkpoint and topics is on the disk before they go.
     for folder in (attempt.harvest, attempt.folder):
         sync_files(folder)
+    if ran_through and not harvested:
+        keep_logs_only(attempt)
+        return []
     remove_working_data(attempt, settings)
     for problem in drop_recordings(attempt):
         print(problem)

@@ -37,6 +37,17 @@ def test_an_instant_can_be_given(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "a.jsonl") == [{"wall_ns": 1_500_001_000, "mono_ns": 1_500_002_000, "event": "e"}]
 
 
+@given(zeros=st.integers(1, 5000), after=st.binary(max_size=40))
+def test_what_follows_the_zeros_that_a_power_cut_left_is_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, zeros: int, after: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "j.jsonl"
+    path.write_bytes(b'{"event": "first"}\n{"eve' + bytes(zeros) + after + b"\n")
+    with Journal(path) as journal:
+        journal.write("second")
+    assert [line["event"] for line in read_journal(path)] == ["first", "second"]
+
+
 @given(cut=st.integers(0, 60))
 def test_a_half_written_last_line_is_left_out_and_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("journal") / "a.jsonl"

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.machine_lock import HOLDS, RECORDER, hold_machine, machine_holder, pretenders
+from faultline.base.machine_lock import HOLDS, RECORDER, WANTS, hold_machine, machine_holder, pretenders
 from faultline.base.window_lock import beside_windows, is_measured, window
 from tests.support.decoys import NOBODY, only_root
 
 # Takes the machine as a recorder does, says that and whom it waits for, and keeps it until its input ends.
 TAKE = """
-import sys
+import os, sys
+from faultline.base import machine_lock
 from faultline.base.errors import FaultlineError
-from faultline.base.machine_lock import hold_machine
 
 def over():
     global told
@@ -30,8 +30,10 @@ def over():
     return sys.argv[2] == "over"
 
 told = False
+machine_lock.OTHERS_HOLD_S = float(os.environ["OTHERS_HOLD_S"])
+machine_lock.OTHERS_WANT_S = float(os.environ["OTHERS_WANT_S"])
 try:
-    before = hold_machine(sys.argv[-1], wait_s=float(sys.argv[1]), over=over)
+    before = machine_lock.hold_machine(sys.argv[-1], wait_s=float(sys.argv[1]), over=over)
     print("after", before and before.attempt, flush=True)
 except FaultlineError as error:
     print(error, flush=True)
@@ -52,8 +54,7 @@ if left > 1:
     os.execv(sys.executable, [sys.executable, "-c", os.environ["AGAIN"], *sys.argv[1:]])
 """
 # The same words from a shell: says that it has the machine, and does nothing.
-SAY = f"printf %s {HOLDS} > /proc/self/comm; echo said; read line"
-# Another user, who has not so much as a Python of ours.
+SAY = "printf %s {} > /proc/self/comm; echo said; read line"
 
 
 @pytest.fixture
@@ -80,10 +81,23 @@ def started(command: list[str], **how: object) -> Iterator[subprocess.Popen[str]
 
 
 @contextlib.contextmanager
-def recording(machine: str, attempt: str, *, wait_s: float = 60, over: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A recorder of the attempt, which has been told to take the machine."""
+def recording(
+    machine: str, attempt: str, *, wait_s: float = 60, over: str = "", others_s: tuple[float, float] = (60, 60)
+) -> Iterator[subprocess.Popen[str]]:
+    """A recorder of the attempt, which has been told to take the machine. `others_s`: how long it lets other users have
+    it, and want it."""
     command = [sys.executable, "-c", TAKE, str(wait_s), over, *recorder_words(machine, attempt)]
-    with started(command) as process:
+    patience = dict(zip(("OTHERS_HOLD_S", "OTHERS_WANT_S"), map(str, others_s), strict=True))
+    with started(command, env={**os.environ, **patience}) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def another_user(machine: str, attempt: str, word: str) -> Iterator[subprocess.Popen[str]]:
+    """One who has not so much as a Python of ours, and says the word of the machine as a recorder does."""
+    command = ["sh", "-c", SAY.format(word), "sh", *recorder_words(machine, attempt)]
+    with started(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as process:
+        assert said(process) == "said"
         yield process
 
 
@@ -136,7 +150,7 @@ def test_machines_of_other_names_do_not_see_each_other(machine: str) -> None:
 
 
 def test_who_claims_the_machine_and_is_no_experiment_is_named_and_not_waited_for(machine: str) -> None:
-    with started(["sh", "-c", SAY, "\x1b[2J"]) as liar:
+    with started(["sh", "-c", SAY.format(HOLDS), "\x1b[2J"]) as liar:
         assert said(liar) == "said"
         assert machine_holder(machine) is None
         (named,) = (line for line in pretenders() if line.startswith(f"pid {liar.pid} of "))
@@ -155,22 +169,47 @@ def test_only_a_recorder_takes_the_machine(machine: str) -> None:
 
 @only_root
 def test_another_users_experiment_has_the_machine_and_says_whose_it_is(machine: str) -> None:
-    command = ["sh", "-c", SAY, "sh", *recorder_words(machine, "a1")]
-    with started(command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as other:
-        assert said(other) == "said"
+    with another_user(machine, "a1", HOLDS) as other:
         with recording(machine, "a2", wait_s=0) as mine:
             assert said(mine) == "waits"
-            assert said(mine).startswith(f"machine: a1 of nobody (pid {other.pid}, /srv/results) is being measured")
+            assert said(mine).startswith(f"machine: a1 of nobody (pid {other.pid}, /srv/results) says that it is being")
         with recording(machine, "a3") as mine:
             assert said(mine) == "waits"
             other.kill()
-            assert said(mine) == "after a1"
+            assert said(mine) == "after None", "what he wrote is not where to look for what follows"
             # Nor can he take the word out of our mouth.
             hush = ["sh", "-c", f"printf x > /proc/{mine.pid}/comm && echo done || echo refused"]
             with started(hush, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/") as quiet:
                 assert said(quiet) == "refused"
             holder = machine_holder(machine)
             assert holder is not None and holder.attempt == "a3"
+
+
+@only_root
+def test_another_user_is_waited_for_so_long_in_all_and_then_named(machine: str) -> None:
+    with recording(machine, "a1") as first:
+        assert said(first) == "after None"
+        with another_user(machine, "b1", HOLDS) as other, recording(machine, "a2", others_s=(0.5, 60)) as mine:
+            holder = machine_holder(machine)
+            assert holder is not None and holder.attempt == "a1", "no word of his hides whose it is"
+            assert said(mine) == "waits"
+            time.sleep(1)
+            began = time.monotonic()
+            first.kill()
+            text = said(mine)
+            assert 0.4 < time.monotonic() - began < 20, "our own took nothing of the time for others"
+            assert f"b1 of nobody (pid {other.pid}, " in text and "only nobody or root can end it" in text
+
+
+@only_root
+def test_another_user_who_only_wants_it_keeps_nobody_from_it(machine: str) -> None:
+    with another_user(machine, "b1", WANTS) as earlier:
+        with recording(machine, "a1", wait_s=0) as hasty:
+            assert said(hasty) == "waits"
+            assert f"b1 of nobody (pid {earlier.pid}, /srv/results) wants it, too; only nobody or root" in said(hasty)
+        with another_user(machine, "b2", WANTS), recording(machine, "a2", others_s=(60, 0.2)) as mine:
+            assert said(mine) == "waits"
+            assert said(mine) == "after None"
 
 
 def test_the_wait_takes_no_time_from_what_is_measured(machine: str) -> None:

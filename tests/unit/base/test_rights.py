@@ -10,7 +10,7 @@ import pytest
 
 from faultline.base import rights
 from faultline.base.errors import ConfigError
-from faultline.base.rights import ALLOW_ROOT, SHARED, as_caller, be_private, files_mask, refuse_root
+from faultline.base.rights import ALLOW_ROOT, SHARED, as_caller, be_private, files_mask, let_nobody_write, refuse_root
 from faultline.base.settings import ROOT, Settings, check_folders
 
 
@@ -48,6 +48,25 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) ->
     assert stat.S_IMODE(settings.results.stat().st_mode) == mode, "its owner decides"
 
 
+@pytest.mark.parametrize("name", ["records", "attempts"])
+def test_shared_results_that_the_group_can_write_below_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    below = settings.results / name
+    below.mkdir(parents=True)
+    below.chmod(0o775)
+    settings.results.chmod(0o700)
+    monkeypatch.delenv(SHARED, raising=False)
+    check_folders(settings, need_mb=0)  # nobody comes to it
+    monkeypatch.setenv(SHARED, "1")
+    with pytest.raises(ConfigError, match=f"^FAULTLINE_RESULTS: others can write .* chmod go-w {below}$"):
+        check_folders(settings, need_mb=0)
+    below.chmod(0o755)
+    check_folders(settings, need_mb=0)
+    assert stat.S_IMODE(below.stat().st_mode) == 0o750
+
+
 def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> None:
     os.umask(0o027)
     be_private()
@@ -57,3 +76,10 @@ def test_what_is_for_others_to_read_gets_the_callers_rights(tmp_path: Path) -> N
     (tmp_path / "after").touch()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"own": 0o600, "report": 0o640, "after": 0o600}
+
+
+@pytest.mark.parametrize(("umask", "left"), [(0o000, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)])
+def test_no_command_makes_what_others_can_change(umask: int, left: int) -> None:
+    os.umask(umask)
+    let_nobody_write()
+    assert os.umask(0o022) == left

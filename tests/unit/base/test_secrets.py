@@ -19,11 +19,12 @@ from faultline.base.secrets import (
     login_file,
     make_secrets,
     read_secrets,
-    remove_logins,
+    require_logins,
     require_private,
     write_logins,
+    write_no_logins,
 )
-from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.base.settings import DEFAULT_PORTS, INSTANCE, ROOT, Settings
 from tests.support.decoys import NOBODY, only_root
 
 
@@ -94,5 +95,26 @@ def test_clients_log_in_where_the_broker_asks(tmp_path: Path) -> None:
     assert kafka_options(settings)["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
     assert f'password="{known.kafka["workload"]}"' in jaas_file(secrets, "workload").read_text()
     assert kafka_client("elsewhere:9092") == {"bootstrap.servers": "elsewhere:9092"}, "no secret goes to others"
-    remove_logins(secrets)
-    assert not login_file(secrets, "harness").exists() and json.loads((secrets / FILE).read_text())
+    write_no_logins(secrets)
+    assert kafka_client(bootstrap, secrets=secrets) == {"bootstrap.servers": bootstrap} and not kafka_options(settings)
+    assert json.loads((secrets / FILE).read_text()), "kept"
+
+
+def test_a_login_that_is_gone_while_services_run_is_named(tmp_path: Path) -> None:
+    """And nobody comes as anybody instead."""
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results", DEFAULT_PORTS)
+    write_logins(settings.secrets, make_secrets(settings.secrets))
+    write_private(settings.home / INSTANCE, "{}")
+    require_logins(settings.secrets)
+    for user, use in (
+        ("harness", lambda: kafka_client("x:1", secrets=settings.secrets)),
+        ("workload", lambda: kafka_options(settings)),
+    ):
+        login_file(settings.secrets, user).unlink()
+        for one in (use, lambda: require_logins(settings.secrets)):
+            with pytest.raises(ConfigError, match=f"^{login_file(settings.secrets, user)}: No such file"):
+                one()
+        write_logins(settings.secrets, read_secrets(settings.secrets))
+    (settings.secrets / FILE).unlink()
+    with pytest.raises(ConfigError, match=f"{FILE}: No such file"):
+        require_logins(settings.secrets)

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from faultline.bench.crash import Diary, figures
+from faultline.base.errors import InfrastructureError
+from faultline.bench.broken_sweeps import require_none, total
+from faultline.bench.crash import figures
+from faultline.bench.diary import Diary
+from faultline.bench.figure import Figure
 from faultline.bench.kills import RANDOM_KILLS, ROLES, STEPS, VICTIMS, is_due, plan_kills
 from faultline.bench.leftovers import tally
 from faultline.bench.long_sweep import LOCKED, fixed_cost, growth, lines_with
@@ -60,7 +64,7 @@ def cell(repetition: int) -> ManifestCell:
 def test_cells_are_counted_by_their_valid_records() -> None:
     cells = [cell(number) for number in range(4)]
     records = [
-        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "valid"), record("4", 1, "unsound"),
+        record("1", 0, "failed"), record("2", 0, "valid"), record("3", 1, "unmet"), record("4", 1, "unsound"),
         record("5", 2, "valid"), record("6", 2, "valid"),
     ]  # fmt: skip
     found = tally(cells, "b1", [*"123456", "7"], records)
@@ -73,25 +77,35 @@ def test_figures_are_sums_over_sweeps() -> None:
     outcome = {"planned": 4, "once": 4, "lost": 0, "double": 0, "remeasured": 0, "attempts": 6}
     sweeps = [{"outcome": outcome, "triggers": 1, "seconds": 10.0}, {"outcome": outcome, "triggers": 2, "seconds": 5.0}]
     kills = [{"victim": "kafka", "after": "judge"}, {"victim": "task", "after": None}]
-    found = figures(sweeps, kills, {"orphan_ports": 1})
+    found = figures(sweeps, kills)
     values = {name: figure.value for name, figure in found.items()}
     assert values["cells"] == values["cells_once"] == 8
     assert (values["kills"], values["kills_kafka"], values["kills_at_boundaries"]) == (2, 1, 1)
-    assert (values["triggers"], values["wall_s"], values["orphan_ports"]) == (3, 15.0, 1)
+    assert (values["triggers"], values["wall_s"]) == (3, 15.0)
+
+
+def test_what_must_not_be_is_named() -> None:
+    found: dict[str, Figure] = {
+        name: total([0.0]) for name in ("lost_records", "duplicate_records", "remeasured", "orphan_ports", "unsaid")
+    }
+    require_none("crash", found, ["unsaid"])
+    found |= {"orphan_ports": total([2.0]), "unsaid": total([1.0])}
+    with pytest.raises(InfrastructureError, match="^crash: orphan_ports 2, unsaid 1$"):
+        require_none("crash", found, ["unsaid"])
 
 
 def test_the_diary_survives_a_crash_amid_a_line_and_knows_older_ones(tmp_path: Path) -> None:
     path = tmp_path / "crash.jsonl"
     path.write_text('{"kind": "run", "series": "s0", "run_id": "s0-0"}\n')
-    Diary(path).note("kill", number=3, victim="task")
+    Diary(path, "kill").note("kill", number=3, victim="task")
     with path.open("a") as file:
         file.write('{"event": "swe')
-    again = Diary(path)
+    again = Diary(path, "kill")
     again.note("sweep", series="s1")
-    assert (Diary(path).done, [line["series"] for line in Diary(path).sweeps]) == ({3}, ["s1"])
-    assert Diary(path).unfinished == [{"series": "s0", "runs": ["s0-0"]}]
+    assert (Diary(path, "kill").done, [line["series"] for line in Diary(path, "kill").sweeps]) == ({3}, ["s1"])
+    assert Diary(path, "kill").unfinished == [{"series": "s0", "runs": ["s0-0"]}]
     again.move_aside()
-    assert not path.exists() and Diary(path).kills == []
+    assert not path.exists() and Diary(path, "kill").acts == []
 
 
 def test_the_fixed_cost_is_what_an_experiment_takes_besides_its_measuring() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import shutil
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,9 @@ def settings(folder: Path) -> Settings:
 def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTLINE_NIGHTLY_SCHEDULE", "0 2 * * *")
     monkeypatch.setenv("FAULTLINE_DATABASE", "postgresql://a:secret@b/c")
+    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN, OTHER")
+    monkeypatch.setenv("FAULTLINE_TOPOLOGY_DATABASE", "postgresql://a:b@c/d")
+    monkeypatch.setenv("TOKEN", "of mine")
     path = tmp_path / "systemd" / "user" / UNIT
     write_unit(settings(tmp_path), path)
     write_unit(settings(tmp_path), path)  # twice is once
@@ -26,13 +32,17 @@ def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkey
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(path)
     service = unit["Service"]
-    assert (service["ExecStart"], service["ExecStop"]) == (f"{ROOT}/faultline up", f"{ROOT}/faultline down")
+    assert service["WorkingDirectory"] == str(ROOT)
+    assert (service["ExecStart"], service["ExecStop"]) == ("/bin/sh ./faultline up", "/bin/sh ./faultline down")
     assert service["Type"] == "oneshot" and service["RemainAfterExit"] == "yes"
     text = path.read_text()
     assert (
         f'Environment="FAULTLINE_HOME={tmp_path}/home"' in text
         and 'Environment="FAULTLINE_NIGHTLY_SCHEDULE=0 2' in text
     )
+    assert 'Environment="FAULTLINE_PASS=TOKEN, OTHER"' in text and 'Environment="TOKEN=of mine"' in text
+    assert 'Environment="FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d"' in text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "secret" not in text and [one.name for one in path.parent.iterdir()] == [UNIT]
 
 
@@ -59,3 +69,25 @@ def test_a_path_that_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> N
     with pytest.raises(ConfigError, match="cannot stand in a unit"):
         write_unit(settings(tmp_path / name), tmp_path / UNIT)
     assert not (tmp_path / UNIT).exists()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_a_path_with_spaces_and_dollars_is_one_that_systemd_reads(tmp_path: Path) -> None:
+    root = tmp_path / "two words $HOME"
+    root.mkdir()
+    (root / "faultline").touch()
+    write_unit(Settings(root, root / "home", root / "results"), tmp_path / UNIT)
+    told = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / UNIT)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert UNIT not in told.stderr, told.stderr
+
+
+def test_values_are_handed_on_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
+    monkeypatch.setenv("TOKEN", '{"a": "100 %\\"}')
+    write_unit(settings(tmp_path), tmp_path / UNIT)
+    assert r'Environment="TOKEN={\"a\": \"100 %%\\\"}"' in (tmp_path / UNIT).read_text()
+    monkeypatch.setenv("TOKEN", "a\nb")
+    with pytest.raises(ConfigError, match="TOKEN: holds a line break"):
+        write_unit(settings(tmp_path), tmp_path / UNIT)

@@ -222,3 +222,15 @@ def test_the_gaps_of_a_sweep_are_measured_in_its_series(desk: Desk) -> None:
     assert {record.series for record in desk.records} == {BUILD} and len(desk.records) == 3
     assert gaps.measure_gaps(gaps_of("recovery", desk.settings), None, desk.said.append) == 0
     assert desk.said[-1] == "nothing is missing" and len(desk.airflow.triggered) == 1
+
+
+def test_a_sweep_that_goes_on_by_itself_is_named_planned_or_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.plan("planned-1")
+    going = [("recovery", "planned-1"), ("recovery", "new-1"), ("experiment", "planned-1__3"), ("others", "new-2")]
+    runs = [{"dag_id": dag_id, "dag_run_id": run_id} for dag_id, run_id in going]
+    monkeypatch.setattr(desk.airflow, "runs", lambda dag_id, *states: runs)
+    sweeping.say_what_goes_on(desk.settings, desk.said.append)
+    assert desk.said == [
+        "recovery planned-1: goes on, 0 of 3 cells are measured",
+        "recovery new-1: goes on, and is planned first",
+    ]

@@ -11,7 +11,8 @@ import pytest
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT, Settings
-from faultline.cluster.airflow_home import login_words, password, write_airflow_home
+from faultline.cluster import airflow_home
+from faultline.cluster.airflow_home import DATABASE, choose_database, login_words, password, write_airflow_home
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -30,6 +31,14 @@ def test_its_secrets_are_for_their_owner_only(umask: int, tmp_path: Path) -> Non
     assert first == {path.name: path.read_bytes() for path in home.iterdir()}, "made once, and kept"
 
 
+def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    keys = write_airflow_home(settings) / "secrets.json"
+    keys.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"others may not see it; chmod 0600 {keys}$"):
+        write_airflow_home(settings)
+
+
 def test_the_password_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
     with pytest.raises(ConfigError, match="./faultline up makes it"):
@@ -43,3 +52,35 @@ def test_the_password_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
 
     assert login_words(settings, Terminal()) == f"user admin, password {known}"
     assert login_words(settings, io.StringIO()) == "user admin, ./faultline password shows the password"
+
+
+def test_the_database_of_before_is_kept_until_another_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut nobody says it again."""
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    asked: list[str] = []
+    monkeypatch.setattr(airflow_home, "require_database", asked.append)
+    monkeypatch.delenv(DATABASE, raising=False)
+    assert choose_database(settings, running=False) is None, "SQLite, at first"
+    monkeypatch.setenv(DATABASE, "postgresql://user:wo%25rd@127.0.0.1:1/name")
+    address = "postgresql+psycopg2://user:wo%25rd@127.0.0.1:1/name"
+    assert choose_database(settings, running=False) == address
+    write_airflow_home(settings, address)
+    monkeypatch.delenv(DATABASE)
+    assert choose_database(settings, running=True) == address and asked == [address]
+    assert choose_database(settings, running=False) == address and asked == [address] * 2, "it has to answer"
+    monkeypatch.setenv(DATABASE, "")
+    with pytest.raises(ConfigError, match="runs on another database"):
+        choose_database(settings, running=True)
+    assert choose_database(settings, running=False) is None, "said by an empty name"
+
+
+def test_a_damaged_configuration_does_not_lose_the_database_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    monkeypatch.delenv(DATABASE, raising=False)
+    (write_airflow_home(settings) / "airflow.cfg").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"airflow\.cfg: is damaged"):
+        choose_database(settings, running=False)

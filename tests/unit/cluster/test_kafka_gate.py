@@ -89,6 +89,15 @@ def test_the_kernel_tells_whose_a_socket_is() -> None:
     assert listener_of(address) is None and owner_of(("127.0.0.1", 1), address) is None
 
 
+def test_a_closed_socket_is_nobodys() -> None:
+    """The kernel's tables say of it that it is root's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            ours = client.getsockname()
+        with server.accept()[0] as connection:
+            assert connection.recv(1) == b"" and owner_of(ours, server.getsockname()) is None
+
+
 @contextmanager
 def gate(folder: Path, upstream: tuple[str, int]) -> Iterator[tuple[str, int]]:
     """A gate before a server that asks nobody for a login."""
@@ -127,7 +136,14 @@ def test_this_users_processes_come_through_and_a_strangers_do_not(tmp_path: Path
                 his.sendall(b"hello")
                 return his.recv(9) or b"shut"
 
+        def throw() -> None:
+            """What he sends and leaves is there to be read when nobody has his socket any more."""
+            for _ in range(40):
+                with socket.create_connection(listen) as his:
+                    his.sendall(b"hello")
+
         assert as_stranger(knock).got in (None, "b'shut'")
+        as_stranger(throw)
         server.settimeout(0.5)
         with pytest.raises(TimeoutError):
             server.accept()

@@ -280,6 +280,28 @@ def test_a_tenth_of_the_median_is_hardly_a_change() -> None:
     assert hardly_changes([series([*same, 100.0], same)]) is None
 
 
+def test_what_hardly_changes_does_not_rise() -> None:
+    same = [99.0, 100.0, 101.0, 100.5]
+    for rises in (True, False):
+        found = direction([series(same, same[::-1])], LATENCY, rises=rises)
+        assert found.verdict is Verdict.DISAGREES and found.evidence.endswith("it hardly changes") and found.p == 1.0
+    # A change that is believed is one, however small.
+    assert direction([series(same, [102.0, 103.0, 104.0, 103.5])], LATENCY, rises=True).verdict is Verdict.AGREES
+    assert direction([series(same, [90.0, 99.0, 100.0, 112.0])], LATENCY, rises=True).verdict is CANNOT_TELL
+
+
+@pytest.mark.parametrize(("added", "expected"), [(40.0, True), (50.5, None)])
+def test_differences_hardly_change_within_a_tenth_of_what_they_begin_from(added: float, expected: bool | None) -> None:
+    records = [
+        run(1000.0 + (sign * added if mode == "aligned" else 0.0), repetition, skew=skew, commit_mode=mode)
+        for skew in (0.0, 1.0)
+        for repetition, sign in enumerate((1, -1, 1, -1))
+        for mode in ("none", "aligned")
+    ]
+    found = differences_of(records, "skew", "commit_mode", ("none", "aligned"), LATENCY.read)
+    assert [one.base for one in found] == [1000.0] and hardly_changes(found) is expected
+
+
 def test_a_believed_change_of_a_tenth_is_neither_none_nor_noticeable() -> None:
     """Eight runs that do not overlap: a rise is believed; but only from a tenth of the first median on it matters."""
     for last, expected in ((110.0, None), (110.5, False)):

@@ -19,7 +19,8 @@ from faultline.runner.builds import check_build
 NAMES = st.from_regex(r"spark\.[a-z]{1,8}(\.[a-zA-Z]{1,8}){0,3}", fullmatch=True).filter(
     lambda name: not name.startswith("spark.faultline")
 )
-VALUES = st.one_of(st.text("abc019._-/ ", min_size=1, max_size=12), st.integers(), st.booleans())
+TEXTS = st.text("abc019._-/ ", min_size=1, max_size=12).filter(str.strip)
+VALUES = st.one_of(TEXTS, st.integers(), st.booleans())
 
 
 @given(
@@ -30,7 +31,7 @@ def test_a_build_survives_its_own_json(revision: str | None, settings: dict[str,
     assert parse_build(json.loads(json.dumps(build.as_mapping())), "baseline") == build
     assert parse_build(json.dumps(build.as_mapping()), "baseline") == build
     assert build.installed is (revision is None and not settings)
-    assert all(isinstance(value, str) for value in build.settings.values())
+    assert all(isinstance(value, str) and value == value.strip() for value in build.settings.values())
 
 
 @pytest.mark.parametrize("given", [None, {}, "", " ", {"revision": None}, {"revision": "", "settings": {}}])

@@ -386,6 +386,10 @@ def test_another_users_look_alike_is_never_found_nor_hit(injector: RemoteInjecto
             assert caught.value.part == "user"
 
 
+# How long a dead man over there waits: long enough that a stop and a look at it fit on a machine with a load of 30.
+PATIENCE_S = 4.0
+
+
 def stopped(pid: int) -> bool:
     live = read_process(pid)
     return live is not None and live.stopped
@@ -394,7 +398,7 @@ def stopped(pid: int) -> bool:
 def await_running(pid: int) -> float:
     began = time.monotonic()
     while stopped(pid):
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         time.sleep(0.01)
     return time.monotonic() - began
 
@@ -405,15 +409,16 @@ def test_a_dead_man_over_there_continues_the_victim_unless_he_is_released(
     process = spawn()
     victim = only(injector)
     injector.stand_down(victim)
-    injector.stand_by(victim, 1.0)
+    injector.stand_by(victim, PATIENCE_S)
     injector.stand_by(victim, 60.0)  # one who is there is enough
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    assert stopped(process.pid) and await_running(process.pid) > 0.3
+    assert stopped(process.pid)
+    await_running(process.pid)
     injector.stand_down(victim)
-    injector.stand_by(victim, 0.5)
+    injector.stand_by(victim, PATIENCE_S)
     injector.signal(victim, signal.SIGSTOP)
     injector.stand_down(victim)
-    time.sleep(1.0)
+    time.sleep(PATIENCE_S + 0.5)
     assert stopped(process.pid)
     injector.signal(victim, signal.SIGCONT)
 
@@ -423,10 +428,11 @@ def test_a_dead_man_over_there_stays_when_connection_and_agent_are_gone(
 ) -> None:
     process = spawn()
     victim = only(injector)
-    injector.stand_by(victim, 1.0)
+    injector.stand_by(victim, PATIENCE_S)
     injector.signal(victim, signal.SIGSTOP)
     host.agents[0].kill()
-    assert stopped(process.pid) and await_running(process.pid) > 0.3
+    assert stopped(process.pid), "the end of the agent continues nobody: his time does"
+    await_running(process.pid)
 
 
 def test_one_that_works_is_told_from_one_that_sleeps(injector: RemoteInjector, host: Host, spawn: Spawn) -> None:

@@ -145,9 +145,7 @@ def test_a_report_and_a_static_site_have_the_markup_of_their_harmless_twins(text
         for results, records, of in both:
             reports.append(render(records, results, title=of(1), sweep={of(2): of(3)}))
             crawled = crawl(Settings(ROOT, results.parent / "home", results))
-            sites.append(
-                [answer.content.decode() for _, answer in crawled if answer.media_type.startswith("text/html")]
-            )
+            sites.append([answer.body.decode() for _, answer in crawled if answer.media_type.startswith("text/html")])
         assert Skeleton(reports[0]).parts == Skeleton(reports[1]).parts
         for figure in figures(reports[0]).values():
             assert_plain(figure, "report")

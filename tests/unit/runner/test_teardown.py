@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
-from faultline.base.processes import RUN_MARK, is_marked
+from faultline.base.processes import RUN_MARK, Entry, append_entry, is_marked, present_boot
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.spark import throwaway
@@ -23,7 +24,7 @@ from faultline.engines.spark.collect import keep_logs
 from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.config import parse_configuration
 from faultline.records.store import Store
-from faultline.runner.teardown import close, note_failure
+from faultline.runner.teardown import close, note_failure, refuse_unfinished
 
 APPLICATION = "app-1"
 
@@ -107,6 +108,23 @@ def test_what_is_not_harvested_yet_stays_but_for_what_lies_in_memory(
     assert close(attempt, settings, lambda topics: None)["topics"] == []
     assert (attempt.checkpoint / "commits").is_dir() and not attempt.checkpoint.is_symlink()
     assert worker.exists() and not lineage.parent.exists()
+
+
+@pytest.mark.parametrize("harvested", [False, True])
+def test_of_a_machine_that_went_down_nothing_is_kept_or_judged(settings: Settings, harvested: bool) -> None:
+    attempt, _ = left(settings, {}, engine=None)
+    if harvested:
+        attempt.harvest.mkdir()
+        (attempt.harvest / "counts.parquet").touch()
+    entry = Entry(1, 1.0, "recorder", ["x"], attempt.id, "t", start_ticks=1)
+    for boot in ("", present_boot()):
+        append_entry(attempt.ledger, replace(entry, boot=boot))
+        refuse_unfinished(attempt)
+    append_entry(attempt.ledger, replace(entry, boot="before"))
+    with pytest.raises(InfrastructureError, match=f"{attempt.id}: the machine was started anew before it was judged"):
+        refuse_unfinished(attempt)
+    assert close(attempt, settings, lambda topics: None)["topics"] == ["t"]
+    refuse_unfinished(attempt)  # whoever repeats a step of one that is closed knows why
 
 
 def test_known_truth_leaves_nothing_beside_its_raw_files(settings: Settings) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.files import write_private
+from faultline.base.files import sync_tree, write_private, write_whole
 from faultline.base.kafka_login import kafka_client
 from faultline.base.processes import instance_option
 from faultline.base.secrets import (
@@ -22,11 +22,12 @@ from faultline.base.secrets import (
     Secrets,
     make_secrets,
     properties,
-    remove_logins,
     scram_module,
     write_logins,
+    write_no_logins,
 )
 from faultline.base.settings import HOST, Settings, is_open
+from faultline.base.text import say
 from faultline.cluster.hosts.layout import kafka_disk
 from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import spark_home
@@ -120,7 +121,7 @@ def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
     protocol = "PLAINTEXT" if is_open(settings) else PROTOCOL
     listeners = {"listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in LISTENERS)}
     if is_open(settings):
-        remove_logins(settings.secrets)
+        write_no_logins(settings.secrets)
         return listeners
     write_logins(settings.secrets, known)
     jaas = scram_module(BROKER, known.kafka[BROKER])
@@ -145,14 +146,17 @@ def _store(settings: Settings) -> Path:
 
 
 def _knows_users(folder: Path, known: Secrets) -> bool:
-    """Whether the storage was formatted with the passwords that hold now. One that was not is moved aside: nobody could
-    log in, and topics are an attempt's."""
+    """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
+    nobody could log in, and topics are an attempt's."""
     marker, data = folder / "users.sha256", folder / "data"
-    if not (data / "meta.properties").exists():
-        return False
-    if marker.exists() and marker.read_text() == _digest(known):
+    known_there = marker.exists() and marker.read_text() == _digest(known)
+    if known_there and (data / "meta.properties").exists():
         return True
-    data.rename(folder / f"data-before-{time.time_ns()}")
+    if data.exists():
+        aside = folder / f"data-before-{time.time_ns()}"
+        data.rename(aside)
+        why = "was made with other passwords, or not to its end"
+        say(f"kafka: the storage {why}; it is moved to {aside}, and may be deleted")
     return False
 
 
@@ -167,6 +171,8 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
     arguments += ["--standalone", "-c", str(file)]
     for user, password in known.kafka.items():
         arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+    marker = store / "users.sha256"
+    marker.unlink(missing_ok=True)
     told = settings.secrets / "format.arguments"
     write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
     try:
@@ -175,7 +181,9 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
         told.unlink()
     if done.returncode:
         raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
-    (store / "users.sha256").write_text(_digest(known))
+    # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
+    sync_tree(store / "data")
+    write_whole(marker, _digest(known))
 
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:

@@ -9,7 +9,9 @@ repetitions each, and no overlap between them. One run at each of two values nev
 at the ends must say, too. How much it is, is another matter, and stands beside the verdict.
 
 **Sameness.** A figure hardly changes when all runs, four at least at each value, lie within a tenth of their median, or
-when, with five, the 95 % interval of the change from the first value to any other lies within a tenth.
+when, with five, the 95 % interval of the change from the first value to any other lies within a tenth. A difference of
+two figures hardly changes when all lie within a tenth of the figure that they begin from. What hardly changes, and of
+which neither a rise nor a fall is believed, does not rise, whoever says that it does.
 
 **Limits.** Whether a figure lies beyond a limit is believed when all runs, three at least, lie on one side of it, and
 either there are five of them, or the nearest is farther from the limit than the runs are from each other. Figures that
@@ -25,6 +27,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -72,11 +75,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that differ only in `by`: its levels in order, two at least. `name`: what tells them from other series."""
+    """Runs that differ only in `by`: its levels in order, two at least. `name`: what tells them from other series.
+    `base`: of differences, the figure that they begin from."""
 
     by: str
     name: str
     levels: tuple[Level, ...]
+    base: float | None = None
 
     @property
     def change(self) -> float:
@@ -138,11 +143,13 @@ def differences_of(
         if _is_number(at) and side in values:
             single.setdefault((_rest(record, {by, contrast}), at, record.repetition), {})[side] = read(record)
     gathered: dict[str, dict[Any, list[float | None]]] = {}
+    bases: dict[str, list[float]] = {}
     for (rest, at, _), pair in single.items():
         first, second = pair.get(values[0]), pair.get(values[1])
         if first is not None and second is not None:
             gathered.setdefault(rest, {}).setdefault(at, []).append(second - first)
-    return _named(gathered, by, None)
+            bases.setdefault(rest, []).append(first)
+    return _named(gathered, by, None, {rest: statistics.median(found) for rest, found in bases.items()})
 
 
 def trend(series: Sequence[Series]) -> Trend:
@@ -168,6 +175,8 @@ def direction(series: Sequence[Series], measure: Measure, *, rises: bool) -> Out
     found = trend(series)
     said = f"{told(series, measure)} ({_chance(found)})"
     if found.rises == found.falls:
+        if hardly_changes(series):
+            return Outcome(Verdict.DISAGREES, f"{said}: it hardly changes", 1.0)
         return Outcome(Verdict.CANNOT_TELL, said, found.p)
     return Outcome(Verdict.AGREES if found.rises == rises else Verdict.DISAGREES, said, found.p)
 
@@ -178,7 +187,7 @@ def hardly_changes(series: Sequence[Series]) -> bool | None:
     if all(_close(one) or _surely_close(one) for one in series):
         return True
     found = trend(series)
-    moved = statistics.median(abs(one.change) - NEGLIGIBLE * abs(one.levels[0].median) for one in series) > 0
+    moved = statistics.median(abs(one.change) - NEGLIGIBLE * abs(_begin(one)) for one in series) > 0
     return False if (found.rises or found.falls) and moved else None
 
 
@@ -279,10 +288,17 @@ def told(series: Sequence[Series], measure: Measure) -> str:
 def _close(one: Series) -> bool:
     values = [value for level in one.levels for value in level.values]
     repeated = all(len(level.values) >= DRAWN for level in one.levels)
-    return repeated and max(values) - min(values) <= NEGLIGIBLE * abs(statistics.median(values))
+    usual = statistics.median(values) if one.base is None else one.base
+    return repeated and max(values) - min(values) <= NEGLIGIBLE * abs(usual)
+
+
+def _begin(one: Series) -> float:
+    return one.levels[0].median if one.base is None else one.base
 
 
 def _surely_close(one: Series) -> bool:
+    if one.base is not None:
+        return False
     first, *others = (Sample(level.values) for level in one.levels)
     if min(len(level.values) for level in one.levels) < UNANIMOUS:
         return False
@@ -305,9 +321,13 @@ def _rest(record: Record, without: Collection[str]) -> str:
 
 
 def _named(
-    gathered: Mapping[str, Mapping[Any, Sequence[float | None]]], by: str, among: Sequence[Any] | None
+    gathered: Mapping[str, Mapping[Any, Sequence[float | None]]],
+    by: str,
+    among: Sequence[Any] | None,
+    bases: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Series]:
-    """Series of two levels or more, each named by what tells it from the others, in order of that."""
+    """Series of two levels or more, each named by what tells it from the others, in order of that; `bases` by what
+    they have in common, as `gathered`."""
     known = {
         rest: {at: tuple(value for value in values if value is not None) for at, values in levels.items()}
         for rest, levels in gathered.items()
@@ -321,7 +341,9 @@ def _named(
     for rest in sorted(known, key=lambda rest: [sortable(rests[rest][key]) for key in keys]):
         levels = known[rest]
         order = sorted(levels) if among is None else [at for at in among if at in levels]
-        found.append(Series(by, _name(rests[rest], keys), tuple(Level(at, levels[at]) for at in order)))
+        found.append(
+            Series(by, _name(rests[rest], keys), tuple(Level(at, levels[at]) for at in order), bases.get(rest))
+        )
     return found
 
 

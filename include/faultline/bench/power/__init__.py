@@ -1,0 +1,1 @@
+"""What an installation keeps when the power is cut."""

@@ -1,0 +1,120 @@
+"""What must be as it was after the power was cut: records, databases, tables, and the index of the records."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.settings import Settings
+from faultline.records.index import Index
+from faultline.records.store import Store
+
+# A record is seen for a moment before its writer knows that the disk has it. Seconds.
+SETTLED_S = 2.0
+_PARTS = ("", "-wal", "-journal")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Hashes of the records that the disk had, by path; `young`: paths of those that may not have been synced yet."""
+
+    records: Mapping[str, str]
+    young: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Kept:
+        """As they are now."""
+        settled, young = {}, set()
+        for path in settings.records.glob("*/[!.]*.json"):
+            name = str(path.relative_to(settings.records))
+            if time.time() - path.stat().st_ctime < SETTLED_S:
+                young.add(name)
+            else:
+                settled[name] = _hash(path)
+        return cls(settled, frozenset(young))
+
+    def damage(self, settings: Settings) -> list[str]:
+        """A line for each record that is gone or another one, and for each that is neither whole nor absent."""
+        lines = []
+        for name, digest in sorted(self.records.items()):
+            path = settings.records / name
+            if not path.exists():
+                lines.append(f"record {name}: is gone")
+            elif _hash(path) != digest:
+                lines.append(f"record {name}: has changed")
+        return lines + [f"record {problem}" for problem in Store(settings.results).read().problems]
+
+
+def broken_databases(settings: Settings) -> list[str]:
+    """A line for each of Airflow's databases that SQLite finds fault with; they are looked at in copies."""
+    return [
+        f"database {path.name}: {fault}"
+        for path in sorted(settings.airflow_home.glob("*.db"))
+        if (fault := _fault(path))
+    ]
+
+
+def broken_tables(settings: Settings) -> list[str]:
+    """A line for each summary table that is there and cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = []
+    for path in sorted((settings.results / "summary").glob("*")):
+        if path.suffix == ".parquet":
+            try:
+                pq.read_table(path)
+            except (OSError, pa.ArrowException) as error:
+                lines.append(f"table {path.name}: {error}")
+        elif path.suffix == ".csv" and not path.stat().st_size:
+            lines.append(f"table {path.name}: is empty")
+    return lines
+
+
+def look_at_index(settings: Settings) -> None:
+    """What whoever looks at the page does."""
+    with closing(Index(settings.results, settings.home)) as index:
+        index.refresh()
+
+
+def index_differences(settings: Settings) -> list[str]:
+    """A line for each record that the index has not, or has and should not, or has otherwise."""
+    before = _statuses(settings)
+    with closing(Index(settings.results, settings.home)) as index:
+        index.refresh()
+        found = {entry.attempt: entry.status for entry in index.all()}
+    after = _statuses(settings)  # a record may have come meanwhile
+    differing = [name for name in sorted(after) if found.get(name) not in (before.get(name), after[name])]
+    lines = [f"index: {name} is {found.get(name)}, its record {after[name]}" for name in differing]
+    return lines + [f"index: {name} has no record" for name in sorted(set(found) - set(after))]
+
+
+def _statuses(settings: Settings) -> dict[str, str]:
+    return {record.attempt: record.status for record in Store(settings.results).query()}
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _fault(database: Path) -> str | None:
+    """What SQLite's own check says of a copy, in which it may mend what it mends at each start."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / database.name
+        for part in _PARTS:
+            file = database.with_name(f"{database.name}{part}")
+            if file.exists():
+                shutil.copyfile(file, f"{copy}{part}")
+        try:
+            with closing(sqlite3.connect(copy)) as connection:
+                said: Sequence[tuple[str]] = connection.execute("PRAGMA integrity_check").fetchall()
+        except sqlite3.Error as error:
+            return str(error)
+    return None if said == [("ok",)] else "; ".join(line for (line,) in said[:3])

@@ -1,0 +1,37 @@
+"""The power fails twice under a sweep, which goes on by itself each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faultline.base.errors import ConfigError
+from faultline.base.rights import ALLOW_ROOT
+from faultline.base.settings import load_settings
+from faultline.bench.power.disk import own_disk
+from faultline.bench.power.power_cut import cut_through, plan_cuts
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
+
+
+def test_a_sweep_amid_which_the_power_fails_twice_measures_each_cell_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        with own_disk(tmp_path / "tried", 16):
+            pass
+    except ConfigError as error:
+        pytest.skip(str(error))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "jars").symlink_to(load_settings().jars)
+    monkeypatch.setenv("FAULTLINE_HOME", str(home))
+    monkeypatch.setenv(ALLOW_ROOT, "1")
+    said: list[str] = []
+    # It raises for anything that was lost, measured again, damaged, or left behind.
+    found = cut_through(plan_cuts(2), "cuts.jsonl", said.append)
+    assert found["cuts"].value == 2 and found["killed"].low > 10
+    assert found["cells_once"].value == found["cells"].value >= 4
+    assert sum(": goes on, " in line for line in said) >= 2
+    assert not (home / "bench" / "power_cut").is_mount()
