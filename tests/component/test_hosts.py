@@ -6,11 +6,14 @@ import base64
 import contextlib
 import json
 import os
+import pickle
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -363,6 +366,83 @@ def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
     with pytest.raises(ActRefused, match=said) as caught:
         act(machines, "worker-1", "check", kind, name=name, **asked)
     assert "\n" not in str(caught.value)
+
+
+# Does an act as the conductor does: posts who undoes it, does it, and would undo it at the end.
+CONDUCTOR = """
+import base64, pickle, sys, time
+from fault.remote import RemoteInjector
+host, told = pickle.loads(base64.b64decode(sys.argv[1]))
+with RemoteInjector(host) as remote:
+    remote.host_act("undo_later", seconds=2.0, **told)
+    print("posted", flush=True)
+    remote.host_act("do", **told)
+    print("done", flush=True)
+    time.sleep(60)
+"""
+DOOMED = ("conductor", "agent", "sshd")
+
+
+def agent_on(machines: Machines, host: str) -> psutil.Process | None:
+    """The agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
+    first = first_process(machines.settings, host)
+    space = os.readlink(f"/proc/{first}/ns/pid")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            there = "i.read(int(i.readline()))" in " ".join(process.cmdline())
+            if there and os.readlink(f"/proc/{process.pid}/ns/pid") == space and process.ppid() != first:
+                return process
+    return None
+
+
+def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.Popen[bytes]) -> None:
+    if doomed == "conductor":
+        conductor.kill()
+        return
+    agent = agent_on(machines, host)
+    if agent is None:
+        return
+    sessions = [one for one in agent.parents() if one.name().startswith("sshd")]
+    # The last of them is the server itself.
+    for one in [agent] if doomed == "agent" else sessions[:-1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines, share: int) -> None:
+    """The conductor, the agent, or the session of sshd, at random instants around an act on a host."""
+    chance, hosts = random.Random(28), remote_hosts(ssh_hosts(machines.settings))
+    disk = {one.name: disk_of(machines.settings, one) for one in machines.hosts}
+    address = {one.name: one.address for one in machines.hosts}
+    killed: Counter[str] = Counter()
+    for number in range(60 if share == 1 else 6):
+        host, doomed = chance.choice(("worker-1", "worker-2")), DOOMED[number % len(DOOMED)]
+        kinds: dict[str, dict[str, object]] = {
+            "partition": {"peers": [address["kafka"]], "way": "both"}, "disk_full": {"folder": str(disk[host])},
+            "bandwidth": {"peers": [address["kafka"]], "mbit_s": 1.0}, "cpu_pressure": {"cores": 1},
+        }  # fmt: skip
+        kind = chance.choice(sorted(kinds))
+        name, asked = f"round_{number}", kinds[kind]
+        told = (hosts[host], {"kind": kind, "name": name, "asked": asked})
+        coded = base64.b64encode(pickle.dumps(told)).decode()
+        with subprocess.Popen(
+            [sys.executable, "-c", CONDUCTOR, coded], env=machines.environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as conductor:  # fmt: skip
+            try:
+                assert conductor.stdout is not None and conductor.stdout.readline() == b"posted\n", kind
+                time.sleep(chance.uniform(0.0, 0.5))
+                kill_one(machines, doomed, host, conductor)
+                killed[doomed] += 1
+                wait_until(
+                    lambda kind=kind, host=host, name=name, asked=asked: not act(
+                        machines, host, "holds", kind, name=name, **asked
+                    ),
+                    timeout_s=30, every_s=0.3, what=f"the end of {kind} on {host}, its {doomed} killed",
+                )  # fmt: skip
+            finally:
+                conductor.kill()
+    assert set(killed) == set(DOOMED)
 
 
 # Last, since nobody makes that host again.
