@@ -415,6 +415,7 @@ def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines
     disk = {one.name: disk_of(machines.settings, one) for one in machines.hosts}
     address = {one.name: one.address for one in machines.hosts}
     killed: Counter[str] = Counter()
+    done: list[tuple[str, str, str, dict[str, object]]] = []
     for number in range(60 if share == 1 else 6):
         host, doomed = chance.choice(("worker-1", "worker-2")), DOOMED[number % len(DOOMED)]
         kinds: dict[str, dict[str, object]] = {
@@ -423,6 +424,7 @@ def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines
         }  # fmt: skip
         kind = chance.choice(sorted(kinds))
         name, asked = f"round_{number}", kinds[kind]
+        done.append((host, kind, name, asked))
         told = (hosts[host], {"kind": kind, "name": name, "asked": asked})
         coded = base64.b64encode(pickle.dumps(told)).decode()
         with subprocess.Popen(
@@ -443,6 +445,7 @@ def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines
             finally:
                 conductor.kill()
     assert set(killed) == set(DOOMED)
+    assert not [one for one in done if act(machines, one[0], "holds", one[1], name=one[2], **one[3])], "nor later"
 
 
 # Last, since nobody makes that host again.
