@@ -2,7 +2,8 @@
 
     python -m fault.proxy --listen HOST:PORT --upstream HOST:PORT --control FILE [faultline-run=<attempt>]
 
-It listens on and connects to loopback only. Once it listens it writes FILE, readable by its own user alone: {"port",
+It listens on the one address that it is told, never on all of them: loopback, or where other hosts reach this one. Once
+it listens it writes FILE, readable by its own user alone: {"port",
 "secret", "listen", "upstream", "pid"}; it removes FILE when it is ended. Exit codes: 0 told to end, 1 it could not
 listen, 2 refused. The trailing token marks the process as part of its run.
 
@@ -22,6 +23,7 @@ import argparse
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import math
 import os
@@ -133,17 +135,21 @@ class _Server:
         return told
 
 
-def loopback_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
+def single_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
     """HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, for a port that the system chooses.
 
-    Raises ProxyError unless it is a port of loopback.
+    Raises ProxyError unless it is a port of one host.
     """
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or not (0 if any_port else 1) <= int(port) <= 65535:
         raise ProxyError(f"{text}: not an address; give HOST:PORT, such as 127.0.0.1:19092")
-    if host not in LOOPBACK:
-        raise ProxyError(f"{text}: not a loopback address; give {' or '.join(LOOPBACK)}")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise ProxyError(f"{text}: not an address of a host; give it in numbers, such as 127.0.0.1:19092") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ProxyError(f"{text}: not the address of one host; give one, such as {LOOPBACK[0]}")
     return host, int(port)
 
 
@@ -158,14 +164,14 @@ def _refusal(message: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; gives its exit code."""
-    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy on loopback that can disturb.")
+    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy that can disturb.")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where clients connect; port 0: any")
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="where their connections lead")
     parser.add_argument("--control", required=True, type=Path, metavar="FILE", help="written once it listens")
     parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
     options = parser.parse_args(arguments)
     try:
-        listen, upstream = loopback_address(options.listen, any_port=True), loopback_address(options.upstream)
+        listen, upstream = single_address(options.listen, any_port=True), single_address(options.upstream)
     except ProxyError as error:
         print(f"proxy: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +16,11 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import OtherHost, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import OtherHost, cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
-from faultline.analysis.raw_files import AttemptFile, read_raw
+from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
 from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
@@ -215,7 +216,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         cpu_s_per_million=CpuPerMillion.model_validate(per_million) if per_million else None,
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
-        cpu_nodes=_cpu_nodes(raw.attempt, used),
+        cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
@@ -227,10 +228,13 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     )
 
 
-def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
-    """Cores used by the engine and its broker on each host, from those `used` by role; the embedded system has one."""
+def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host. `used`: by role, which is all that there is on one host."""
+    here = str(raw.attempt.environment.get("host"))
+    if raw.hosts:
+        return cores_by_host(raw.processes, here, start_ns, end_ns) or None
     parts = [value for role, value in used.items() if role != "generator" and value is not None]
-    return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+    return {here: round(sum(parts), 6)} if parts else None
 
 
 def _late(dropped_rows: int, records: pd.DataFrame) -> LatePart | None:
@@ -327,11 +331,16 @@ def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, 
         found[one.name] = HostPart(
             same_machine=one.same_machine,
             clock_ahead_s=None if one.clock is None else one.clock.ahead_s,
-            clock_uncertain_ms=None if one.clock is None else round(one.clock.uncertain_s * 1000, 3),
+            clock_uncertain_ms=_finite(None if one.clock is None else one.clock.uncertain_ms),
             cores_used=round(used, 6),
             cores_counted=None if counted is None else round(counted, 6),
         )
     return found or None
+
+
+def _finite(value: float | None) -> float | None:
+    """Null for what nobody knows."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)
 
 
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from faultline.analysis.hosts import (
     Clock,
     all_processes,
     clocks_of,
+    cores_by_host,
     of_this_machine,
     processes_of,
     read_hosts,
     taken_anywhere,
     uncertain_ms,
+    unrecorded,
 )
 from faultline.analysis.validity import clocks_apart
 from faultline.base.window import NS
@@ -40,6 +43,7 @@ def journal(folder: Path, name: str, *, ahead_s: float, used: float, busy: float
             {"kind": "machine", "busy_s": busy * second, "stolen_s": 0.0, "wall_ns": wall_ns},
             {"kind": "group", "cpu_s": 1.01 * used * second, "wall_ns": wall_ns},
         ]  # fmt: skip
+    written.append({"kind": "stop", "wall_ns": 1})
     (folder / "hosts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
 
 
@@ -58,15 +62,30 @@ def local(used: float) -> list[dict[str, object]]:
 @pytest.mark.parametrize("ahead_s", [0.0, 5.0, -120.0])
 def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ahead_s: float) -> None:
     """Both have a process of the same number, born at the same instant."""
-    journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b1")
+    journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.2, busy=0.5, boot="b2")
     recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
     hosts = read_hosts(tmp_path, recorder, "b0")
     assert [one.name for one in hosts] == ["worker-1", "worker-2"]
-    found = cores(all_processes(recorder, (), hosts), START, END)
+    processes = all_processes(recorder, (), hosts)
+    found = cores(processes, START, END)
     assert found["executors"] == pytest.approx(0.6) and found["driver"] == pytest.approx(0.3)
     used, counted = hosts[0].cores(START, END)
-    assert used == pytest.approx(0.4) and counted == pytest.approx(0.404)
+    assert used == pytest.approx(0.4) and counted == pytest.approx(0.404), "by its group, on this machine"
+    used, counted = hosts[1].cores(START, END)
+    assert used == pytest.approx(0.2) and counted == pytest.approx(0.5), "by its machine, which is its own"
+    assert cores_by_host(processes, "here", START, END) == {
+        "here": pytest.approx(0.3), "worker-1": pytest.approx(0.4), "worker-2": pytest.approx(0.2)
+    }  # fmt: skip
+
+
+def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path) -> None:
+    journal(tmp_path, "worker-1", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    journal(tmp_path, "worker-2", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    assert unrecorded(read_hosts(tmp_path, (), "b0")) is None
+    file = tmp_path / "hosts" / "worker-2.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert unrecorded(read_hosts(tmp_path, (), "b0")) == "of worker-2: the last line of its journal is not `stop`"
 
 
 def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: Path) -> None:
@@ -87,9 +106,10 @@ def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: 
 def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
     clocks = clocks_of([clock("a", 0.5, 0.002), clock("b", -1.0, 0.001), clock("a", 0.503, 0.004), {"kind": "proc"}])
     assert clocks["a"] == Clock(0.5, 0.503, 0.002)
-    assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_s == pytest.approx(0.005)
-    assert clocks["b"].ahead_s == -1.0 and clocks["b"].uncertain_s == pytest.approx(0.0005)
-    assert uncertain_ms(clocks) == ("a", pytest.approx(5.0))
+    assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
+    assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "it was not asked at the end"
+    assert uncertain_ms(clocks) == ("b", math.inf)
+    assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
     assert uncertain_ms({}) is None
 
 
