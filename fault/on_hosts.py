@@ -77,6 +77,11 @@ class HostsAct:
             _there(context, one.host).host_act("check", **self._act(one))
         return [one.host for one in self._chosen] != [one.host for one in before]
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that were chosen."""
+        return tuple(one.host for one in self._chosen)
+
     def _act(self, victim: ProcessIdentity) -> dict[str, Any]:
         return {
             "kind": self.hands.kind,

@@ -13,7 +13,7 @@ from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from fault.errors import ActRefused
+from fault.errors import ActRefused, KernelLacks
 from fault.host_programs import require, run
 
 # The band of netem; those before it are for what passes as ever.
@@ -116,10 +116,10 @@ def is_narrowed(name: str, asked: Mapping[str, Any]) -> bool:
 
 
 def check_delay(name: str, asked: Mapping[str, Any]) -> None:
-    """As for the bandwidth; and where the kernel has no netem."""
+    """As for the bandwidth; and KernelLacks where the kernel has no netem."""
     check_bandwidth(name, asked)
     if (lack := _lack_of_netem()) is not None:
-        raise ActRefused(f"netem: not in this host's kernel ({lack})")
+        raise KernelLacks(f"netem: not in this host's kernel ({lack})")
 
 
 def hold_up(name: str, asked: Mapping[str, Any]) -> None:

@@ -171,6 +171,36 @@ def test_much_at_once_both_ways(proxy: Running) -> None:
     assert (status["bytes_up"], status["bytes_down"], status["connections"]) == (size, size, 1)
 
 
+def test_only_connections_of_the_addresses_that_are_named_are_held(proxy: Running) -> None:
+    client, server = proxy.pair()
+    assert proxy.control.delay(5_000, only=["192.0.2.1"]) == 0
+    client.sendall(b"at once")
+    assert exactly(server, 7) == b"at once"
+    assert proxy.control.delay(100, jitter_ms=50, only=["127.0.0.1", "192.0.2.1"]) == 1
+    status = proxy.control.status()
+    assert (status["mode"], status["jitter_ms"], status["only"]) == ("delay", 50, ["127.0.0.1", "192.0.2.1"])
+    began = time.monotonic()
+    client.sendall(b"held")
+    assert exactly(server, 4) == b"held" and time.monotonic() - began > 0.045
+    proxy.control.heal()
+    assert proxy.control.status()["only"] is None
+
+
+def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
+    """Of what happens by chance, the second is the first to be lost."""
+    client, server = proxy.pair()
+    assert proxy.control.loss(30) == 1
+    status = proxy.control.status()
+    assert (status["mode"], status["loss_percent"]) == ("loss", 30)
+    began = time.monotonic()
+    client.sendall(b"first")
+    assert exactly(server, 5) == b"first" and time.monotonic() - began < 0.15
+    began = time.monotonic()
+    client.sendall(b" second")
+    assert exactly(server, 7) == b" second" and time.monotonic() - began > 0.19
+    proxy.control.heal()
+
+
 def test_ipv6_loopback_works_too(tmp_path: Path) -> None:
     running = Running(tmp_path, "::1")
     client, server = running.pair()
