@@ -61,7 +61,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         choice("victim", self.victim, ALLOWED)
-        if self.action in REFUSED:
+        if isinstance(self.action, str) and self.action in REFUSED:
             raise PlanError(f"action: {self.action} is not done: {REFUSED[self.action]}")
         choice("action", self.action, ACTIONS)
         if self.action not in ALLOWED[self.victim]:

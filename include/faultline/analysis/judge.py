@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from fault.hosts import KAFKA_HOST
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
@@ -27,13 +28,13 @@ from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
-from faultline.analysis.validity import Findings, reasons, status_of
+from faultline.analysis.validity import Findings, are_unsure, reasons, status_of
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
-from faultline.records.environment import ClockOffset, Environment, HostPart
+from faultline.records.environment import ClockOffset, Environment, HostPart, LatencyClock
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -141,6 +142,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
         hosts=_hosts(raw.hosts, window.start_ns, window.end_ns),
+        latency_clock=_latency_clock(raw),
         collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
@@ -338,6 +340,20 @@ def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, 
     return found or None
 
 
+def _latency_clock(raw: Raw) -> LatencyClock | None:
+    """The broker's, which is the generator's where both run here."""
+    if raw.broker_ahead_ms is None:
+        return None
+    clock = raw.clocks.get(KAFKA_HOST)
+    uncertain_ms = 0.0 if clock is None else clock.uncertain_ms
+    return LatencyClock(
+        host=str(raw.attempt.environment.get("host")) if clock is None else KAFKA_HOST,
+        ahead_ms=raw.broker_ahead_ms,
+        uncertain_ms=_finite(uncertain_ms),
+        unsure=are_unsure(uncertain_ms),
+    )
+
+
 def _finite(value: float | None) -> float | None:
     """Null for what nobody knows."""
     return None if value is None or not math.isfinite(value) else round(value, 6)
@@ -365,10 +381,11 @@ def _record(
     artifacts: dict[str, str],
     clock_offsets: dict[str, ClockOffset] | None = None,
     hosts: dict[str, HostPart] | None = None,
+    latency_clock: LatencyClock | None = None,
     collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
-    environment["clock_offsets"], environment["hosts"] = clock_offsets, hosts
+    environment |= {"clock_offsets": clock_offsets, "hosts": hosts, "latency_clock": latency_clock}
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

@@ -134,6 +134,11 @@ def clocks_apart(findings: Findings) -> str | None:
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
 
 
+def are_unsure(uncertain_ms: float) -> bool:
+    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    return uncertain_ms > CLOCKS_UNSURE_MS
+
+
 def disturbed(findings: Findings) -> str | None:
     """Others on the machine, or its host, took what the engine should have had: its figures are theirs, too."""
     found = findings.taken

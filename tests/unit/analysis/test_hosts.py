@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from faultline.analysis.cpu import cores, taken
 from faultline.analysis.hosts import (
@@ -24,7 +26,7 @@ from faultline.analysis.hosts import (
     uncertain_ms,
     unrecorded,
 )
-from faultline.analysis.validity import clocks_apart
+from faultline.analysis.validity import are_unsure, clocks_apart
 from faultline.base.window import NS
 from tests.unit.analysis.test_validity import GOOD
 
@@ -111,6 +113,38 @@ def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
     assert uncertain_ms(clocks) == ("b", math.inf)
     assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
     assert uncertain_ms({}) is None
+
+
+NS_READINGS = st.integers(-(10**8), 10**8)
+
+
+@given(NS_READINGS, st.integers(-12_000_000, 12_000_000), st.integers(0, 24_000_000), st.integers(0, 24_000_000))
+@example(0, 4_000_000, 2_000_000, 0)  # five ms to the nanosecond
+@example(500_000_000, 3_000_000, 4_000_000, 1)
+@example(0, -4_000_001, 2_000_000, 0)
+@example(0, 1_000_000, 0, 0)  # one
+@example(-7, 999_999, 0, 2)
+@example(99_999_999, 0, 2_000_001, 2)
+def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
+    lines = [clock("a", start / 1e9, first / 1e9), clock("a", (start + drift) / 1e9, last / 1e9)]
+    found = uncertain_ms(clocks_of(lines))
+    assert found is not None
+    twice_ns = 2 * abs(drift) + max(first, last)
+    assert (clocks_apart(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
+    assert are_unsure(found[1]) == (twice_ns > 2_000_000)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(NS_READINGS, NS_READINGS | st.none()), min_size=1))
+def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int | None]]) -> None:
+    lines = [clock(name, start / 1e9, 0.0) for name, (start, _) in readings.items()]
+    lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
+    found = uncertain_ms(clocks_of(lines))
+    apart = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
+    said = clocks_apart(replace(GOOD, clock_uncertain=found))
+    assert (said is not None) == bool(apart)
+    assert said is None or (found is not None and found[0] in apart and found[0] in said)
+    if any(end is None for _, end in readings.values()):
+        assert said is not None and "was not asked at the end" in said
 
 
 def test_a_record_is_unsound_where_a_clock_is_known_to_worse_than_five_ms() -> None:
