@@ -177,7 +177,7 @@ class Action:
     `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
     `kill` *sends SIGKILL*, it *killed* pid 12. `when` says under what a figure was measured, with `{victim}` and the
     parameters to be filled in: *after {victim} was killed*. `hits`: what it hits in words, where that is no process
-    chosen by seed, which is so for the victim `kafka` alone. `ends`: its victim is gone afterwards, and restarted.
+    chosen by seed; of an action on hosts for the victim `kafka` alone. `ends`: its victim is gone afterwards, and restarted.
     `detours`: the workload must come to Kafka by the detour. `by_hand`: what to do when its undo fails.
     """
 
@@ -205,7 +205,7 @@ class Action:
 
     def hits_of(self, victim: str) -> str | None:
         """What it hits in words, done to that victim, where that is no process chosen by seed."""
-        return self.hits if victim == KAFKA.name else None
+        return None if self.on_hosts and victim != KAFKA.name else self.hits
 
     @property
     def lasts(self) -> bool:
