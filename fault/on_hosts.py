@@ -145,7 +145,10 @@ def others(peer: str, host: str, context: Context) -> list[str]:
 
     Raises VictimRefused where there is none.
     """
-    roles = {"kafka": lambda name: name == KAFKA_HOST, "driver": lambda name: not name}
+    roles: dict[str, Callable[[str], bool]] = {
+        "kafka": lambda name: name == KAFKA_HOST,
+        "driver": lambda name: not name,
+    }
     roles["workers"] = lambda name: name not in ("", KAFKA_HOST)
     fits = roles.get(peer, lambda name: True)
     found = [address for name, address in context.addresses.items() if name != host and fits(name)]

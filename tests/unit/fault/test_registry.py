@@ -75,7 +75,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
 
 
 def test_a_sound_file_is_found(package: Packages) -> None:
-    other = TOY.replace('name="fill"', 'name="flood"').replace("order=99", "order=1")
+    other = TOY.replace('name="fill"', 'name="flood"').replace("order=999", "order=1")
     assert list(discover(package(a=TOY, b=other))) == ["flood", "fill"]
 
 
