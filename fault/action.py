@@ -177,8 +177,8 @@ class Action:
     `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
     `kill` *sends SIGKILL*, it *killed* pid 12. `when` says under what a figure was measured, with `{victim}` and the
     parameters to be filled in: *after {victim} was killed*. `hits`: what it hits in words, where that is no process
-    chosen by seed; of an action on hosts for the victim `kafka` alone. `ends`: its victim is gone afterwards, and restarted.
-    `detours`: the workload must come to Kafka by the detour. `by_hand`: what to do when its undo fails.
+    chosen by seed; of an action on hosts for the victim `kafka` alone. `ends`: its victim is gone afterwards, and
+    restarted. `detours`: the workload must come to Kafka by the detour. `by_hand`: what to do when its undo fails.
     """
 
     name: str

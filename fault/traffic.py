@@ -56,7 +56,7 @@ def partition(name: str, asked: Mapping[str, Any]) -> None:
         chains.append(_chain("in", "input", "dport", "saddr", asked))
     if way != "in":
         chains.append(_chain("out", "output", "sport", "daddr", asked))
-    run("nft", "-f", "-", told=f"table inet {_table(name)} {{ {' '.join(chains)} }}\n")
+    run("nft", "-f", "-", told=f"table inet {_table(name)} {{\n{''.join(chains)}}}\n")
 
 
 def _chain(name: str, hook: str, ssh: str, end: str, asked: Mapping[str, Any]) -> str:
@@ -67,7 +67,8 @@ def _chain(name: str, hook: str, ssh: str, end: str, asked: Mapping[str, Any]) -
         for family, peers in _by_family(_peers(asked)).items()
     ]
     begin = f"type filter hook {hook} priority -300; tcp {ssh} {ssh_port()} accept;"
-    return f"chain {name} {{ {begin} {' '.join(rules)} }}"
+    # nft wants a line's end behind a brace.
+    return f"chain {name} {{ {begin} {' '.join(rules)} }}\n"
 
 
 def heal_partition(name: str, asked: Mapping[str, Any]) -> None:

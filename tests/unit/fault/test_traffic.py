@@ -44,7 +44,7 @@ class Kernel:
             case ["list", "tables"]:
                 return "".join(f"table inet {name}\n" for name in self.tables)
             case ["-f", "-"]:
-                found = re.match(r"table inet (\w+) \{ (.*) \}\n$", told)
+                found = re.match(r"table inet (\w+) \{\n((?:chain \w+ \{ .* \}\n)+)\}\n$", told)
                 assert found and found[1] not in self.tables
                 self.tables[found[1]] = found[2]
             case ["delete", "table", "inet", name]:
