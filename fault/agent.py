@@ -16,7 +16,15 @@ from typing import Any, BinaryIO
 
 from fault import recording
 from fault.busy import BUSY_NS, read_local
-from fault.errors import ActRefused, FaultError, IdentityMismatch, NobodyStandsBy, SignalRefused, VictimRefused
+from fault.errors import (
+    ActRefused,
+    FaultError,
+    IdentityMismatch,
+    KernelLacks,
+    NobodyStandsBy,
+    SignalRefused,
+    VictimRefused,
+)
 from fault.host_acts import act_of, undo_later
 from fault.identity import ROLES, ProcessIdentity, Tokens
 from fault.local import LocalInjector
@@ -25,7 +33,7 @@ from fault.victims import own_line
 # How long the use of CPU time is looked at: the ticks at which it is counted are up to 10 ms apart.
 BUSY_LOOK_S = 0.02
 # Errors that whoever asked can tell apart, by name.
-KINDS = (IdentityMismatch, VictimRefused, SignalRefused, NobodyStandsBy, ActRefused)
+KINDS = (IdentityMismatch, VictimRefused, SignalRefused, NobodyStandsBy, KernelLacks, ActRefused)
 
 
 class Agent:

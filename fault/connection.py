@@ -17,6 +17,7 @@ from fault.errors import (
     HostKeyRefused,
     HostUnreachable,
     IdentityMismatch,
+    KernelLacks,
     NobodyStandsBy,
     RemoteError,
     RemoteSignalRefused,
@@ -114,6 +115,8 @@ class Connection:
                 return VictimRefused(told["said"])
             case "SignalRefused":
                 return RemoteSignalRefused(self._host.host, command, stderr=told["said"])
+            case KernelLacks.__name__:
+                return KernelLacks(f"{self._host.host}: {told['said']}")
             case ActRefused.__name__:
                 return ActRefused(f"{self._host.host}: {told['said']}")
             case NobodyStandsBy.__name__:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,19 +18,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault.errors import ActRefused
+from fault import traffic
+from fault.errors import ActRefused, FaultError
+from fault.procfs import all_pids, command_of, read_process
 
-# Beyond PATH: where Debian puts programs for root.
-PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 # A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
 MOST_FREE = 16 * 2**30
+# Less than this is no room: a file has at least one block.
+_BLOCK = 4096
 BALLAST = "faultline-ballast-"
+NEIGHBOUR = "faultline-neighbour="
+# How often a dead man tries, and how many seconds apart, when what he undoes holds still.
+TRIES, APART_S = 30, 2.0
+SHOWN_S = 1.0
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
-_ADDRESS = re.compile(r"[0-9a-fA-F.:]{2,45}")
+_MEMORY = Path("/proc/meminfo")
 # One that is busy, or full, until it is told to end; its name stands on its command line.
 _BUSY = "import sys\nwhile True: pass"
+# Where memory runs out it is the first to go, not whoever else lives there.
 _FULL = """
 import sys, time
+with open("/proc/self/oom_score_adj", "w") as file: file.write("1000")
 held = bytearray(int(sys.argv[2]) * 2**20)
 for at in range(0, len(held), 4096): held[at] = 1
 time.sleep(1e6)
@@ -55,11 +63,17 @@ def act_of(kind: str, name: str) -> HostAct:
     return HOST_ACTS[kind]
 
 
+def name_of(run: str, index: int) -> str:
+    """What the act of that number is called in the attempt `run`; nobody else's act is called so."""
+    return f"{run.lower().replace('-', '_')}_{index}"
+
+
 def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> None:
-    """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then."""
+    """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then; again and again
+    while it holds still."""
     act = act_of(kind, name)
-    if os.fork():
-        os.wait()
+    if child := os.fork():
+        os.waitpid(child, 0)
         return
     try:
         os.setsid()
@@ -69,91 +83,29 @@ def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
-        os.closerange(3, 256)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-        act.undo(name, asked)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _sleep(seconds)
+        for _ in range(TRIES):
+            if _is_undone(act, name, asked):
+                break
+            _sleep(APART_S)
     finally:
         os._exit(0)
 
 
-# --- the network
+def _is_undone(act: HostAct, name: str, asked: Mapping[str, Any]) -> bool:
+    """Undoes it; whether it is."""
+    try:
+        act.undo(name, asked)
+        return not act.holds(name, asked)
+    except (FaultError, OSError):
+        return False
 
 
-def _partition_check(name: str, asked: Mapping[str, Any]) -> None:
-    _require("nft", "nftables")
-    for peer in asked["peers"]:
-        if not _ADDRESS.fullmatch(str(peer)):
-            raise ActRefused(f"partition: {peer!r} is no address")
-    _run("nft", "list", "tables")
-
-
-def _partition(name: str, asked: Mapping[str, Any]) -> None:
-    """Drops what comes from the peers, and what goes to them; but for the way by which faults are told."""
-    peers, way = ", ".join(str(peer) for peer in asked["peers"]), asked.get("way")
-    begins = "type filter hook {hook} priority -300; tcp {ssh} 22 accept; ip {end} {{ {peers} }} drop;"
-    chains = []
-    if way != "out":
-        chains.append(f"chain in {{ {begins.format(hook='input', ssh='dport', end='saddr', peers=peers)} }}")
-    if way != "in":
-        chains.append(f"chain out {{ {begins.format(hook='output', ssh='sport', end='daddr', peers=peers)} }}")
-    if not _partitioned(name, asked):
-        _run("nft", "-f", "-", told=f"table inet {_table(name)} {{ {' '.join(chains)} }}\n")
-
-
-def _heal_partition(name: str, asked: Mapping[str, Any]) -> None:
-    if _partitioned(name, asked):
-        _run("nft", "delete", "table", "inet", _table(name))
-
-
-def _partitioned(name: str, asked: Mapping[str, Any]) -> bool:
-    tables = _run("nft", "list", "tables").splitlines()
-    return f"table inet {_table(name)}" in (" ".join(line.split()) for line in tables)
-
-
-def _table(name: str) -> str:
-    return f"faultline_{name}"
-
-
-def _bandwidth_check(name: str, asked: Mapping[str, Any]) -> None:
-    _require("tc", "iproute2")
-    found = _discipline(asked)
-    if found not in ("noqueue", "pfifo_fast", "fq_codel", "mq", "fq", "pfifo"):
-        raise ActRefused(f"bandwidth: {_device(asked)} is shaped by {found} already, which is not ours to replace")
-
-
-def _bandwidth(name: str, asked: Mapping[str, Any]) -> None:
-    """Lets no more than so many megabits a second out."""
-    rate = float(asked["mbit_s"])
-    shape = ["tbf", "rate", f"{rate:g}mbit", "burst", "32kb", "latency", "400ms"]
-    if not _narrowed(name, asked):
-        _run("tc", "qdisc", "add", "dev", _device(asked), "root", "handle", "fa17:", *shape)
-
-
-def _widen(name: str, asked: Mapping[str, Any]) -> None:
-    if _narrowed(name, asked):
-        _run("tc", "qdisc", "delete", "dev", _device(asked), "root", "handle", "fa17:")
-
-
-def _narrowed(name: str, asked: Mapping[str, Any]) -> bool:
-    return "tbf fa17:" in _run("tc", "qdisc", "show", "dev", _device(asked))
-
-
-def _discipline(asked: Mapping[str, Any]) -> str:
-    """What shapes the traffic of the device now."""
-    return (_run("tc", "qdisc", "show", "dev", _device(asked)).split() or ["", "noqueue"])[1]
-
-
-def _device(asked: Mapping[str, Any]) -> str:
-    """The interface by which the first of the peers is reached."""
-    peer = str(asked["peers"][0])
-    if not _ADDRESS.fullmatch(peer):
-        raise ActRefused(f"bandwidth: {peer!r} is no address")
-    words = _run("ip", "route", "get", peer).split()
-    if "dev" not in words:
-        raise ActRefused(f"bandwidth: there is no way to {peer} here")
-    return words[words.index("dev") + 1]
+def _sleep(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(1.0, left))
 
 
 # --- the disk
@@ -173,27 +125,43 @@ def _disk_check(name: str, asked: Mapping[str, Any]) -> None:
 
 
 def _fill(name: str, asked: Mapping[str, Any]) -> None:
-    """Takes all the room there is, to the last byte."""
+    """Takes all the room there is, to the last byte. Raises ActRefused where some is left all the same."""
     _disk_check(name, asked)
-    file = os.open(_ballast(name, asked), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    file = _opened(_ballast(name, asked))
     try:
-        for size in (64 * 2**20, 2**20, 2**12, 1):
-            _take(file, size)
+        for size in (64 * 2**20, 2**20, _BLOCK, 1):
+            problem = _take(file, size)
     finally:
         os.close(file)
+    # Whoever writes there may have deleted something meanwhile; that much is left by no disk of the sizes above.
+    if (left := shutil.disk_usage(asked["folder"]).free) > 2**20:
+        raise ActRefused(f"disk_full: {left:,} bytes are left: {problem}")
 
 
-def _take(file: int, size: int) -> None:
-    """Pieces of this size until none is left."""
+def _opened(path: Path) -> int:
+    """The act's own file, made by it and by nobody else. Raises ActRefused."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+        os.close(file)
+        raise ActRefused(f"disk_full: {path} is not ours")
+    return file
+
+
+def _take(file: int, size: int) -> OSError:
+    """Pieces of this size until none is left; what was said then."""
     while True:
         end = os.lseek(file, 0, os.SEEK_END)
         try:
-            if size >= 2**12:
+            if size >= _BLOCK:
                 os.posix_fallocate(file, end, size)
             else:
                 os.write(file, b"\0" * size)
-        except OSError:
-            return
+        except OSError as problem:
+            return problem
 
 
 def _empty(name: str, asked: Mapping[str, Any]) -> None:
@@ -211,15 +179,21 @@ def _ballast(name: str, asked: Mapping[str, Any]) -> Path:
 # --- neighbours
 
 
-def _neighbour_check(name: str, asked: Mapping[str, Any]) -> None:
+def _crowd_check(name: str, asked: Mapping[str, Any]) -> None:
     """Whatever may be started can be a neighbour."""
+
+
+def _swell_check(name: str, asked: Mapping[str, Any]) -> None:
+    words = _MEMORY.read_text().split()
+    total_mb = int(words[words.index("MemTotal:") + 1]) // 1024
+    if int(asked["memory_mb"]) >= total_mb:
+        raise ActRefused(f"memory_mb: {asked['memory_mb']} is refused, the host has {total_mb} MiB; give less")
 
 
 def _crowd(name: str, asked: Mapping[str, Any]) -> None:
     """So many processes that compute, without an end."""
-    if not _crowded(name, asked):
-        for _ in range(int(asked["cores"])):
-            _neighbour(name, _BUSY)
+    for _ in range(int(asked["cores"]) - len(_neighbours(name))):
+        _neighbour(name, _BUSY)
 
 
 def _swell(name: str, asked: Mapping[str, Any]) -> None:
@@ -229,10 +203,13 @@ def _swell(name: str, asked: Mapping[str, Any]) -> None:
 
 
 def _neighbour(name: str, program: str, *words: str) -> None:
-    subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", program, _mark(name), *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/",
-    )  # fmt: skip
+    command = [sys.executable, "-I", "-S", "-c", program, neighbour_mark(name), *words]
+    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
+    # By its words it is found, which it shows a moment later.
+    until = time.monotonic() + SHOWN_S
+    while neighbour_mark(name) not in command_of(pid) and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def _leave(name: str, asked: Mapping[str, Any]) -> None:
@@ -245,7 +222,8 @@ def _leave(name: str, asked: Mapping[str, Any]) -> None:
             # It may have ended meanwhile, and another have its number.
             if pid in _neighbours(name):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-        except ProcessLookupError:
+                os.waitpid(pid, 0)  # where it is this very agent's
+        except (ProcessLookupError, ChildProcessError):
             pass
         finally:
             os.close(handle)
@@ -256,40 +234,30 @@ def _crowded(name: str, asked: Mapping[str, Any]) -> bool:
 
 
 def _neighbours(name: str) -> list[int]:
-    from fault.procfs import all_pids, read_process
-
-    processes = (read_process(pid) for pid in all_pids())
-    return [one.pid for one in processes if one is not None and not one.foreign and _mark(name) in one.command]
-
-
-def _mark(name: str) -> str:
-    return f"faultline-neighbour={name}"
-
-
-def _require(program: str, package: str) -> None:
-    if _found(program) is None:
-        raise ActRefused(f"{program}: not on this host; install it (Debian: apt-get install {package})")
+    mark, found = neighbour_mark(name), []
+    for pid in all_pids():
+        try:
+            if mark not in command_of(pid):
+                continue
+            process = read_process(pid)
+        except (OSError, FaultError):
+            continue  # gone, or somebody's that may not be looked at
+        if process is not None and not process.foreign and mark in process.command:
+            found.append(pid)
+    return found
 
 
-def _found(program: str) -> str | None:
-    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES]))
-
-
-def _run(program: str, *words: str, told: str = "") -> str:
-    """What a program says. Raises ActRefused with its own words when it fails."""
-    path = _found(program)
-    if path is None:
-        raise ActRefused(f"{program}: not on this host")
-    done = subprocess.run([path, *words], input=told, capture_output=True, text=True, check=False, timeout=10)
-    if done.returncode:
-        raise ActRefused(f"{program} {' '.join(words)}: {' '.join(done.stderr.split()) or 'failed'}")
-    return done.stdout
+def neighbour_mark(name: str) -> str:
+    """The argument that tells whose neighbour a process is."""
+    return f"{NEIGHBOUR}{name}"
 
 
 HOST_ACTS: Mapping[str, HostAct] = {
-    "partition": HostAct(_partition_check, _partition, _heal_partition, _partitioned),
-    "bandwidth": HostAct(_bandwidth_check, _bandwidth, _widen, _narrowed),
+    "partition": HostAct(traffic.check_partition, traffic.partition, traffic.heal_partition, traffic.is_partitioned),
+    "loss": HostAct(traffic.check_partition, traffic.partition, traffic.heal_partition, traffic.is_partitioned),
+    "bandwidth": HostAct(traffic.check_bandwidth, traffic.narrow, traffic.widen, traffic.is_narrowed),
+    "delay": HostAct(traffic.check_delay, traffic.hold_up, traffic.let_go, traffic.is_held_up),
     "disk_full": HostAct(_disk_check, _fill, _empty, _filled),
-    "cpu_pressure": HostAct(_neighbour_check, _crowd, _leave, _crowded),
-    "memory_pressure": HostAct(_neighbour_check, _swell, _leave, _crowded),
+    "cpu_pressure": HostAct(_crowd_check, _crowd, _leave, _crowded),
+    "memory_pressure": HostAct(_swell_check, _swell, _leave, _crowded),
 }

@@ -39,6 +39,16 @@ class Asked(Protocol):
         ...
 
     @property
+    def jitter_ms(self) -> float | None:
+        """By how many milliseconds a delay varies."""
+        ...
+
+    @property
+    def loss_percent(self) -> float | None:
+        """Percent of the packets, of an act that loses some."""
+        ...
+
+    @property
     def peer(self) -> str | None:
         """From whom a host is cut off."""
         ...

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fault.action import Act, Context, Daemon, Moment, Sent, Site, UndoSpec
-from fault.errors import VictimRefused
+from fault.action import Act, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.errors import ConnectionLost, FaultError, VictimRefused
+from fault.host_acts import name_of
 from fault.hosts import KAFKA_HOST, Hosts
 from fault.identity import ProcessIdentity
 from fault.injector import Delivery, Outcome, Settlement
@@ -76,12 +77,15 @@ class HostsAct:
             _there(context, one.host).host_act("check", **self._act(one))
         return [one.host for one in self._chosen] != [one.host for one in before]
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that were chosen."""
+        return tuple(one.host for one in self._chosen)
+
     def _act(self, victim: ProcessIdentity) -> dict[str, Any]:
-        # Nobody else's act is called so, and each host has its own.
-        name = f"{self.context.tokens.run.lower().replace('-', '_')}_{self.planned.index}"
         return {
             "kind": self.hands.kind,
-            "name": name,
+            "name": name_of(self.context.tokens.run, self.planned.index),
             "asked": self.hands.asks(self.planned.fault, victim.host, self.context),
         }
 
@@ -112,11 +116,18 @@ class HostsAct:
             _there(self.context, one.host).host_act("undo_later", seconds=seconds, **self._act(one))
 
     def perform(self) -> list[Sent]:
-        """Tells each host, once."""
-        sent = []
+        """Tells each host, once. What it said may be lost on its way: then it is asked when all is settled. Raises
+        HalfDone."""
+        sent: list[Sent] = []
         for one in self._chosen:
-            _there(self.context, one.host).host_act("do", **self._act(one))
-            sent.append(Sent(one.pid, one.role.name, self.context.now(), Delivery.SENT, one))
+            delivery = Delivery.SENT
+            try:
+                _there(self.context, one.host).host_act("do", **self._act(one))
+            except ConnectionLost:
+                delivery = Delivery.UNKNOWN
+            except FaultError as error:
+                raise HalfDone(error, sent) from None
+            sent.append(Sent(one.pid, one.role.name, self.context.now(), delivery, one))
         return sent
 
     def settle(self, sent: Sequence[Sent]) -> Settlement:
@@ -134,7 +145,10 @@ def others(peer: str, host: str, context: Context) -> list[str]:
 
     Raises VictimRefused where there is none.
     """
-    roles = {"kafka": lambda name: name == KAFKA_HOST, "driver": lambda name: not name}
+    roles: dict[str, Callable[[str], bool]] = {
+        "kafka": lambda name: name == KAFKA_HOST,
+        "driver": lambda name: not name,
+    }
     roles["workers"] = lambda name: name not in ("", KAFKA_HOST)
     fits = roles.get(peer, lambda name: True)
     found = [address for name, address in context.addresses.items() if name != host and fits(name)]

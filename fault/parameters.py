@@ -10,6 +10,7 @@ from fault.values import choice, number, seconds
 
 MAX_SECONDS = 1e7
 MAX_DELAY_MS = 600_000.0
+MAX_LOSS_PERCENT = 90.0
 # What has a duration lasts, and is undone at its end.
 DURATION = "duration_s"
 # From whom a host is cut off: all other hosts, the broker's, this one, on which the driver runs, or those of workers.
@@ -74,6 +75,16 @@ RULES: Mapping[str, Rule] = {
         _delay,
         missing="a {action} needs its size in milliseconds; give one",
         surplus="the action {action} delays nothing; leave it out",
+    ),
+    "jitter_ms": Rule(
+        _delay,
+        missing="a {action} needs by how many milliseconds it varies; give them",
+        surplus="the action {action} delays nothing; leave it out",
+    ),
+    "loss_percent": Rule(
+        _between(0.01, MAX_LOSS_PERCENT, "percent"),
+        missing="a {action} needs how many percent of the packets are lost; give them",
+        surplus="the action {action} loses nothing; leave it out",
     ),
     "peer": Rule(
         _word(PEERS),

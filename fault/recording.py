@@ -51,6 +51,9 @@ def begin(rules: Sequence[Mapping[str, str]], heirs: Mapping[str, str], again_s:
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
+        # The agent's lock among them, by which the next one knows that it lives.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s)
         _record(folder, table, longest_s, ready=writer)

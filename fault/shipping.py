@@ -31,8 +31,11 @@ for entry in os.scandir(tempfile.gettempdir()):
         if entry.stat(follow_symlinks=False).st_uid == os.getuid() and (lock := held(entry.path)) is not None:
             shutil.rmtree(entry.path, ignore_errors=True)
             os.close(lock)
-folder = tempfile.mkdtemp(prefix=PREFIX)
-lock = held(folder)
+# Under a name that nobody tidies up, until it is locked.
+made = tempfile.mkdtemp(prefix="faultline-new-agent-")
+lock = held(made)
+folder = os.path.join(os.path.dirname(made), PREFIX + made.rpartition("-")[2])
+os.rename(made, folder)
 try:
     archive = os.path.join(folder, "fault.zip")
     with open(archive, "xb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 from faultline.analysis import cpu
 from faultline.base.attempt import Attempt
 from faultline.base.journal import Line, events, read_ended
-from faultline.base.roles import RESTARTED, SERVICES
+from faultline.base.roles import RESTARTED, ROLES, SERVICES
 from faultline.base.window import NS
 
 PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
@@ -25,8 +26,8 @@ GROUP_COLUMNS = ["wall_ns", "cpu_s"]
 
 @dataclass(frozen=True)
 class Clock:
-    """A host's clock against this one's: how far it was ahead at the start and at the end, and half the round trip over
-    which that was asked, in seconds; `end_s` is None where it could not be asked any more."""
+    """A host's clock against this one's: how far it was ahead at the start and at the end, and half the longer of the
+    round trips over which that was asked, in seconds; `end_s` is None where it could not be asked any more."""
 
     start_s: float
     end_s: float | None
@@ -38,16 +39,21 @@ class Clock:
         return self.start_s if self.end_s is None else (self.start_s + self.end_s) / 2
 
     @property
-    def uncertain_s(self) -> float:
-        """By how much an instant of that host may be wrong on this host's clock: its drift, and half a round trip."""
-        return abs((self.end_s if self.end_s is not None else self.start_s) - self.start_s) + self.half_round_trip_s
+    def uncertain_ms(self) -> float:
+        """By how much an instant of that host may be wrong on this host's clock: its drift, and half a round trip.
+        Without an end: nobody knows, which is infinite. Exact to the nanosecond, since rules have limits."""
+        if self.end_s is None:
+            return math.inf
+        drift_ns = abs(round(self.end_s * NS) - round(self.start_s * NS))
+        return (2 * drift_ns + round(2 * self.half_round_trip_s * NS)) / 2e6
 
 
 @dataclass(frozen=True)
 class OtherHost:
     """One other host. `same_machine`: it shares this machine's processors, as network namespaces do.
 
-    `processes`, `machine`: its samples, by this host's clock; `group`: what the kernel counted for all of it together.
+    `processes`, `machine`: its samples, by this host's clock; `group`: what the kernel counted for its group together.
+    `ended`: whether its recording was told to end, so that none of it is missing.
     """
 
     name: str
@@ -56,13 +62,18 @@ class OtherHost:
     processes: pd.DataFrame
     machine: pd.DataFrame
     group: pd.DataFrame
+    ended: bool
 
     def cores(self, start_ns: int, end_ns: int) -> tuple[float, float | None]:
-        """Mean cores in [start, end]: by its processes that play a role, and by the host's own counter of them all."""
+        """Mean cores in [start, end]: by its processes that play a role, and by the host's own counter of them all:
+        that of its group where it shares this machine, else that of its machine."""
         window = np.array([start_ns, end_ns], dtype=np.int64)
         used = cpu.cpu_seconds(self.processes, window, tuple(self.processes["role"].unique()))
         seconds = (end_ns - start_ns) / NS
-        counted = cpu.grown(self.group, "cpu_s", window)
+        # On a machine of its own, the agent's group is that of a session.
+        counted = (
+            cpu.grown(self.group, "cpu_s", window) if self.same_machine else cpu.grown(self.machine, "busy_s", window)
+        )
         total = sum(float(one[1] - one[0]) for one in used.values()) / seconds
         return total, None if counted is None else counted / seconds
 
@@ -117,7 +128,8 @@ def _read(file: Path, clock: Clock | None, boot: str | None) -> OtherHost:
         frame["wall_ns"] -= ahead_ns
     processes["create_time"] -= ahead_ns / NS
     same = bool(starts) and boot is not None and starts[0].get("boot") == boot
-    return OtherHost(file.stem, same, clock, processes, machine, group)
+    ended = bool(lines) and lines[-1].get("kind") == "stop"
+    return OtherHost(file.stem, same, clock, processes, machine, group, ended)
 
 
 def taken_anywhere(
@@ -150,5 +162,22 @@ def all_processes(recorder: Sequence[Line], services: Sequence[Line], hosts: Seq
 
 def uncertain_ms(clocks: Mapping[str, Clock]) -> tuple[str, float] | None:
     """The host whose instants are the least sure, and by how many ms; None without other hosts."""
-    worst = max(clocks.items(), key=lambda item: item[1].uncertain_s, default=None)
-    return None if worst is None else (worst[0], worst[1].uncertain_s * 1000)
+    return max(((name, clock.uncertain_ms) for name, clock in clocks.items()), key=lambda one: one[1], default=None)
+
+
+def unrecorded(hosts: Sequence[OtherHost]) -> str | None:
+    """Which host's recording ended before it was told to; None while all is well."""
+    missing = [one.name for one in hosts if not one.ended]
+    return f"of {', '.join(missing)}: the last line of its journal is not `stop`" if missing else None
+
+
+def cores_by_host(processes: pd.DataFrame, here: str, start_ns: int, end_ns: int) -> dict[str, float]:
+    """Mean cores in [start, end] of the engine and its broker, on each host that any of them was seen on. `here`: the
+    name of this one."""
+    roles = [role for role in ROLES if role != "generator"]
+    found = processes[processes["role"].isin(roles)]
+    used = {}
+    for host in found["host"].unique():
+        cores = cpu.cores(found[found["host"] == host], start_ns, end_ns)
+        used[str(host) or here] = round(sum(cores[role] or 0.0 for role in roles), 6)
+    return used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -11,28 +12,29 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from fault.hosts import KAFKA_HOST
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import OtherHost, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import OtherHost, cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
-from faultline.analysis.raw_files import AttemptFile, read_raw
+from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
 from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
-from faultline.analysis.validity import Findings, reasons, status_of
+from faultline.analysis.validity import Findings, are_unsure, reasons, status_of
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
-from faultline.records.environment import ClockOffset, Environment, HostPart
+from faultline.records.environment import ClockOffset, Environment, HostPart, LatencyClock
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -140,6 +142,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         artifacts=artifacts(directory),
         clock_offsets=_clock_offsets(raw.conductor),
         hosts=_hosts(raw.hosts, window.start_ns, window.end_ns),
+        latency_clock=_latency_clock(raw),
         collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
@@ -215,7 +218,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         cpu_s_per_million=CpuPerMillion.model_validate(per_million) if per_million else None,
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
-        cpu_nodes=_cpu_nodes(raw.attempt, used),
+        cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
@@ -227,10 +230,13 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     )
 
 
-def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
-    """Cores used by the engine and its broker on each host, from those `used` by role; the embedded system has one."""
+def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host. `used`: by role, which is all that there is on one host."""
+    here = str(raw.attempt.environment.get("host"))
+    if raw.hosts:
+        return cores_by_host(raw.processes, here, start_ns, end_ns) or None
     parts = [value for role, value in used.items() if role != "generator" and value is not None]
-    return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+    return {here: round(sum(parts), 6)} if parts else None
 
 
 def _late(dropped_rows: int, records: pd.DataFrame) -> LatePart | None:
@@ -327,11 +333,30 @@ def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, 
         found[one.name] = HostPart(
             same_machine=one.same_machine,
             clock_ahead_s=None if one.clock is None else one.clock.ahead_s,
-            clock_uncertain_ms=None if one.clock is None else round(one.clock.uncertain_s * 1000, 3),
+            clock_uncertain_ms=_finite(None if one.clock is None else one.clock.uncertain_ms),
             cores_used=round(used, 6),
             cores_counted=None if counted is None else round(counted, 6),
         )
     return found or None
+
+
+def _latency_clock(raw: Raw) -> LatencyClock | None:
+    """The broker's, which is the generator's where both run here."""
+    if raw.broker_ahead_ms is None:
+        return None
+    clock = raw.clocks.get(KAFKA_HOST)
+    uncertain_ms = 0.0 if clock is None else clock.uncertain_ms
+    return LatencyClock(
+        host=str(raw.attempt.environment.get("host")) if clock is None else KAFKA_HOST,
+        ahead_ms=raw.broker_ahead_ms,
+        uncertain_ms=_finite(uncertain_ms),
+        unsure=are_unsure(uncertain_ms),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """Null for what nobody knows."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)
 
 
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
@@ -356,10 +381,11 @@ def _record(
     artifacts: dict[str, str],
     clock_offsets: dict[str, ClockOffset] | None = None,
     hosts: dict[str, HostPart] | None = None,
+    latency_clock: LatencyClock | None = None,
     collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
-    environment["clock_offsets"], environment["hosts"] = clock_offsets, hosts
+    environment |= {"clock_offsets": clock_offsets, "hosts": hosts, "latency_clock": latency_clock}
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

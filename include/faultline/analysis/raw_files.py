@@ -84,6 +84,8 @@ class Raw:
     hosts: tuple[OtherHost, ...]
     clocks: Mapping[str, Clock]
     records: pd.DataFrame
+    # By how many ms the broker's clock was ahead, which latencies end by; None where the engine's own ends them.
+    broker_ahead_ms: int | None
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
     # Figures that could not be told of a job, and why; empty of every built-in workload.
@@ -128,6 +130,7 @@ def read_raw(directory: Path) -> Raw:
         hosts=hosts,
         clocks=clocks_of(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
+        broker_ahead_ms=_ahead(directory / "harvest_config.json"),
         clock_jump_ms=jump_ms(recorder),
         not_measured=_notes(directory / "harvest" / "notes.json"),
     )
@@ -158,6 +161,11 @@ def read_attempt(directory: Path) -> AttemptFile:
 
 def _notes(path: Path) -> dict[str, str]:
     return {str(name): str(why) for name, why in read_document(path).items()} if path.exists() else {}
+
+
+def _ahead(path: Path) -> int | None:
+    found = read_document(path).get("emitted_ahead_ms") if path.exists() else None
+    return None if found is None else int(found)
 
 
 def _records(path: Path) -> pd.DataFrame:

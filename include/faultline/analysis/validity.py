@@ -8,6 +8,7 @@ A reason begins with the rule's code, which scripts may rely on: `schedule-lag: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -128,7 +129,14 @@ def clocks_apart(findings: Findings) -> str | None:
     if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
         return None
     host, uncertain_ms = findings.clock_uncertain
+    if math.isinf(uncertain_ms):
+        return f"the clock of {host} was not asked at the end: nobody knows how far it moved"
     return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
+
+
+def are_unsure(uncertain_ms: float) -> bool:
+    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    return uncertain_ms > CLOCKS_UNSURE_MS
 
 
 def disturbed(findings: Findings) -> str | None:

@@ -331,8 +331,9 @@ MATRICES: dict[str, MatrixSpec] = {
         MatrixSpec(
             "network_faults",
             "Faults of hosts: what is broken × whose host",
-            "Word count while the host of a Spark worker, or the broker's, is cut off, narrowed, filled or crowded for "
-            "ten seconds. It needs hosts: ./faultline up --hosts 3. `none` on the axis `fault` is the control.",
+            "Word count while the host of a Spark worker, or the broker's, is cut off, slowed, narrowed, filled or "
+            "crowded for ten seconds, or loses packets. It needs hosts: ./faultline up --hosts 3. `none` on the axis "
+            "`fault` is the control.",
             ("fault", "fault_action"),
             {
                 "smoke": {
@@ -343,7 +344,15 @@ MATRICES: dict[str, MatrixSpec] = {
                 },  # fmt: skip
                 DEFAULT: {
                     "fault": ["worker", "kafka", "none"],
-                    "fault_action": ["partition", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"],
+                    "fault_action": [
+                        "partition",
+                        "delay",
+                        "loss",
+                        "bandwidth",
+                        "disk_full",
+                        "cpu_pressure",
+                        "memory_pressure",
+                    ],  # fmt: skip
                     "checkpoint_interval_s": 2.0,
                     **REPEATED,
                 },

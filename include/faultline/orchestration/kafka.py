@@ -28,14 +28,19 @@ def create_topics(attempt: Attempt) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+    plan = plan_of(attempt)
     varied = configuration_of(attempt).topic_conf or {}
     # Records stay until the teardown deletes their topic, however long the run, and however late its harvest.
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    settings = {"message.timestamp.type": "CreateTime", **kept, **varied}
+
+    def settings(role: str) -> dict[str, str]:
+        # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+        by_broker = plan.stamped_by_broker and role == "output"
+        return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **kept, **varied}
+
     topics = [
-        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings)
-        for topic in plan_of(attempt).topics.values()
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings(role))
+        for role, topic in plan.topics.items()
     ]
     client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
     if not is_open(load_settings()):

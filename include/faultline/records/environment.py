@@ -29,6 +29,20 @@ class HostPart(Part):
     cores_counted: float | None
 
 
+class LatencyClock(Part):
+    """By whose clock latencies end where hosts are several: that of the broker's `host`, which stamps each output.
+
+    `ahead_ms`: by how much it was ahead of the generator's, in whole ms, which all of its instants were moved by.
+    `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end.
+    `unsure`: whether that is more than 1 ms, or not known: latencies are no more exact.
+    """
+
+    host: str
+    ahead_ms: int
+    uncertain_ms: float | None
+    unsure: bool
+
+
 class CgroupLimits(Part):
     """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
 
@@ -57,8 +71,8 @@ class Environment(Part):
     """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
 
     `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
-    there, by name. `build_spec`: null for the installed build. `hosts`: those beside this one, by name. What has a
-    default is null where it was not noted.
+    there, by name. `build_spec`: null for the installed build. `hosts`: those beside this one, by name;
+    `latency_clock`: null where all ran on one. What has a default is null where it was not noted.
     """
 
     host: str | None
@@ -78,3 +92,4 @@ class Environment(Part):
     hashes: dict[str, str] | None = None
     build_spec: BuildPart | None = None
     hosts: dict[str, HostPart] | None = None
+    latency_clock: LatencyClock | None = None

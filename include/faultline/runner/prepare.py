@@ -203,7 +203,7 @@ def check_engine(config: Configuration) -> None:
 def check_hosts(config: Configuration) -> None:
     """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
     for one in config.planned_faults():
-        if one.fault.how.on_hosts and not ssh_hosts(load_settings()):
+        if one.fault.needs_hosts and not ssh_hosts(load_settings()):
             raise ConfigError(
                 f"fault_action: {one.fault.action} is done to other hosts, and all runs on this one; ./faultline down, "
                 "and up --hosts 3 --allow-root"

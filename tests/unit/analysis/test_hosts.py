@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from faultline.analysis.cpu import cores, taken
 from faultline.analysis.hosts import (
@@ -15,13 +18,15 @@ from faultline.analysis.hosts import (
     Clock,
     all_processes,
     clocks_of,
+    cores_by_host,
     of_this_machine,
     processes_of,
     read_hosts,
     taken_anywhere,
     uncertain_ms,
+    unrecorded,
 )
-from faultline.analysis.validity import clocks_apart
+from faultline.analysis.validity import are_unsure, clocks_apart
 from faultline.base.window import NS
 from tests.unit.analysis.test_validity import GOOD
 
@@ -40,6 +45,7 @@ def journal(folder: Path, name: str, *, ahead_s: float, used: float, busy: float
             {"kind": "machine", "busy_s": busy * second, "stolen_s": 0.0, "wall_ns": wall_ns},
             {"kind": "group", "cpu_s": 1.01 * used * second, "wall_ns": wall_ns},
         ]  # fmt: skip
+    written.append({"kind": "stop", "wall_ns": 1})
     (folder / "hosts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
 
 
@@ -58,15 +64,30 @@ def local(used: float) -> list[dict[str, object]]:
 @pytest.mark.parametrize("ahead_s", [0.0, 5.0, -120.0])
 def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ahead_s: float) -> None:
     """Both have a process of the same number, born at the same instant."""
-    journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b1")
+    journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.2, busy=0.5, boot="b2")
     recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
     hosts = read_hosts(tmp_path, recorder, "b0")
     assert [one.name for one in hosts] == ["worker-1", "worker-2"]
-    found = cores(all_processes(recorder, (), hosts), START, END)
+    processes = all_processes(recorder, (), hosts)
+    found = cores(processes, START, END)
     assert found["executors"] == pytest.approx(0.6) and found["driver"] == pytest.approx(0.3)
     used, counted = hosts[0].cores(START, END)
-    assert used == pytest.approx(0.4) and counted == pytest.approx(0.404)
+    assert used == pytest.approx(0.4) and counted == pytest.approx(0.404), "by its group, on this machine"
+    used, counted = hosts[1].cores(START, END)
+    assert used == pytest.approx(0.2) and counted == pytest.approx(0.5), "by its machine, which is its own"
+    assert cores_by_host(processes, "here", START, END) == {
+        "here": pytest.approx(0.3), "worker-1": pytest.approx(0.4), "worker-2": pytest.approx(0.2)
+    }  # fmt: skip
+
+
+def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path) -> None:
+    journal(tmp_path, "worker-1", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    journal(tmp_path, "worker-2", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
+    assert unrecorded(read_hosts(tmp_path, (), "b0")) is None
+    file = tmp_path / "hosts" / "worker-2.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert unrecorded(read_hosts(tmp_path, (), "b0")) == "of worker-2: the last line of its journal is not `stop`"
 
 
 def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: Path) -> None:
@@ -87,10 +108,43 @@ def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: 
 def test_a_clock_is_as_sure_as_it_stood_still_and_was_asked_quickly() -> None:
     clocks = clocks_of([clock("a", 0.5, 0.002), clock("b", -1.0, 0.001), clock("a", 0.503, 0.004), {"kind": "proc"}])
     assert clocks["a"] == Clock(0.5, 0.503, 0.002)
-    assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_s == pytest.approx(0.005)
-    assert clocks["b"].ahead_s == -1.0 and clocks["b"].uncertain_s == pytest.approx(0.0005)
-    assert uncertain_ms(clocks) == ("a", pytest.approx(5.0))
+    assert clocks["a"].ahead_s == pytest.approx(0.5015) and clocks["a"].uncertain_ms == 5.0
+    assert clocks["b"].ahead_s == -1.0 and math.isinf(clocks["b"].uncertain_ms), "it was not asked at the end"
+    assert uncertain_ms(clocks) == ("b", math.inf)
+    assert uncertain_ms({"a": clocks["a"]}) == ("a", 5.0)
     assert uncertain_ms({}) is None
+
+
+NS_READINGS = st.integers(-(10**8), 10**8)
+
+
+@given(NS_READINGS, st.integers(-12_000_000, 12_000_000), st.integers(0, 24_000_000), st.integers(0, 24_000_000))
+@example(0, 4_000_000, 2_000_000, 0)  # five ms to the nanosecond
+@example(500_000_000, 3_000_000, 4_000_000, 1)
+@example(0, -4_000_001, 2_000_000, 0)
+@example(0, 1_000_000, 0, 0)  # one
+@example(-7, 999_999, 0, 2)
+@example(99_999_999, 0, 2_000_001, 2)
+def test_limits_of_clocks_are_kept_to_the_nanosecond(start: int, drift: int, first: int, last: int) -> None:
+    lines = [clock("a", start / 1e9, first / 1e9), clock("a", (start + drift) / 1e9, last / 1e9)]
+    found = uncertain_ms(clocks_of(lines))
+    assert found is not None
+    twice_ns = 2 * abs(drift) + max(first, last)
+    assert (clocks_apart(replace(GOOD, clock_uncertain=found)) is not None) == (twice_ns > 10_000_000)
+    assert are_unsure(found[1]) == (twice_ns > 2_000_000)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(NS_READINGS, NS_READINGS | st.none()), min_size=1))
+def test_one_host_that_is_not_sure_is_enough(readings: dict[str, tuple[int, int | None]]) -> None:
+    lines = [clock(name, start / 1e9, 0.0) for name, (start, _) in readings.items()]
+    lines += [clock(name, end / 1e9, 0.0) for name, (_, end) in readings.items() if end is not None]
+    found = uncertain_ms(clocks_of(lines))
+    apart = {name for name, (start, end) in readings.items() if end is None or abs(end - start) > 5_000_000}
+    said = clocks_apart(replace(GOOD, clock_uncertain=found))
+    assert (said is not None) == bool(apart)
+    assert said is None or (found is not None and found[0] in apart and found[0] in said)
+    if any(end is None for _, end in readings.values()):
+        assert said is not None and "was not asked at the end" in said
 
 
 def test_a_record_is_unsound_where_a_clock_is_known_to_worse_than_five_ms() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fault.action import Context, Moment
-from fault.errors import ActRefused, PlanError, TooFewVictims, VictimRefused
+from fault.action import Context, HalfDone, Moment
+from fault.errors import ActRefused, ConnectionLost, PlanError, TooFewVictims, VictimRefused
 from fault.guard import Guard
 from fault.hosts import Hosts
 from fault.identity import KAFKA, WORKER, ProcessIdentity, Tokens
@@ -23,7 +23,8 @@ from fault.registry import ACTIONS
 
 RUN, SERVICES = "20261121T061500Z-3fa9c1", "0123456789abcdef"
 ADDRESSES = {"": "10.0.0.1", "kafka": "10.0.0.2", "worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}
-ON_HOSTS = [name for name, action in ACTIONS.items() if action.on_hosts]
+# What is done to Kafka's connections instead of its host is in test_impaired.py.
+ON_HOSTS = [name for name, action in ACTIONS.items() if action.on_hosts and action.hits is None]
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,30 @@ def test_the_host_of_the_victim_is_told_after_somebody_was_posted_there(
         assert not hands.holds(step, context(agents))
         assert json.loads(json.dumps(dict(step.fields)))["host"] == host
     assert len({json.dumps(what["asked"], sort_keys=True) for _, what in agents[host].asked}) == 1
+
+
+def test_what_was_done_to_one_host_is_told_when_the_next_refuses_and_a_lost_word_is_asked_for(
+    agents: dict[str, Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = planned("partition", count=2)
+    act = one.fault.how.hands.act(one, context(agents))
+    act.find()
+    first, second = (named["host"] for named in act.victims())
+    real = Agent.host_act
+
+    def host_act(self: Agent, do: str, **what: Any) -> Any:
+        said = real(self, do, **what)
+        if do == "do" and self is agents[first]:
+            raise ConnectionLost("10.0.0.3", "do partition")
+        if do == "do" and self is agents[second]:
+            raise ActRefused("nft: busy")
+        return said
+
+    monkeypatch.setattr(Agent, "host_act", host_act)
+    with pytest.raises(HalfDone, match="^nft: busy$") as caught:
+        act.perform()
+    assert [each.delivery for each in caught.value.sent] == [Delivery.UNKNOWN]
+    assert act.settle(caught.value.sent).outcome is Outcome.EFFECTIVE, "the hosts say that it holds"
 
 
 def test_an_act_that_did_not_take_hold_had_no_effect(agents: dict[str, Agent]) -> None:

@@ -6,6 +6,7 @@ python -m faultline.cluster.hosts.keeper NAME
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ from faultline.cluster.hosts.volume import mount, unmount
 # Says where the host's first process is, for whoever enters it.
 THERE = "there.json"
 DISK = "disk.ext4"
+# Of prctl(2): which signal a process gets when the one that started it is gone.
+_PR_SET_PDEATHSIG = 1
 
 
 def keep(settings: Settings, host: Host) -> int:
@@ -40,7 +43,8 @@ def keep(settings: Settings, host: Host) -> int:
     mount(folder / DISK, disk)
     command = [str(found("unshare")), "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
     first = [sys.executable, "-P", "-m", "faultline.cluster.hosts.first", host.name, str(settings.hosts)]
-    space = subprocess.Popen([*command, *first])
+    # Killed as well, the host goes too: nobody would join it to the network again, nor start its services anew.
+    space = subprocess.Popen([*command, *first], preexec_fn=_goes_with_its_keeper)
 
     def stop(number: int, frame: FrameType | None) -> None:
         space.kill()  # it minds no other signal, and takes the host with it
@@ -61,6 +65,10 @@ def keep(settings: Settings, host: Host) -> int:
         space.wait()
         remove_link(settings.placement, host)
         remove_group(settings.placement, host)
+
+
+def _goes_with_its_keeper() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _first_process(space: subprocess.Popen[bytes]) -> int:

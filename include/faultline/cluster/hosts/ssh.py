@@ -65,6 +65,9 @@ def _configuration(settings: Settings, host: Host) -> str:
         "StrictModes": "no",
         "UsePAM": "no",
         "PidFile": "none",
+        # Who asked is gone without a word when he answers nothing any more; then his agent goes.
+        "ClientAliveInterval": "15",
+        "ClientAliveCountMax": "3",
     }
     return "".join(f"{key} {value}\n" for key, value in values.items())
 

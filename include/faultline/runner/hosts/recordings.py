@@ -10,6 +10,7 @@ from typing import Any
 
 from fault.connection import Connection, RemoteHost
 from fault.errors import FaultError, RemoteError
+from fault.host_acts import name_of, neighbour_mark
 from fault.identity import KAFKA, WORKER
 from fault.remote import RemoteInjector
 from fault.sampling import RoleRule
@@ -18,7 +19,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.files import make_folder, write_whole
 from faultline.base.journal import Line, read_ended
 from faultline.base.processes import instance_option
-from faultline.base.roles import SERVICES
+from faultline.base.roles import NEIGHBOURS, SERVICES
+from faultline.experiment.plan import plan_of
 from faultline.runner.assignment import remote_hosts
 
 # Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.
@@ -31,8 +33,11 @@ _CLOCK_SAMPLES = 20
 def rules_of(attempt: Attempt, rules: Sequence[RoleRule]) -> list[RoleRule]:
     """Which processes play a role on any host. `rules`: of the attempt's engine."""
     instance = attempt.read().get("services", {}).get("instance")
+    # What a fault has taken is no disturbance.
+    marks = [neighbour_mark(name_of(attempt.id, one.index)) for one in plan_of(attempt).faults]
+    rules = [*rules, *(RoleRule(NEIGHBOURS, mark, mark) for mark in marks)]
     if instance is None:
-        return list(rules)
+        return rules
     mark = instance_option(instance)
     return [*rules, RoleRule("kafka", KAFKA.main, mark), RoleRule(SERVICES, WORKER.main, mark)]
 
