@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION, let_nobody_write
 from faultline.base.text import say
-from faultline.client import build_command, job_command, service_command
+from faultline.client import build_command, job_command, service_command, target_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
@@ -258,6 +258,7 @@ app.add_typer(nights.app, name="nightly")
 app.add_typer(job_command.app, name="job")
 app.add_typer(build_command.app, name="build")
 app.add_typer(service_command.app, name="service")
+app.add_typer(target_command.app, name="target")
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 

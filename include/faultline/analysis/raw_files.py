@@ -48,6 +48,7 @@ class AttemptFile(BaseModel):
     logical_date: str | None = None
     prepared_wall_ns: int
     environment: dict[str, Any] = {}
+    not_measured: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Raw:
     records: pd.DataFrame
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
-    # Figures that could not be told of a job, and why; empty of every built-in workload.
+    # Figures that could not be told of a job, or where it ran, and why.
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -129,7 +130,7 @@ def read_raw(directory: Path) -> Raw:
         clocks=clocks_of(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
         clock_jump_ms=jump_ms(recorder),
-        not_measured=_notes(directory / "harvest" / "notes.json"),
+        not_measured={**attempt.not_measured, **_notes(directory / "harvest" / "notes.json")},
     )
     for path in (raw.tuples_path, raw.counts_path):
         require(path)
