@@ -1,4 +1,4 @@
-"""How a process of this installation logs in at a broker: its own, or that of a target; elsewhere it comes as anybody."""
+"""How a process of this installation logs in at its broker or a target's; elsewhere it comes as anybody."""
 
 from __future__ import annotations
 

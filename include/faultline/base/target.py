@@ -57,8 +57,8 @@ def named_after(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -
             raise ConfigError(
                 f"NAME: {one!r} is no name of a target or host; use small letters, digits and _, at most 31"
             )
-    ids = [one if first else f"{one}_{name}" for one in (KAFKA, SPARK, STORAGE)]
-    return Target(name, *ids, hosts=hosts)
+    kafka, spark, storage = (one if first else f"{one}_{name}" for one in (KAFKA, SPARK, STORAGE))
+    return Target(name, kafka, spark, storage, hosts)
 
 
 def targets(settings: Settings) -> dict[str, Target]:

@@ -15,8 +15,8 @@ from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.processes import INSTANCE_MARK
 from faultline.base.settings import Settings, instance, load_settings
-from faultline.base.text import Say
 from faultline.base.target import target
+from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.connections import take_in
 from faultline.client.operations import bring_up, require

@@ -54,7 +54,7 @@ def reached(broker: Broker) -> str:
             trouble = f"{server} does not answer ({error.strerror or one_line(error)})"
     if not answered:
         raise InfrastructureError(
-            f"Connection {broker.connection}: extra: bootstrap.servers: {trouble}; start the broker, or mend the address"
+            f"Connection {broker.connection}: extra: bootstrap.servers: {trouble}; start it, or mend the address"
         )
     return f"{', '.join(answered)} answers"
 

@@ -69,8 +69,8 @@ def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> No
             continue
         if json.loads(file.read_text())["kafka"] == bootstrap:
             raise ConfigError(
-                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for the target {other.name}; "
-                "name that Connection for both"
+                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; name that "
+                "one in both targets"
             )
 
 

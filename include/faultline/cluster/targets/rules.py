@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fault.identity import DRIVER
 from fault.victims import ROLES_OF
@@ -43,8 +42,8 @@ def check_target(settings: Settings, config: Configuration) -> None:
         fault = one.fault
         if fault.how.detours or fault.how.on_hosts:
             raise ConfigError(
-                f"fault_action: {fault.action} needs a broker or hosts that `up` made, and {name} has others; use kill, "
-                "or target=embedded"
+                f"fault_action: {fault.action} needs a broker or hosts that `up` made, and {name} has others; use "
+                "kill, or target=embedded"
             )
         for role in ROLES_OF[fault.victim]:
             if role.scope == "services":
@@ -79,7 +78,7 @@ def not_measured(endpoints: Endpoints) -> dict[str, str]:
     if not endpoints.elsewhere:
         return {}
     away = unseen_hosts(endpoints)
-    missing: Mapping[str, Any] = {"kafka": f"the broker of {endpoints.target} is not this installation's"}
+    missing = {"kafka": f"the broker of {endpoints.target} is not this installation's"}
     if away is None:
         missing |= dict.fromkeys(_ON_WORKERS, f"no master of {endpoints.target} says where executors run")
     elif away:

@@ -63,7 +63,7 @@ def digest(said: Mapping[str, Said]) -> str:
 
 
 def kafka_of(said: Said) -> dict[str, str]:
-    """librdkafka's settings, each as text, files of certificates as their content. Raises ConfigError naming the key."""
+    """librdkafka's settings as texts, files of certificates as their content. Raises ConfigError naming the key."""
     found = {str(key): str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in said.extra.items()}  # fmt: skip
     if not found.get("bootstrap.servers"):
@@ -143,6 +143,6 @@ def storage_of(said: Said) -> str:
 
 
 def host_of(said: Said) -> dict[str, Any]:
-    """A host that is reached over SSH, as `ssh_hosts.json` has them; a key that the Connection holds is `private_key`."""
+    """A host that is reached over SSH, as `ssh_hosts.json` has them, or with its key itself as `private_key`."""
     kept = {key: said.extra[key] for key in ("key_file", "known_hosts", "python", "private_key") if key in said.extra}
     return {"host": said.host or "", "port": said.port or 22, "user": said.login or "", **kept}

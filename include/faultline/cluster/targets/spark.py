@@ -149,8 +149,8 @@ def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_con
         if not one["sees"] or one["wrote"]:
             why = one["wrote"] or "do not see what was written here"
             raise ConfigError(
-                f"Connection {storage_connection}: extra: path: {where} cannot use {storage}: {one_line(why)}; share it "
-                "with all workers at this path"
+                f"Connection {storage_connection}: extra: path: {where} cannot use {storage}: {one_line(why)}; share "
+                "it with all workers at this path"
             )
     return f"the login is accepted, executors on {', '.join(sorted(one['host'] for one in executors))} share {storage}"
 
@@ -197,8 +197,8 @@ def trouble_in(log: str, connection: str) -> FaultlineError | None:
         return InfrastructureError(f"Connection {connection}: the master does not take the application; see its log")
     if _NO_ROOM in log:
         return InfrastructureError(
-            f"Connection {connection}: workers have no room for executors of 1 core and {PROBE_MEMORY_MB} MiB; end what "
-            "runs there, or add workers"
+            f"Connection {connection}: workers have no room for executors of 1 core and {PROBE_MEMORY_MB} MiB; end "
+            "what runs there, or add workers"
         )
     return None
 
@@ -212,4 +212,3 @@ def out_of_sight(state: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]
     """Addresses of workers whose processes are neither on this machine nor on a host that is reached over SSH."""
     known = addresses_here() | {str(one["host"]) for one in hosts.values()}
     return sorted({str(one["host"]) for one in workers_of(state)} - known)
-

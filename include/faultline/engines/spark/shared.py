@@ -1,4 +1,4 @@
-"""What an attempt on a target keeps in the folder that all its hosts share: checkpoint, temporary files, executors' logs.
+"""What an attempt on a target keeps where all its hosts come: checkpoint, temporary files, executors' logs.
 
 A link in the attempt's folder says where that is, and `checkpoint` is a link into it, so whoever reads the checkpoint
 on this machine need not know. Executors write their logs there, since no worker's own folder can be read from here.

@@ -65,9 +65,9 @@ def make_missing(wanted: dict[str, dict[str, Any]]) -> list[str]:
     from airflow.utils.session import create_session
     from sqlalchemy import inspect
 
-    from airflow import settings as airflow_settings
-
-    if not inspect(airflow_settings.engine).has_table(Connection.__tablename__):
+    with create_session() as session:
+        fresh = not inspect(session.get_bind()).has_table(Connection.__tablename__)
+    if fresh:
         initdb()
     known = said_outside(wanted)
     made = [conn_id for conn_id in wanted if known[conn_id] is None]
