@@ -77,10 +77,16 @@ def test_a_key_without_a_translation_is_refused_by_its_name(key: str) -> None:
 def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_password() -> None:
     authority = Authority()
     own = authority.signed(password="of the key")
-    made = translated({
-        "security.protocol": "SSL", "ssl.ca.pem": f"some words\n{authority.pem}",
-        "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key, "ssl.key.password": "of the key", "ssl.endpoint.identification.algorithm": "none",
-    })  # fmt: skip
+    made = translated(
+        {
+            "security.protocol": "SSL",
+            "ssl.ca.pem": f"some words\n{authority.pem}",
+            "ssl.certificate.pem": own.certificate,
+            "ssl.key.pem": own.key,
+            "ssl.key.password": "of the key",
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    )
     assert made.jaas is None
     assert made.options == {
         "security.protocol": "SSL",

@@ -33,6 +33,11 @@ def check_target(settings: Settings, config: Configuration) -> None:
             f"workload: {config.workload} comes to the broker through the gate, which only the embedded broker has; "
             "use target=embedded"
         )
+    for companion in config.kind.companions(config.own):
+        raise ConfigError(
+            f"workload: {config.workload} needs a {companion.role} beside it, which listens for the embedded workers "
+            "only; use target=embedded"
+        )
     if config.commit_mode == "none":
         raise ConfigError(
             f"commit_mode: none keeps state on this machine's RAM disk, which executors of {name} do not share; use "
