@@ -16,6 +16,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.base.settings import Settings, load_settings
 from faultline.base.target import Target, keep
+from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
 from faultline.cluster.targets import kafka, spark
 from faultline.cluster.targets.logins import write_target
@@ -135,7 +136,7 @@ def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: Oth
     assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
     assert name in topics_of(there)
     delete_own_topics(there, [name])
-    assert name not in topics_of(there)
+    wait_until(lambda: name not in topics_of(there), timeout_s=20, what="the end of the topic")
 
 
 def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(

@@ -17,6 +17,7 @@ from typing import Any
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.kafka_login import kafka_client
 from faultline.base.text import counted, one_line
+from faultline.base.waiting import wait_until
 
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
@@ -160,6 +161,13 @@ def worked(broker: Broker) -> Clock:
         raise
     with _as_right(broker, "delete", topic):
         client.delete_topics([topic], request_timeout=ASK_S)[topic].result()
+    # The broker goes on showing it for a moment, and would seem to have one of somebody else's.
+    wait_until(
+        lambda: topic not in client.list_topics(timeout=ASK_S).topics,
+        timeout_s=ASK_S,
+        every_s=0.1,
+        what=f"Connection {broker.connection}: the end of {topic}",
+    )
     return clock
 
 
