@@ -83,7 +83,9 @@ def broker_of(there: Settings) -> kafka.Broker:
 
 def topics_of(there: Settings) -> set[str]:
     admin: Any = importlib.import_module("confluent_kafka.admin")
-    return {name for name in admin.AdminClient(broker_of(there).settings()).list_topics(timeout=10).topics}
+    names = admin.AdminClient(broker_of(there).settings()).list_topics(timeout=10).topics
+    # Those that begin so the broker has for itself.
+    return {name for name in names if not name.startswith("__")}
 
 
 def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
