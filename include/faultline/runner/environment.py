@@ -41,16 +41,15 @@ def describe(settings: Settings, config: Configuration, java: str, build: Build 
     another, elsewhere = None, config.target != EMBEDDED
     with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
         another = engine_of(config).another(settings, config)
+    known = versions(settings, java)
+    if elsewhere:
+        del known["kafka"]
     return {
         "host": socket.gethostname(),
         "cores": cores,
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
-        "versions": {
-            **versions(settings, java),
-            **({"build": another[0]} if another else {}),
-            **({"kafka": None} if elsewhere else {}),
-        },
+        "versions": {**known, **({"build": another[0]} if another else {})},
         "git_commit": git_commit(settings.root),
         # Named after the first engine that there was.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},

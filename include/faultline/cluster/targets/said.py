@@ -20,6 +20,8 @@ _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 # Of the page that a standalone master has beside its port.
 UI_PORT = 8080
 CLIENT = "client"
+# The type of a Connection whose host may be a whole address of a master.
+OF_SPARK = "spark"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def spark_of(said: Said) -> SparkSaid:
 def _master(said: Said) -> str:
     """As the Spark provider puts it together."""
     host = said.host or ""
-    whole = said.conn_type == "spark" and host and ("://" in host or not said.port)
+    whole = said.conn_type == OF_SPARK and host and ("://" in host or not said.port)
     master = host if whole else f"{said.conn_type}://{host}"
     return f"{master}:{said.port}" if said.port else master
 
