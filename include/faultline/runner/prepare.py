@@ -86,10 +86,10 @@ def prepare(
     if instance(settings):
         require_logins(settings.secrets)
     check_here(order.config)
-    own = settings.at(engine_of(order.config).endpoints(settings, order.config))
-    if own.endpoints.elsewhere:
-        hosts = own.endpoints.hosts
-        require_victims(own.endpoints, order.config)
+    endpoints = engine_of(order.config).endpoints(settings, order.config)
+    if endpoints.elsewhere:
+        hosts = endpoints.hosts
+        require_victims(endpoints, order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)
     attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
@@ -100,7 +100,7 @@ def prepare(
         order.config,
         engine=engine.name,
         repetition=order.repetition,
-        endpoints=replace(own.endpoints, hosts=hosts or {}),
+        endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
         cycles=engine.capabilities.cycles,
     )
@@ -115,7 +115,7 @@ def prepare(
         "keep_topics": keep_topics,
         "window_lock": str(settings.window_lock),
         # Figures that cannot be had where it runs, and why.
-        "not_measured": not_measured(own.endpoints),
+        "not_measured": not_measured(endpoints),
         **_places(settings, engine, plan),
     }
     write_json(attempt.folder / "attempt.json", described)
