@@ -243,7 +243,7 @@ def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatc
         ({"fault_plan": {"faults": [{"victim": "kafka", "action": "delay", "at_s": 40, "duration_s": 5,
                                      "delay_ms": 100}]}}, "fault_action: delay needs a broker or hosts that `up`"),
         ({"workload": "program", "application": "/a.py", "fault": "none"}, "workload: program comes to the broker th"),
-        ({"workload": "topology", "mechanisms": "all", "topology": {"queue": "memcached"}},
+        ({"workload": "topology", "parallelism": "1-2-2-1", "mechanisms": "all", "topology": {"queue": "memcached"}},
          "workload: topology needs a memcached beside it, which listens for the embedded"),
     ],
 )  # fmt: skip
