@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION, let_nobody_write
 from faultline.base.text import say
-from faultline.client import build_command, job_command, service_command
+from faultline.client import build_command, job_command, service_command, target_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
@@ -94,9 +94,8 @@ def test(context: typer.Context) -> None:
     from faultline.client.suite import LAYERS, run_layers, split_arguments
     from faultline.cluster.rehearsal import make_archive
 
-    venv = Path(sys.prefix)
-    add_packages(ROOT, venv)
-    install_missing(venv.parent / "logs" / "debian.log", say)
+    add_packages(ROOT, Path(sys.prefix))
+    install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say)
     os.chdir(ROOT)
     layers, arguments = split_arguments(context.args)
     if not layers:
@@ -254,10 +253,9 @@ def results(
     print_table(records)
 
 
-app.add_typer(nights.app, name="nightly")
-app.add_typer(job_command.app, name="job")
-app.add_typer(build_command.app, name="build")
-app.add_typer(service_command.app, name="service")
+_ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
+for _name, _room in {"nightly": nights, **_ROOMS}.items():
+    app.add_typer(_room.app, name=_name)
 for command in (sweep, missing, compare, advise):
     app.command()(command)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from faultline.base.attempt import Attempt
+from faultline.base.settings import load_settings
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration import kafka as subject
 
@@ -31,7 +32,8 @@ def test_records_stay_however_long_the_run_and_however_late_its_harvest(
     monkeypatch.setattr(subject, "KafkaAdminClientHook", lambda kafka_config_id: client)
     monkeypatch.setattr(subject, "let_workload_in", lambda client: None)
     topics = {role: SimpleNamespace(name=f"t-{role}", partitions=4) for role in ("input", "output")}
-    monkeypatch.setattr(subject, "plan_of", lambda attempt: SimpleNamespace(topics=topics, stamped_by_broker=several))
+    plan = SimpleNamespace(topics=topics, endpoints=load_settings().endpoints, stamped_by_broker=several)
+    monkeypatch.setattr(subject, "plan_of", lambda attempt: plan)
     monkeypatch.setattr(subject, "configuration_of", lambda attempt: parse_configuration({"topic_conf": varied}))
     subject.create_topics(Attempt(tmp_path))
     assert [topic.topic for topic in made] == ["t-input", "t-output"]

@@ -31,6 +31,7 @@ CHANGED: dict[str, Any] = {
     "application_arguments": "{bootstrap} {input}", "jars": "/jobs/beside.jar", "reference": "/jobs/count.py",
     "pass_header": True,
     "data": None, "data_key": None, "data_time": None, "data_pace": "rate", "data_speed": 1, "spark_build": None,
+    "target": "embedded",
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {

@@ -177,7 +177,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     raw, window, reference, traces = measured.raw, measured.window, measured.reference, measured.raw.traces
     config = raw.attempt.config
     paced = config.paced
-    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
+    used = _seen("cpu_cores", cpu.cores(raw.processes, window.start_ns, window.end_ns), raw)
     done = events(raw.generator, "done")
     placebo = placebo_of(measured)
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
@@ -196,7 +196,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         sustained=sustained(measured.growth, measured.offered_rps) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
-        rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
+        rss_mb=_by_role(_seen("rss_mb", cpu.rss_mb(raw.processes, window.start_ns, window.end_ns), raw)),
         gc_s=gc_s(traces, garbage, window),
         gc=None if garbage is None else GarbagePart.model_validate(garbage),
         state_bytes=StateBytes(
@@ -364,6 +364,11 @@ def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
         return ScheduleLagMs(p50=None, p99=None, max=None)
     lag = done[-1]["schedule_lag_ms"]
     return ScheduleLagMs(p50=lag["p50"], p99=lag["p99"], max=lag["max"])
+
+
+def _seen(figure: str, values: Mapping[str, float | None], raw: Raw) -> dict[str, float | None]:
+    """By role; null of roles whose processes are out of sight, where 0 would look like none."""
+    return {role: None if f"{figure}.{role}" in raw.not_measured else value for role, value in values.items()}
 
 
 def _by_role(values: Mapping[str, float | None]) -> ByRole:

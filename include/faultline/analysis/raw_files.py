@@ -48,6 +48,7 @@ class AttemptFile(BaseModel):
     logical_date: str | None = None
     prepared_wall_ns: int
     environment: dict[str, Any] = {}
+    not_measured: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Raw:
     broker_ahead_ms: int | None
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
-    # Figures that could not be told of a job, and why; empty of every built-in workload.
+    # Figures that could not be told of a job, or where it ran, and why.
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -132,7 +133,7 @@ def read_raw(directory: Path) -> Raw:
         records=_records(directory / "harvest" / "records.parquet"),
         broker_ahead_ms=_ahead(directory / "harvest_config.json"),
         clock_jump_ms=jump_ms(recorder),
-        not_measured=_notes(directory / "harvest" / "notes.json"),
+        not_measured={**attempt.not_measured, **_notes(directory / "harvest" / "notes.json")},
     )
     for path in (raw.tuples_path, raw.counts_path):
         require(path)

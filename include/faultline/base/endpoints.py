@@ -10,6 +10,9 @@ from typing import Any, Self
 from faultline.base.placement import HERE, Placement
 from faultline.base.placement import HOST as HOST
 
+# The target that an installation is for itself.
+EMBEDDED = "embedded"
+
 
 @dataclass(frozen=True)
 class Endpoints:
@@ -19,7 +22,9 @@ class Endpoints:
     whatever stands between workload and broker listens; `kafka_gated` and `kafka_gate`: the same of the gate for what
     cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
     `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
-    on this one. `here`: the address at which all of them reach this one.
+    on this one. `here`: the address at which all of them reach this one. `target`: its name. `logins`: the folder of
+    what programs log in with there. `storage`: a folder that all hosts of the target share; empty where all of them
+    share everything. `engine_ui` is empty of an engine that has no page of its own.
     """
 
     kafka: str
@@ -32,9 +37,17 @@ class Endpoints:
     kafka_gate: str = ""
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     here: str = HOST
+    target: str = EMBEDDED
+    logins: str = ""
+    storage: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its services are not this installation's."""
+        return self.target != EMBEDDED
 
     @classmethod
-    def embedded(cls, ports: Mapping[str, int], placement: Placement = HERE) -> Self:
+    def embedded(cls, ports: Mapping[str, int], placement: Placement = HERE, logins: str = "") -> Self:
         """Those of the embedded services, by the ports and hosts that `up` chose. What stands between workload and
         broker runs on this machine, and so does Airflow, which listens on loopback only."""
         broker, here = placement.address("kafka"), placement.conductor
@@ -48,6 +61,7 @@ class Endpoints:
             engine_ui=f"http://{here}:{ports['spark_master_ui']}",
             airflow=f"http://{HOST}:{ports['airflow']}",
             here=here,
+            logins=logins,
         )
 
     @classmethod

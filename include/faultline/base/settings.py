@@ -15,9 +15,9 @@ import stat
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from faultline.base.endpoints import HOST as HOST
 from faultline.base.endpoints import Endpoints
@@ -71,6 +71,12 @@ class Settings:
     # Experiments under another name are not waited for, and do not wait.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
     placement: Placement = HERE
+    # Of a cluster that exists, in place of the embedded services; see `at`.
+    target: Endpoints | None = None
+
+    def at(self, endpoints: Endpoints) -> Self:
+        """These settings for what runs on a target."""
+        return replace(self, target=endpoints if endpoints.elsewhere else None)
 
     @property
     def attempts(self) -> Path:
@@ -90,6 +96,11 @@ class Settings:
     def secrets(self) -> Path:
         """What only this user may read; see `faultline.base.secrets`."""
         return self.home / "secrets"
+
+    @property
+    def logins(self) -> Path:
+        """What programs log in with where they run: among the secrets, or in the folder of a target."""
+        return self.secrets if self.target is None else Path(self.target.logins)
 
     @property
     def logs(self) -> Path:
@@ -171,8 +182,8 @@ class Settings:
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where the embedded services are reached."""
-        return Endpoints.embedded(self.ports, self.placement)
+        """Where the services are reached."""
+        return self.target or Endpoints.embedded(self.ports, self.placement, str(self.secrets))
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -203,6 +214,15 @@ def load_settings() -> Settings:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
     return Settings(ROOT, home, results, ports, placement=read_placement(home))
+
+
+# In the folder of a target: where it is reached.
+ENDPOINTS = "endpoints.json"
+
+
+def targets_folder(home: Path) -> Path:
+    """Where an installation keeps what it knows of targets; see `faultline.base.target`."""
+    return home / "targets"
 
 
 # What the `up` that is in force says of itself, in the state directory.

@@ -15,7 +15,7 @@ from faultline.base.settings import Settings
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.engines.spark.submission import SparkSubmission
-from faultline.experiment.plan import configuration_of
+from faultline.experiment.plan import configuration_of, plan_of
 
 
 def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
@@ -49,7 +49,8 @@ def generator_command(
 
     runtime = Runtime(find_java(settings.home / "java.json").home)
     processes = configuration_of(attempt).generator_processes
-    job = generator_job(attempt, processes, settings, runtime, tuple(arguments))
+    endpoints = plan_of(attempt).endpoints
+    job = generator_job(attempt, processes, settings.at(endpoints), runtime, tuple(arguments))
     return _spark_submit(job), job.environment
 
 
@@ -69,7 +70,8 @@ def _spark_submit(submission: SparkSubmission) -> list[str]:
     if not hook._connection["master"].startswith("spark://"):
         raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
     command: list[str] = hook._build_spark_submit_command(program)
-    if submission.spark_submit is not None and submission.master is not None:
+    if submission.spark_submit is not None:
         command[0] = submission.spark_submit
+    if submission.master is not None:
         command[command.index("--master") + 1] = submission.master
     return command

@@ -40,7 +40,7 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
         configuration,
         {
             "bootstrap": plan.endpoints.kafka,
-            "kafka_options": kafka_options(settings),
+            "kafka_options": kafka_options(settings.at(plan.endpoints)),
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),

@@ -105,11 +105,12 @@ def await_services(settings: Settings, config: Configuration) -> None:
     """Waits until the broker answers, and the engine has the room that is asked for."""
     engine = engine_of(config)
     endpoints = engine.endpoints(settings, config)
+    logins = settings.at(endpoints).logins
     lacking: str | None = None
 
     def ready() -> bool:
         nonlocal lacking
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, settings.secrets) else "Kafka is away"
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
         return lacking is None
 
     wait_until(
@@ -133,16 +134,16 @@ def start_generator(attempt: Attempt, settings: Settings, on_executors: Executor
     `on_executors`: the command and environment of one whose processes run on the cluster. None when the engine makes
     the events itself.
     """
-    told = plan_of(attempt).generator
-    if told is None:
+    plan = plan_of(attempt)
+    if plan.generator is None:
         return None
     specification = attempt.folder / "generator_config.json"
-    write_json(specification, told)
+    write_json(specification, plan.generator)
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
     journal = attempt.generator_journal
     if configuration_of(attempt).generator_on == "host":
-        logged_in = {LOGIN: str(login_file(settings.secrets, HARNESS))}
+        logged_in = {LOGIN: str(login_file(settings.at(plan.endpoints).logins, HARNESS))}
         command = [*module("generators"), *arguments]
         return spawn(attempt, settings, "generator", command, stdout=journal, environment=logged_in)
     command, environment = on_executors(attempt, settings, arguments)

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
 from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked, present_boot, read_ledger
 from faultline.base.settings import Settings
+from faultline.base.target import endpoints_at
+from faultline.cluster.topics import delete_own_topics
 from faultline.runner.collect import drop_recordings, keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
@@ -102,7 +105,11 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     for problem in drop_recordings(attempt):
         print(problem)
     topics = [] if description.get("keep_topics") else list(description["topics"].values())
-    delete_topics(topics)
+    there = settings.at(endpoints_at(settings, description["config"].get("target", EMBEDDED)))
+    if there.target is None:
+        delete_topics(topics)
+    else:
+        delete_own_topics(there, topics)
     return topics
 
 

@@ -500,3 +500,17 @@ def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(tmp_path: 
     assert set(metrics.audit.model_dump().values()) == {None}
     assert metrics.not_measured == {"latency_ms": "no output tells", "audit": "no batch"}
     assert metrics.throughput_rps == before.metrics.throughput_rps
+
+
+def test_what_is_out_of_sight_on_a_target_is_null_with_its_reason_and_not_0(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario(fault=False)).write(tmp_path)
+    path = directory / "attempt.json"
+    why = {f"{figure}.{role}": "far" for figure in ("cpu_cores", "rss_mb") for role in ("kafka", "executors")}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "not_measured": why}))
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    metrics = record.metrics
+    assert (metrics.cpu_cores.kafka, metrics.cpu_cores.executors, metrics.rss_mb.executors) == (None, None, None)
+    assert metrics.cpu_cores.driver == pytest.approx(CORES["driver"], abs=1e-3)
+    assert metrics.cpu_s_per_million is None
+    assert metrics.not_measured == why and metrics.audit.lost == 0

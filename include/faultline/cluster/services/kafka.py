@@ -188,7 +188,7 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:
     """True when the broker answers a metadata request of the harness, whose login lies among `secrets`."""
-    host, port = bootstrap.split(":")
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=0.5):
             pass

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.endpoints import Endpoints
+from faultline.base.endpoints import EMBEDDED, Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, free_port, workers_of
+from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
@@ -71,8 +72,9 @@ class Spark:
             own = distribution(load_settings(), config.spark_build)
             assert own is not None
             require_unchanged(own)
-        standalone.check_capacity(config)
-        standalone.check_tasks(config)
+        if config.target == EMBEDDED:
+            standalone.check_capacity(config)
+            standalone.check_tasks(config)
         if config.state_store == "memory" and config.commit_mode == "aligned-changelog":
             raise ConfigError(
                 "commit_mode: aligned-changelog is a log of RocksDB's, and state_store=memory has none; use aligned, "
@@ -91,9 +93,12 @@ class Spark:
         from faultline.engines.spark.distributions import distribution
 
         own = distribution(settings, config.spark_build)
-        return settings.endpoints if own is None else own.endpoints(settings.endpoints)
+        usual = endpoints_at(settings, config.target)
+        return usual if own is None else own.endpoints(usual)
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        if not endpoints.engine_ui:  # neither YARN nor Kubernetes says it beforehand
+            return None
         room = standalone.slots_free(standalone.master_state(endpoints), config)
         return None if room else "Spark has no room for the executors"
 
