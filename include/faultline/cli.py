@@ -23,6 +23,7 @@ from faultline.client import build_command, job_command, service_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
+from faultline.orchestration.guest.commands import conductor, install, uninstall
 
 app = typer.Typer(
     add_completion=False,
@@ -258,7 +259,7 @@ app.add_typer(nights.app, name="nightly")
 app.add_typer(job_command.app, name="job")
 app.add_typer(build_command.app, name="build")
 app.add_typer(service_command.app, name="service")
-for command in (sweep, missing, compare, advise):
+for command in (sweep, missing, compare, advise, conductor, install, uninstall):
     app.command()(command)
 
 
