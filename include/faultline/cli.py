@@ -119,9 +119,9 @@ def up(
     ] = None,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.client.operations import bring_up, close_what_ended
+    from faultline.client.operations import bring_up, close_what_ended, ports_named
 
-    settings = bring_up(say, airflow=airflow, ports=_ports(port or []), hosts=hosts)
+    settings = bring_up(say, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
     close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
@@ -386,16 +386,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     else:
         print_examination(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
-
-
-def _ports(given: list[str]) -> dict[str, int]:
-    ports = {}
-    for item in given:
-        name, separator, number = item.partition("=")
-        if not separator or not number.isdigit():
-            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
-        ports[name.replace("-", "_")] = int(number)
-    return ports
 
 
 def _refuse(message: object, code: int) -> None:

@@ -13,7 +13,8 @@ import multiprocessing
 import os
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 from faultline.base.attempt import Attempt
@@ -32,20 +33,23 @@ LAST = "teardown"
 # A plan of the largest sweep is some megabytes.
 LONGEST_REQUEST = 64 * 2**20
 Key = tuple[Any, ...]
+# Does the work of a request, and says at the other end of the pipe how it goes.
+Work = Callable[[dict[str, Any], Connection], None]
 
 
 class Conductor:
-    """The work at hand, by whose it is."""
+    """The work at hand, by whose it is. `work`: what does it, by default that of Faultline's own DAGs."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, work: Work | None = None) -> None:
         self.settings = settings
+        self._work = work
         self._jobs: dict[Key, Job] = {}
         # Those that were begun under this conductor.
         self._attempts: set[str] = set()
         self._guard = threading.Lock()
         # Each piece of work is forked from a process that has imported all of it, and nothing else.
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload([WORK])
+        self._processes.set_forkserver_preload([work.__module__ if work else WORK])
 
     def serve(self, talk: Any) -> None:
         """Answers one task, until its work has ended or it went away."""
@@ -86,10 +90,12 @@ class Conductor:
             return self._jobs[key]
 
     def _begin(self, request: dict[str, Any]) -> Job:
-        from faultline.orchestration.guest.work import run
+        if self._work is None:
+            from faultline.orchestration.guest.work import run
 
+            self._work = run
         ours, theirs = self._processes.Pipe()
-        process = self._processes.Process(target=run, args=(request, theirs), daemon=False)
+        process = self._processes.Process(target=self._work, args=(request, theirs), daemon=False)
         process.start()
         theirs.close()
         return Job(process, ours)
@@ -151,7 +157,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
 
 
 @contextlib.contextmanager
-def listening(settings: Settings) -> Iterator[tuple[Server, Conductor]]:
+def listening(settings: Settings, work: Work | None = None) -> Iterator[tuple[Server, Conductor]]:
     """A conductor's server, to be run by whoever asked for it; its work ends with it.
 
     Raises ConfigError when another conductor serves this installation.
@@ -164,7 +170,7 @@ def listening(settings: Settings) -> Iterator[tuple[Server, Conductor]]:
                 f"{settings.conductor_socket}: a conductor serves there already; stop that one first"
             ) from None
         settings.conductor_socket.unlink(missing_ok=True)
-        conductor = Conductor(settings)
+        conductor = Conductor(settings, work)
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:

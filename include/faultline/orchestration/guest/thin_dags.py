@@ -53,6 +53,8 @@ def conduct(context: Any, request: dict[str, Any]) -> dict[str, Any]:
                 _say(stream, {"answer": _answer(context, here["prefix"], said["ask"], said["with"])})
             else:
                 _say(stream, {"taken": True})
+                # Till the conductor has understood: the next try is to find nothing of this one.
+                stream.readline()
                 return _judged(said)
     raise NotDone(f"{here['socket']}: the conductor went away; is `./faultline conductor` running on this host?")
 
