@@ -96,7 +96,7 @@ def install(
     folder anew. Raises ConfigError before anything is written, for names that are taken.
     """
     before = guest.receipt()
-    made = dict(before["made"]) if before else {"pool": False, "connections": []}
+    made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
     _refuse_taken(guest, airflow, [one["dag"] for one in dags], known=before)
     there, pools = airflow.connections(), airflow.pools()
     missing = {

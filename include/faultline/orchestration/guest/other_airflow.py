@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -54,16 +55,15 @@ class OtherAirflow:
 
     def _listed(self, *words: str) -> list[dict[str, Any]]:
         text = self._run(*words, "--output", "json")
+        lines = text.splitlines()
         # Airflow may warn on standard output before it answers.
-        begin = max(text.find("\n[") + 1, 0)
-        try:
-            return list(json.loads(text[begin:]))
-        except ValueError:
-            if "No data found" in text:
-                return []
-            raise InfrastructureError(
-                f"{self.command} {' '.join(words)}: gave no JSON: {text.strip()[-200:]}"
-            ) from None
+        for number, line in enumerate(lines):
+            if line.startswith("["):
+                with contextlib.suppress(ValueError):
+                    return list(json.loads("\n".join(lines[number:])))
+        if "No data found" in text:
+            return []
+        raise InfrastructureError(f"{self.command} {' '.join(words)}: gave no JSON: {text.strip()[-200:]}")
 
     def _run(self, *words: str) -> str:
         try:

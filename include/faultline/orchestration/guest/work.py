@@ -34,7 +34,7 @@ def run(request: Mapping[str, Any], pipe: Connection) -> None:
     for name, value in request.get("connections", {}).items():
         os.environ[f"{CONNECTION}{name.upper()}"] = value
     lines = Lines(pipe)
-    sys.stdout = sys.stderr = lines  # type: ignore[assignment]
+    sys.stdout = sys.stderr = lines
     logging.basicConfig(stream=lines, level=logging.INFO, format="%(levelname)s %(message)s", force=True)
     end = outcome(request, pipe)
     lines.flush()
@@ -61,7 +61,7 @@ def outcome(request: Mapping[str, Any], pipe: Connection) -> dict[str, Any]:
 def perform(request: Mapping[str, Any], pipe: Connection) -> Any:
     """Calls what Faultline's own DAG has as this task."""
     context = context_of(request, pipe)
-    contextmanager._CURRENT_CONTEXT.append(context)  # type: ignore[arg-type]
+    contextmanager._CURRENT_CONTEXT.append(context)
     name, given = str(request["task"]), list(request.get("arguments", ()))
     if cell := request.get("cell"):
         task: Any = RunExperiment(task_id=name, **cell)
