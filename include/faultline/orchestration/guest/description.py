@@ -12,20 +12,21 @@ from airflow.sdk.definitions.xcom_arg import XComArg
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.matrices import MATRICES
 from faultline.orchestration.experiment import experiment_dag
+from faultline.orchestration.search import SEARCH_PARAMS
 from faultline.orchestration.sweep import matrix_dag
 
 # These begin no cluster's work, and need none of its Connections.
 _WITHOUT = frozenset({"require_accepted", "require_success", "plan", "judge"})
+# It begins its experiments through the API of an Airflow of Faultline's own.
+AT_HOME = "search"
 # Read what an experiment left on this machine, in one JVM of their own.
 _LOCAL = frozenset({"harvest", "aggregate"})
 LOCAL_CONNECTION = "spark_local"
 
 
 def guest_dags() -> list[DAG]:
-    """Those that work as a guest: the experiment and every matrix but those that look for a rate by themselves, through
-    the API of their own Airflow. Nor do nights, which another schedule begins: theirs stay at home."""
-    names = [name for name, spec in MATRICES.items() if not spec.search]
-    return [experiment_dag(), *(matrix_dag(name) for name in names)]
+    """Those that work as a guest: the experiment and every matrix. Nights stay with an Airflow of Faultline's own."""
+    return [experiment_dag(), *(matrix_dag(name) for name in MATRICES)]
 
 
 def describe(dag: DAG, connections: list[str]) -> dict[str, Any]:
@@ -38,19 +39,25 @@ def describe(dag: DAG, connections: list[str]) -> dict[str, Any]:
         "tags": sorted(dag.tags),
         # In a pool of one slot a second run would wait for the machine, and keep the first one from going on.
         "max_active_runs": 1 if measures else dag.max_active_runs,
-        "params": {name: _param(dag.params.get_param(name)) for name in dag.params},
+        "params": {name: _param(dag.params.get_param(name)) for name in dag.params if name not in SEARCH_PARAMS},
         "tasks": [_task(dag, name, connections, in_pool=measures) for name in _in_order(dag)],
     }
 
 
 def _in_order(dag: DAG) -> list[str]:
     """Ids of the tasks, each after those that come before it."""
-    left, order = dict.fromkeys(dag.task_dict), []
+    left, order = dict.fromkeys(name for name in dag.task_dict if name != AT_HOME), []
     while left:
-        ready = [name for name in left if not dag.get_task(name).upstream_task_ids & left.keys()]
+        ready = [name for name in left if not _before(dag, name) & left.keys()]
         order += ready
         left = {name: None for name in left if name not in ready}
     return order
+
+
+def _before(dag: DAG, name: str) -> set[str]:
+    """The tasks that come right before another one."""
+    before = set(dag.get_task(name).upstream_task_ids)
+    return before - {AT_HOME} | dag.get_task(AT_HOME).upstream_task_ids if AT_HOME in before else before
 
 
 def _param(param: Param) -> dict[str, Any]:
@@ -64,7 +71,7 @@ def _task(dag: DAG, name: str, connections: list[str], *, in_pool: bool) -> dict
     setups = [one for one in sorted(task.upstream_task_ids) if dag.get_task(one).is_setup] if task.is_teardown else []
     return {
         "task": name,
-        "upstream": sorted(task.upstream_task_ids),
+        "upstream": sorted(_before(dag, name)),
         # A teardown has a rule of its own, which Airflow sets.
         "trigger_rule": "all_success"
         if task.is_teardown
