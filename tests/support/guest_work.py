@@ -21,3 +21,10 @@ def work(request: dict[str, Any], pipe: Connection) -> None:
         pipe.send({"ask": "get_dr_count", "with": {"dag_id": "experiment", "run_ids": ["r"]}})
         answers.append(pipe.recv()["answer"])
     pipe.send({"outcome": told.get("outcome", "done"), "value": told.get("value", answers), "why": "as it was told"})
+
+
+def work_of_a_run(begun: str, request: dict[str, Any], pipe: Connection) -> None:
+    """The steps of an experiment in which nothing is measured, with the Connections that each was given."""
+    with Path(begun).open("a") as file:
+        file.write(f"{request['task']} {','.join(sorted(request['connections']))}\n")
+    pipe.send({"outcome": "done", "value": "20261126T010000Z-abcdef" if request["task"] == "prepare" else None})
