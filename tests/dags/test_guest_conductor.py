@@ -187,6 +187,18 @@ def test_work_that_dies_is_told(conductor: Any, tmp_path: Path) -> None:
         conduct(context_of("judge", begun=str(tmp_path / "begun"), dies=True), {"arguments": [ATTEMPT]})
 
 
+def test_a_conductor_that_is_killed_has_the_task_tried_again(here: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(here["socket"])
+        listens.listen()
+        # With the request unread, which resets the connection.
+        thread = threading.Thread(target=lambda: listens.accept()[0].close())
+        thread.start()
+        with pytest.raises(NotDone, match="the conductor went away"):
+            conduct(context_of("judge"), {})
+        thread.join()
+
+
 def test_only_its_user_may_connect_and_there_is_one_conductor(conductor: Any, settings: Settings) -> None:
     assert stat.S_IMODE(os.stat(settings.conductor_socket).st_mode) == 0o600
     with pytest.raises(ConfigError, match="a conductor serves there already"), listening(settings, work):

@@ -210,7 +210,7 @@ def test_the_dags_are_those_of_faultline_itself_under_the_prefix(theirs: ModuleT
         own, thin = bag.dags[name], made[f"{PREFIX}{name}"]
         # The search for a rate needs an Airflow of its own: what comes after it comes after what was before it.
         assert thin.task_dict.keys() == own.task_dict.keys() - {"search"}
-        assert dict(thin.params) == {key: value for key, value in own.params.items() if key not in SEARCH_PARAMS}
+        assert dict(thin.params) == {key: value for key, value in dict(own.params).items() if key not in SEARCH_PARAMS}
         for task in (one for one in own.tasks if one.task_id != "search"):
             other, before = thin.get_task(task.task_id), set(task.upstream_task_ids)
             if "search" in before:

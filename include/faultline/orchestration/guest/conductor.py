@@ -57,6 +57,7 @@ class Conductor:
             request = json.loads(stream.readline(LONGEST_REQUEST))
             if why := self._lost(request):
                 write(stream, {"outcome": "fail", "why": why})
+                stream.readline()
                 return
             key = key_of(request)
             job = self._job(key, request)

@@ -6,6 +6,7 @@ uninstall`. It needs nothing but Airflow. Change neither file: the next `install
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -42,8 +43,9 @@ def conduct(context: Any, request: dict[str, Any]) -> dict[str, Any]:
     Returns how it ended, {"outcome": "done" with "value", or "defer" or "trigger"}. Raises AirflowSkipException and
     AirflowFailException as the work did, and NotDone for what may be tried again.
     """
-    here = place()
-    with _reach(here) as talk, talk.makefile("rw", encoding="utf-8") as stream:
+    here, end = place(), None
+    # A conductor that is killed resets the connection.
+    with contextlib.suppress(OSError), _reach(here) as talk, talk.makefile("rw", encoding="utf-8") as stream:
         _say(stream, {**_about(context, here), **request})
         for line in stream:
             said = json.loads(line)
@@ -52,10 +54,13 @@ def conduct(context: Any, request: dict[str, Any]) -> dict[str, Any]:
             elif "ask" in said:
                 _say(stream, {"answer": _answer(context, here["prefix"], said["ask"], said["with"])})
             else:
+                end = said
                 _say(stream, {"taken": True})
                 # Till the conductor has understood: the next try is to find nothing of this one.
                 stream.readline()
-                return _judged(said)
+                break
+    if end is not None:
+        return _judged(end)
     raise NotDone(f"{here['socket']}: the conductor went away; is `./faultline conductor` running on this host?")
 
 
