@@ -23,6 +23,7 @@ from faultline.client import build_command, job_command, service_command, target
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
 from faultline.orchestration import nights_command as nights
+from faultline.orchestration.guest.commands import conductor, install, uninstall
 
 app = typer.Typer(
     add_completion=False,
@@ -117,9 +118,9 @@ def up(
     ] = None,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.client.operations import bring_up, close_what_ended
+    from faultline.client.operations import bring_up, close_what_ended, ports_named
 
-    settings = bring_up(say, airflow=airflow, ports=_ports(port or []), hosts=hosts)
+    settings = bring_up(say, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
     close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
@@ -256,7 +257,7 @@ def results(
 _ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
 for _name, _room in {"nightly": nights, **_ROOMS}.items():
     app.add_typer(_room.app, name=_name)
-for command in (sweep, missing, compare, advise):
+for command in (sweep, missing, compare, advise, conductor, install, uninstall):
     app.command()(command)
 
 
@@ -383,16 +384,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     else:
         print_examination(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
-
-
-def _ports(given: list[str]) -> dict[str, int]:
-    ports = {}
-    for item in given:
-        name, separator, number = item.partition("=")
-        if not separator or not number.isdigit():
-            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
-        ports[name.replace("-", "_")] = int(number)
-    return ports
 
 
 def _refuse(message: object, code: int) -> None:

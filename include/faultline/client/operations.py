@@ -67,6 +67,17 @@ def bring_up(
     return settings
 
 
+def ports_named(given: Sequence[str]) -> dict[str, int]:
+    """Ports by name, of words such as airflow=18090. Raises ConfigError for any other."""
+    ports = {}
+    for item in given:
+        name, separator, number = item.partition("=")
+        if not separator or not number.isdigit():
+            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
+        ports[name.replace("-", "_")] = int(number)
+    return ports
+
+
 def close_what_ended(settings: Settings, say: Say) -> None:
     """Closes attempts of single runs whose process is gone, such as after a power cut, with a line for each."""
     from faultline.cluster.topics import delete_own_topics
