@@ -191,8 +191,10 @@ class Containers:
             service.get("healthcheck", {}).pop("start_interval", None)
             if service.get("pid", "").startswith("service:"):
                 service["pid"] = f"container:{self.name(service['pid'].partition(':')[2])}"
-            if not may_raise_limits():
-                service.pop("ulimits", None)
+            if "ulimits" in service and not may_raise_limits():
+                # Podman lets an ordinary user have it; Docker does not.
+                service["cap_add"] = ["SYS_NICE"]
+                del service["ulimits"]
             if "build" in service:
                 service["build"]["context"] = str(ROOT)
             for mount in service.get("volumes", []):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from faultline.base.errors import ConfigError, FaultlineError
-from faultline.base.rights import be_private
+from faultline.base.rights import be_private, may_raise_priority
 from faultline.base.settings import Settings, check_folders, instance, load_settings
 from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
@@ -53,6 +53,8 @@ def prepare(settings: Settings, java: Java) -> None:
     make_archive(settings, print)
     write_airflow_home(settings, database)
     provision_airflow(settings, print)
+    if not may_raise_priority():
+        print("generator: has no place before others here, and may send late on busy cores; ulimits.nice gives it one")
 
 
 def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str], dict[str, str]]:
