@@ -198,7 +198,7 @@ class Containers:
             if "build" in service:
                 service["build"]["context"] = str(ROOT)
             for mount in service.get("volumes", []):
-                if isinstance(mount, dict):
+                if isinstance(mount, dict) and mount["type"] == "bind":
                     mount["source"] = str((ROOT / mount["source"]).resolve())
         return document
 
