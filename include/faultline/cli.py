@@ -96,7 +96,7 @@ def test(context: typer.Context) -> None:
 
     venv = Path(sys.prefix)
     add_packages(ROOT, venv)
-    install_missing(venv.parent / "logs" / "debian.log", say)
+    install_missing(venv.parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
     os.chdir(ROOT)
     layers, arguments = split_arguments(context.args)
     if not layers:
