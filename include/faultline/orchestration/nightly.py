@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 # How the DAG is called that notices a night which does not begin, and when it looks.
 WATCH = "_watch"
 GRACE_MIN = 30
+# A night that begins later by itself would be measured amid the day.
+LATEST_MIN = 120
+# The kind of a run that the schedule began.
+SCHEDULED = "scheduled"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
@@ -196,7 +200,7 @@ def plan_night() -> list[dict[str, Any]]:
         refuse_unknown(params, FIELDS)
         metrics_named(params["metrics"])
         parse_limits(params.get("limits"))
-        night = past(night_of_run())
+        night = in_time(past(night_of_run()))
         configs = night_configurations(params["set"])
         build = params["build"] or installed_build(load_settings(), configurations=configs)
         order = {**params, "seed": zlib.crc32(night.encode())}
@@ -227,6 +231,21 @@ def past(night: str) -> str:
     if datetime.fromisoformat(night) > datetime.now(UTC):
         raise ConfigError(f"logical_date: {night} has not come yet; leave it out, or give a night that is over")
     return night
+
+
+def in_time(night: str) -> str:
+    """The night itself. Raises ConfigError for one that its schedule began too late: whatever `catchup` says, Airflow
+    makes up for the last night that was due while it was down, or that came before a backfill."""
+    run = get_current_context()["dag_run"]
+    if run.run_type != SCHEDULED or run.clear_number or run.start_date is None:
+        return night
+    late = run.start_date - run.run_after
+    if late <= timedelta(minutes=LATEST_MIN):
+        return night
+    raise ConfigError(
+        f"logical_date: {night} began {late.total_seconds() / 3600:.0f} hours after it was due, since Airflow was down "
+        "or had the night before in work; clear this run, or backfill the night, to measure it nevertheless"
+    )
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from faultline.records.record import Record
 from tests.unit.made_up_findings import (
     AGREES,
-    CANNOT_TELL,
     DISAGREES,
     NOT_ASKED,
     NOT_TESTABLE,
