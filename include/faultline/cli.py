@@ -22,7 +22,7 @@ from faultline.base.text import say
 from faultline.client import build_command, job_command, service_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
-from faultline.orchestration import nights_command as nights
+from faultline.orchestration.nights import nights_command as nights
 
 app = typer.Typer(
     add_completion=False,

@@ -17,9 +17,10 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import Settings
 from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.orchestration import alerts, night_plan, nightly, nights_command, sweep
-from faultline.orchestration.alerts import Alert, send
-from faultline.orchestration.nightly import nightly_dags
+from faultline.orchestration import sweep
+from faultline.orchestration.nights import alerts, night_plan, nightly, nights_command
+from faultline.orchestration.nights.alerts import Alert, send
+from faultline.orchestration.nights.nightly import nightly_dags
 from tests.support.receivers import mailbox, webhook
 from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put

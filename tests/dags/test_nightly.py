@@ -19,10 +19,11 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.orchestration import night_plan, nightly, sweep
 from faultline.orchestration import notes as notes_of
-from faultline.orchestration.night_plan import night_cells, primary_of
-from faultline.orchestration.nightly import DEFAULT_SET, nightly_dags, no_regression
+from faultline.orchestration import sweep
+from faultline.orchestration.nights import night_plan, nightly
+from faultline.orchestration.nights.night_plan import night_cells, primary_of
+from faultline.orchestration.nights.nightly import DEFAULT_SET, nightly_dags, no_regression
 from faultline.records.record import Record
 from faultline.runner import environment
 from tests.unit.night_records import night_of, night_records, scheduled

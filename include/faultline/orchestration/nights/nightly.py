@@ -26,7 +26,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.night_file import FIELDS, NightFile, night_files
 from faultline.experiment.nightly_schedule import schedule
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.night_plan import baseline_of_night, night_cells
+from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
 from faultline.records.metrics import USUAL
@@ -333,7 +333,7 @@ def tell_people() -> list[str]:
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.nights import kept_verdict
     from faultline.experiment.sweep_id import sweep_id_of
-    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
     from faultline.reports.night_alert import alert_of
@@ -365,7 +365,7 @@ def require_begun(dag_id: str) -> None:
     """Alerts, and fails, when the night that was due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.manifest import Manifests
     from faultline.reports.night_alert import not_begun
 
