@@ -22,8 +22,8 @@ from faultline.base.text import say
 from faultline.client import build_command, job_command, service_command, target_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
-from faultline.orchestration import nights_command as nights
 from faultline.orchestration.guest.commands import conductor, install, uninstall
+from faultline.orchestration.nights import nights_command as nights
 
 app = typer.Typer(
     add_completion=False,
@@ -96,7 +96,8 @@ def test(context: typer.Context) -> None:
     from faultline.cluster.rehearsal import make_archive
 
     add_packages(ROOT, Path(sys.prefix))
-    install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say)
+    log = Path(sys.prefix).parent / "logs" / "debian.log"
+    install_missing(log, say, thorough="--thorough" in context.args)
     os.chdir(ROOT)
     layers, arguments = split_arguments(context.args)
     if not layers:

@@ -7,7 +7,6 @@ import re
 import subprocess
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +17,12 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import Settings
 from faultline.experiment.alert_plan import parse_alerts
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.orchestration import alerts, night_plan, nightly, nights_command, sweep
-from faultline.orchestration.alerts import Alert, send
-from faultline.orchestration.nightly import nightly_dags
+from faultline.orchestration import sweep
+from faultline.orchestration.nights import alerts, night_plan, nightly, nights_command
+from faultline.orchestration.nights.alerts import Alert, send
+from faultline.orchestration.nights.nightly import nightly_dags
 from tests.support.receivers import mailbox, webhook
-from tests.unit.night_records import night_of, night_records
+from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put
 
 ALERT = Alert(
@@ -149,7 +149,7 @@ def test_what_a_night_came_to_is_told_to_whoever_asked(files: Path, monkeypatch:
 
         def as_night(number: int) -> None:
             night = datetime.fromisoformat(night_of(number))
-            run = SimpleNamespace(run_after=night)
+            run = scheduled(night)
             context = {"params": dag.params.dump(), "dag": dag, "run_id": f"scheduled__{night.isoformat()}",
                        "logical_date": night, "dag_run": run}  # fmt: skip
             for module in (nightly, sweep):

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY, SPEED
-from faultline.orchestration.nightly import night_cells
+from faultline.orchestration.nights.nightly import night_cells
 from tests.support.form_values import form_values, wrong_value
 
 FORMS = ["experiment", NIGHTLY, SPEED, *MATRICES]

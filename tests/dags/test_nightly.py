@@ -19,13 +19,14 @@ from faultline.experiment.build import parse_build
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrix import control_of
 from faultline.experiment.nightly_schedule import NIGHTLY
-from faultline.orchestration import night_plan, nightly, sweep
 from faultline.orchestration import notes as notes_of
-from faultline.orchestration.night_plan import night_cells, primary_of
-from faultline.orchestration.nightly import DEFAULT_SET, nightly_dags, no_regression
+from faultline.orchestration import sweep
+from faultline.orchestration.nights import night_plan, nightly
+from faultline.orchestration.nights.night_plan import night_cells, primary_of
+from faultline.orchestration.nights.nightly import DEFAULT_SET, nightly_dags, no_regression
 from faultline.records.record import Record
 from faultline.runner import environment
-from tests.unit.night_records import night_of, night_records
+from tests.unit.night_records import night_of, night_records, scheduled
 from tests.unit.pages_store import put, record
 
 NIGHT = "2026-11-21T02:00:00+00:00"
@@ -68,7 +69,8 @@ def test_a_night_is_planned_and_held_against_those_before_it(
 
     def as_night(number: int) -> None:
         night = datetime.fromisoformat(night_of(number))
-        context = {"params": params, "dag": dag, "run_id": f"scheduled__{night.isoformat()}", "logical_date": night}
+        run_id, run = f"scheduled__{night.isoformat()}", scheduled(night)
+        context = {"params": params, "dag": dag, "run_id": run_id, "logical_date": night, "dag_run": run}
         for module in (nightly, sweep):
             monkeypatch.setattr(module, "get_current_context", lambda: context)
 
@@ -114,6 +116,28 @@ def test_a_night_is_planned_and_held_against_those_before_it(
         nightly.plan_night.function()
 
 
+@pytest.mark.parametrize(
+    ("told", "measured"),
+    [
+        ({"late_min": 120}, True),
+        ({"late_min": 121}, False),
+        ({"late_min": 121, "clear_number": 1}, True),
+        ({"late_min": 121, "run_type": "backfill"}, True),
+        ({"late_min": 121, "run_type": "manual"}, True),
+    ],
+)
+def test_a_night_that_airflow_makes_up_for_by_itself_is_not_measured_amid_the_day(
+    told: dict[str, Any], measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scheduled(datetime.fromisoformat(NIGHT), **told)
+    monkeypatch.setattr(nightly, "get_current_context", lambda: {"dag_run": run})
+    if measured:
+        assert nightly.in_time(NIGHT) == NIGHT
+    else:
+        with pytest.raises(ConfigError, match=r"^logical_date: .* began 2 hours after it was due, .* clear this run"):
+            nightly.in_time(NIGHT)
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """An installation with a place for results, whose builds get names of two letters and what was asked of them."""
@@ -137,7 +161,8 @@ def beside(**params: Any) -> dict[str, Any]:
 
 def as_night(monkeypatch: pytest.MonkeyPatch, dag: Any, params: dict[str, Any], number: int) -> None:
     night = datetime.fromisoformat(night_of(number))
-    context = {"params": params, "dag": dag, "run_id": f"scheduled__{night.isoformat()}", "logical_date": night}
+    run_id, run = f"scheduled__{night.isoformat()}", scheduled(night)
+    context = {"params": params, "dag": dag, "run_id": run_id, "logical_date": night, "dag_run": run}
     for module in (nightly, sweep):
         monkeypatch.setattr(module, "get_current_context", lambda: context)
 

@@ -18,8 +18,8 @@ from faultline.bench.catalogue import BENCHMARKS as KNOWN
 from faultline.bench.figure import summarise
 from faultline.bench.speed.performance import SPEED as OF_SPEED
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
-from faultline.orchestration import nightly_speed as subject
-from faultline.orchestration.nightly_speed import BENCHMARKS, WITH_WINDOWS
+from faultline.orchestration.nights import nightly_speed as subject
+from faultline.orchestration.nights.nightly_speed import BENCHMARKS, WITH_WINDOWS
 
 
 def test_its_benchmarks_are_those_of_speed() -> None:

@@ -17,7 +17,7 @@ def needed(program: str) -> str:
     """The program's path; skips the test that asks, and each that uses a fixture that asks, when it is not there."""
     found = debian.find_program(program)
     if found is None:
-        raise Missing(f"{program} is missing: {debian.INSTALL} {debian.PACKAGES[program]}")
+        raise Missing(f"{program} is missing: {debian.INSTALL} {debian.package_of(program)}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+# Most of a large disk at once.
+_ALLOCATED = (64 << 20, 1 << 20)
 _PIECES = (65536, 1024, 1)
 
 
@@ -30,8 +33,13 @@ class SmallDisk:
         """Leaves not a byte, or about so many."""
         spared = self.folder / "spared"
         spared.write_bytes(bytes(but))
-        opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        opened = os.open(self._ballast, os.O_WRONLY | os.O_CREAT)
         try:
+            for size in _ALLOCATED:
+                with contextlib.suppress(OSError):
+                    while True:
+                        os.posix_fallocate(opened, os.lseek(opened, 0, os.SEEK_END), size)
+            os.lseek(opened, 0, os.SEEK_END)
             for size in _PIECES:
                 try:
                     while True:

@@ -198,6 +198,9 @@ def test_a_task_leads_to_the_results_and_they_lead_back_to_the_run(ui: Ui, measu
     ui.tab.click()
     expect(page.locator("h1")).to_have_text(measured.sweep_id)
     ui.page.screenshot(path=artefacts / "task.png")
+    api = AirflowApi(ui.installation.settings)
+    (mapped,) = [one for one in api.tasks(DAG_ID, measured.run_id) if one["task_id"] == "run_experiment"]
+    assert str(mapped["rendered_map_index"]).endswith(f", r{measured.record.repetition}"), "the grid names the cell"
     # The same among what Airflow calls extra links, which its API tells as well.
     ui.open(f"{measured.path}/tasks/plan/details")
     ui.page.locator(f'a[href^="{PLUGIN}/"]', has_text="Results").click()

@@ -18,7 +18,7 @@ from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster
 from tests.support.topics import client
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 EXAMPLES = ROOT / "examples"
 CLICKS = (f"data={EXAMPLES / 'clicks.jsonl'}", "data_key=user", "data_time=at", "rate=100")
@@ -47,7 +47,6 @@ def exact(record: dict[str, Any]) -> None:
     assert audit["expected"] and [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4
 
 
-@pytest.mark.thorough
 def test_a_query_is_measured_as_a_built_in_workload(installation: Installation) -> None:
     done = installation.run("job", "check", str(EXAMPLES / "word_count.py"))
     assert done.returncode in (0, 1), done.stderr
@@ -68,7 +67,6 @@ def test_a_job_that_raises_is_told_by_its_own_error(installation: Installation, 
     assert starts.count('"start"') == 1, "it would say no again"
 
 
-@pytest.mark.thorough
 def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -> None:
     """By lag alone; and with a reference that tells its outputs, by tuples, too."""
     program = (
@@ -85,7 +83,6 @@ def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -
     exact(beside)
 
 
-@pytest.mark.thorough
 def test_sessions_over_replayed_clicks_are_exact_under_a_kill(installation: Installation) -> None:
     record = measured(installation, "query", f"job={EXAMPLES / 'sessions.py'}", *CLICKS, *KILL)
     exact(record)
@@ -100,7 +97,6 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-@pytest.mark.thorough
 def test_a_sink_in_postgresql_is_read_back_after_a_kill(installation: Installation, cluster: Cluster) -> None:
     job = (f"job={EXAMPLES / 'stream_static_join.py'}", f"arguments.database={cluster.address}")
     record = measured(installation, "query", *job, *CLICKS, *KILL)
@@ -130,7 +126,6 @@ public class Count {
 """
 
 
-@pytest.mark.thorough
 def test_a_jar_that_was_compiled_here_recovers(installation: Installation, tmp_path: Path) -> None:
     (tmp_path / "Count.java").write_text(JAVA)
     compile_for_spark(tmp_path / "Count.java", tmp_path)
@@ -142,7 +137,6 @@ def test_a_jar_that_was_compiled_here_recovers(installation: Installation, tmp_p
     assert record["metrics"]["recovery"]["reload_s"] is not None
 
 
-@pytest.mark.thorough
 def test_another_build_of_spark_runs_what_it_is_told(installation: Installation, tmp_path: Path) -> None:
     """The same Spark from another folder: its own workers start its executors, and a kill there is seen."""
     home = tmp_path / "spark" / "pyspark"

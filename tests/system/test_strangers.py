@@ -40,6 +40,7 @@ from faultline.cluster.services import master_state, spark_home, spark_submit
 from faultline.engines.spark.settings import loopback_settings
 from faultline.records.find import find_record
 from generators.login import read_login
+from tests.support.choice import chosen
 from tests.support.decoys import only_root
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark
@@ -74,8 +75,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(shared_installation: Installation) -> Iterator[Site]:
+def site(shared_installation: Installation, share: int) -> Iterator[Site]:
     since = time.time()
+    # As long as all tries take that are made in its window.
+    seconds = 150 if share == 1 else 40
     assert shared_installation.run("up").returncode == 0
     settings = shared_installation.settings
     # What keeps him out must be the installation's own rights, not those of the tests' folder.
@@ -83,7 +86,7 @@ def site(shared_installation: Installation) -> Iterator[Site]:
     modes = {folder: folder.stat().st_mode for folder in opened}
     for folder in opened:
         folder.chmod(0o755)
-    command = [*shared_installation.command("run"), "word_count", "fault=none", "duration_s=150", "rate=100"]
+    command = [*shared_installation.command("run"), "word_count", "fault=none", f"duration_s={seconds}", "rate=100"]
     with (
         tempfile.TemporaryDirectory() as tools,
         subprocess.Popen(
@@ -190,6 +193,7 @@ def _drivers(site: Site) -> list[object]:
     return [*state["activedrivers"], *state["completeddrivers"]]  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 @SECRETS
 def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     before = _drivers(site)
@@ -198,6 +202,7 @@ def test_submitting_to_the_master(site: Site, secret: dict[str, str]) -> None:
     assert _drivers(site) == before
 
 
+@pytest.mark.thorough
 def test_the_same_driver_comes_to_the_master_with_the_secret(site: Site) -> None:
     before = _drivers(site)
     said = _launch(site, _own(site))
@@ -308,6 +313,7 @@ context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["jobs/job", "stages/stage"])
 @pytest.mark.parametrize("told", [{}, {"spark.ui.killEnabled": "true"}], ids=["as told", "where pages may"])
 def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, told: dict[str, str], what: str) -> None:
@@ -345,9 +351,11 @@ class Caller:
     topic: str
     limit_s: float
 
-    @property
-    def admin(self) -> AdminClient:
-        return AdminClient(self.settings)
+    def all_done(self, ask: Callable[[AdminClient], dict[Any, Any]]) -> object:
+        """What an admin client of its own is answered. It lives until then: one that is gone breaks off what it asked
+        for, which looks like a refusal."""
+        admin = AdminClient(self.settings)
+        return [future.result(self.limit_s) for future in ask(admin).values()]
 
 
 class NotDone(Exception):
@@ -355,19 +363,15 @@ class NotDone(Exception):
 
 
 def _make(caller: Caller) -> object:
-    return _all_done(caller, caller.admin.create_topics([NewTopic(caller.topic, 1, 1)]))
+    return caller.all_done(lambda admin: admin.create_topics([NewTopic(caller.topic, 1, 1)]))
 
 
 def _delete(caller: Caller) -> object:
-    return _all_done(caller, caller.admin.delete_topics([caller.topic]))
+    return caller.all_done(lambda admin: admin.delete_topics([caller.topic]))
 
 
 def _configs(caller: Caller) -> object:
-    return _all_done(caller, caller.admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
-
-
-def _all_done(caller: Caller, futures: dict[Any, Any]) -> object:
-    return [future.result(caller.limit_s) for future in futures.values()]
+    return caller.all_done(lambda admin: admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
 
 
 def _write(caller: Caller) -> object:
@@ -393,7 +397,7 @@ def _read(caller: Caller) -> object:
 # In an order in which each can succeed.
 KAFKA: dict[str, Callable[[Caller], object]] = {
     "make a topic": _make,
-    "list topics": lambda caller: caller.admin.list_topics(timeout=caller.limit_s).topics,
+    "list topics": lambda caller: AdminClient(caller.settings).list_topics(timeout=caller.limit_s).topics,
     "read settings": _configs,
     "write": _write,
     "read a topic": _read,
@@ -406,11 +410,11 @@ GUESS = {
 
 
 @pytest.mark.parametrize("login", [{}, GUESS], ids=["without a login", "with a guessed password"])
-@pytest.mark.parametrize("name", KAFKA)
+@pytest.mark.parametrize("name", chosen(KAFKA, {"write", "delete a topic"}))
 def test_kafka(site: Site, name: str, login: dict[str, str]) -> None:
     topic = "his" if name == "make a topic" else site.topic
     caller = Caller({"bootstrap.servers": site.settings.endpoints.kafka, "log_level": 0, **login}, topic, SOON_S)
-    kept_out(as_stranger(lambda: KAFKA[name](caller)), "KafkaException|NotDone")
+    kept_out(as_stranger(lambda: KAFKA[name](caller)), "^(?!.*_DESTROY).*(KafkaException|NotDone|TimeoutError)")
 
 
 def test_the_same_calls_to_kafka_succeed_with_the_harness_s_login(site: Site) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,14 @@ RNG_SEED = 3
 def night_of(number: int) -> str:
     """The logical date of the night."""
     return f"2026-11-{number:02d}T02:00:00+00:00"
+
+
+def scheduled(
+    due: datetime, *, late_min: float = 0.0, clear_number: int = 0, run_type: str = "scheduled"
+) -> SimpleNamespace:
+    """What Airflow tells a task of its run: one that was due then, and began so many minutes later."""
+    begun = due + timedelta(minutes=late_min)
+    return SimpleNamespace(run_type=run_type, run_after=due, start_date=begun, clear_number=clear_number)
 
 
 def night_records(

@@ -40,7 +40,7 @@ ROLES: Mapping[str, Sequence[str]] = {
     "supervisor": STEPS[4:6],
 }
 VICTIMS = (*SERVICES, TASK, *ROLES)
-RANDOM_KILLS = 50
+RANDOM_KILLS = 55
 # As long as an experiment with known truth takes, so that a random instant falls anywhere in it.
 LONGEST_WAIT_S = 40.0
 # A worker that waits for a task, or the supervising half of one at work.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 # Program: package.
@@ -16,6 +16,10 @@ PACKAGES = {
     "memcached": "memcached",
     "nft": "nftables",
 }
+# Of tests that run with --thorough only.
+THOROUGH = {
+    "podman": "podman", "runc": "runc", "buildah": "buildah", "catatonit": "catatonit", "debootstrap": "debootstrap",
+}  # fmt: skip
 # Where Debian puts programs that an ordinary user's PATH does not reach. Of several versions the newest is taken.
 PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 INSTALL = "apt-get install -y --no-install-recommends"
@@ -31,9 +35,18 @@ def find_program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
 
 
-def install_missing(log: Path, say: Callable[[str], None]) -> None:
-    """Installs what the tests lack, where that is possible, else says so in one line. Never raises: they skip."""
-    packages = _missing()
+def package_of(program: str) -> str:
+    """The package that brings a program."""
+    return {**PACKAGES, **THOROUGH}[program]
+
+
+def install_missing(log: Path, say: Callable[[str], None], *, thorough: bool = False) -> None:
+    """Installs what the tests lack, where that is possible, else says so in one line. Never raises: they skip.
+
+    `thorough`: also what only the thorough ones need.
+    """
+    wanted = {**PACKAGES, **(THOROUGH if thorough else {})}
+    packages = _missing(wanted)
     if not packages:
         return
     command = f"{INSTALL} {' '.join(packages)}"
@@ -44,12 +57,12 @@ def install_missing(log: Path, say: Callable[[str], None]) -> None:
     else:
         say(f"installing Debian packages for the tests: {', '.join(packages)}")
         # The lists may be stale or absent; they are fetched only when the first try fails.
-        if not (_run(command, log) or (_run("apt-get update", log) and _run(command, log))) or _missing():
-            say(f"tests that need {', '.join(_missing())} are skipped, since that failed; see {log}")
+        if not (_run(command, log) or (_run("apt-get update", log) and _run(command, log))) or _missing(wanted):
+            say(f"tests that need {', '.join(_missing(wanted))} are skipped, since that failed; see {log}")
 
 
-def _missing() -> Sequence[str]:
-    return [package for name, package in PACKAGES.items() if find_program(name) is None]
+def _missing(wanted: Mapping[str, str]) -> Sequence[str]:
+    return [package for name, package in wanted.items() if find_program(name) is None]
 
 
 def _run(command: str, log: Path) -> bool:

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Sequence
 
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.rights import be_private, may_raise_priority
 from faultline.base.settings import Settings, check_folders, instance, load_settings
 from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.programs import start_command
+from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.services import Service, control_services, data_services
 from faultline.cluster.supervision import (
     prepare_services,
@@ -48,8 +50,11 @@ def prepare(settings: Settings, java: Java) -> None:
     if not instance(settings):
         write_instance(settings)
     prepare_services(settings, java.executable)
+    make_archive(settings, print)
     write_airflow_home(settings, database)
     provision_airflow(settings, print)
+    if not may_raise_priority():
+        print("generator: has no place before others here, and may send late on busy cores; ulimits.nice gives it one")
 
 
 def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str], dict[str, str]]:
@@ -64,6 +69,7 @@ def command_of(settings: Settings, java: Java, name: str) -> tuple[Sequence[str]
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
         raise ConfigError(f"serve: give the name of one service, or {PREPARE}")
+    be_private()
     settings = load_settings()
     java = find_java(settings.home / "java.json")
     if arguments[0] == PREPARE:

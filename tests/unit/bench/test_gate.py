@@ -7,7 +7,7 @@ import pytest
 
 from faultline.bench import gate as subject
 from faultline.bench.gate import PAIRS, SCATTERS, Scatter, run
-from faultline.orchestration import nightly
+from faultline.orchestration.nights import nightly
 
 
 def test_it_draws_what_a_night_measures() -> None:

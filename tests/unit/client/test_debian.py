@@ -51,6 +51,16 @@ def test_what_is_missing_is_installed(programs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "called").read_text() == "noninteractive install -y --no-install-recommends chromium\n"
 
 
+def test_what_only_thorough_tests_need_is_installed_for_them_only(programs: Path, tmp_path: Path) -> None:
+    fake(programs, "chromium")
+    there = "; ".join(f"echo >{programs}/{name}; /bin/chmod +x {programs}/{name}" for name in debian.THOROUGH)
+    fake(programs, "apt-get", f'echo "$*" >>{tmp_path}/called; {there}')
+    assert install(tmp_path) == []
+    said: list[str] = []
+    debian.install_missing(tmp_path / "logs" / "debian.log", said.append, thorough=True)
+    assert len(said) == 1 and "podman" in said[0] and "runc" in (tmp_path / "called").read_text()
+
+
 def test_the_lists_are_fetched_only_after_a_first_try(programs: Path, tmp_path: Path) -> None:
     fake(
         programs,

@@ -23,10 +23,13 @@ import pytest
 import yaml
 
 from faultline import __version__
+from faultline.base.environment import clean_environment
+from faultline.base.processes import PUNCTUAL_NICENESS
 from faultline.base.settings import DEFAULT_PORTS, HOST, ROOT, Settings, check_ssh_host
 from faultline.cluster.airflow_home import DATABASE, PASSWORD, wanted_database
 from faultline.cluster.serve import PREPARE
 from faultline.cluster.services import WORKER_MEMORY, control_services, data_services
+from faultline.engines.spark.throwaway import RAM
 from faultline.orchestration.provision import connections
 
 FILE = ROOT / "docker-compose.yaml"
@@ -101,9 +104,13 @@ def test_what_the_dockerfile_copies_exists_and_is_sent_to_the_builder() -> None:
         for source in arguments.split()[:-1]:
             assert (ROOT / source).exists(), source
             assert any(fnmatch(source.rstrip("/"), rule) for rule in sent), f"{source} is not sent"
-    for name in OURS:
-        build = SERVICES[name]["build"]
-        assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+    build = SERVICES["machine"]["build"]
+    assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_one_service_builds_the_image_and_the_others_fetch_none() -> None:
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["machine"]
+    assert {SERVICES[name]["pull_policy"] for name in set(OURS) - {"machine"}} == {"never"}
 
 
 def test_the_installer_runs_on_what_was_copied_before_it(tmp_path: Path) -> None:
@@ -128,13 +135,16 @@ def test_all_share_the_network_and_the_processes_and_have_no_rights_beyond() -> 
         service = SERVICES[name]
         assert service["network_mode"] == "host" and "ports" not in service, name
         assert service.get("pid") == (None if name == "machine" else "service:machine"), name
+        # setpriority(2): a limit of n reaches down to a niceness of 20 - n.
+        assert 20 - service["ulimits"]["nice"] <= PUNCTUAL_NICENESS, name
         assert service["cap_drop"] == ["ALL"] and "privileged" not in service
         assert service["security_opt"] == ["no-new-privileges:true"]
     assert SERVICES["machine"]["init"] is True, "whoever dies is buried"
 
 
 def test_ports_are_the_projects_and_on_loopback() -> None:
-    assert [entry.split(":")[0] for entry in SERVICES["postgres"]["ports"]] == [HOST]
+    assert f"listen_addresses={HOST}" in SERVICES["postgres"]["command"]
+    assert SERVICES["postgres"]["network_mode"] == "host"
     named = re.findall(r"(?<![\d.])1\d{4}(?!\d)", FILE.read_text())
     own = {"15432", "17122", "17222"}
     assert {int(port) for port in named if port not in own} <= set(DEFAULT_PORTS.values())
@@ -165,9 +175,10 @@ def test_health_checks_and_connections_ask_the_service_that_listens_there() -> N
 def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
     for name in set(OURS) - {"machine"}:
         mounts = SERVICES[name]["volumes"]
-        bound = [mount for mount in mounts if isinstance(mount, dict)]
+        whole = [mount for mount in mounts if isinstance(mount, dict)]
+        bound = [mount for mount in whole if mount["type"] == "bind"]
         for mount in bound:
-            assert mount["type"] == "bind" and mount["read_only"] is True
+            assert mount["read_only"] is True
             assert (ROOT / mount["source"]).is_dir(), mount["source"]
             assert Path(mount["target"]) == INSIDE.root / mount["source"]
         code = {"./dags", "./docker", "./fault", "./generators", "./include", "./plugins", "./spark_jobs"}
@@ -175,8 +186,21 @@ def test_mounts_exist_in_the_repository_and_are_read_only() -> None:
         assert [mount for mount in mounts if isinstance(mount, str)] == [
             f"state:{INSIDE.home}",
             f"results:{INSIDE.results}",
+            # What executors, drivers and JVMs share on one host.
+            f"scratch:{SERVICES[name]['environment']['SPARK_LOCAL_DIRS']}",
+            "class-data:/var/lib/faultline/venv/share/faultline",
         ]
-    assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data"}
+        ram = {"type": "volume", "source": "ram", "target": str(RAM), "volume": {"nocopy": True}}
+        assert [mount for mount in whole if mount not in bound] == [ram]
+    assert set(COMPOSE["volumes"]) == {"state", "results", "postgres-data", "scratch", "class-data", "ram"}
+    assert COMPOSE["volumes"]["ram"]["driver_opts"]["type"] == "tmpfs"
+
+
+def test_services_are_told_where_their_local_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SERVICES[WORKERS[0]]["environment"]["SPARK_LOCAL_DIRS"]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", place)
+    assert clean_environment()["SPARK_LOCAL_DIRS"] == place
+    assert re.search(rf"mkdir -p .*{place}", DOCKERFILE), "a volume takes its owner from the image's folder"
 
 
 # ---- Life of the services ----
@@ -275,7 +299,8 @@ def test_workers_are_limited_alike_and_offer_less_than_their_limit() -> None:
 def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     given = SERVICES["postgres"]["environment"]
     address = SERVICES[PREPARE]["environment"][DATABASE]
-    outside = SERVICES["postgres"]["ports"][0].removesuffix(":5432")
+    outside = f"{HOST}:{given['PGPORT']}"
+    assert f"--port={given['PGPORT']}" in SERVICES["postgres"]["healthcheck"]["test"]
     assert address == (
         f"postgresql://{given['POSTGRES_USER']}:{given['POSTGRES_PASSWORD']}@{outside}/{given['POSTGRES_DB']}"
     )
@@ -288,8 +313,9 @@ def test_the_database_is_the_one_that_prepare_is_given(monkeypatch: pytest.Monke
 def test_the_example_of_ssh_hosts_reaches_a_workers_sshd(tmp_path: Path) -> None:
     (host,) = json.loads((DOCKER / "ssh_hosts.json").read_text()).values()
     assert str(host["port"]) == SERVICES[WORKERS[0]]["command"][2]
-    secrets = {f"/run/secrets/{name}" for name in SERVICES["airflow-scheduler"]["secrets"]}
-    assert {host["key_file"], host["known_hosts"]} == secrets
+    # Who uses it, and who checks it before anything starts.
+    for name in ("airflow-scheduler", PREPARE):
+        assert {host["key_file"], host["known_hosts"]} == {f"/run/secrets/{one}" for one in SERVICES[name]["secrets"]}
     (tmp_path / "key").touch(0o600)
     keys = {"key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "key")}
     assert check_ssh_host("example", {**host, **keys})["user"] == "faultline"
@@ -328,7 +354,7 @@ def test_keys_come_from_files_that_the_environment_names() -> None:
         assert REQUIRED.match(secret["file"]), name
     assert SERVICES[WORKERS[0]]["secrets"] == ["ssh_authorized_key", "ssh_host_key"]
     holders = [name for name, service in SERVICES.items() if "ssh_key" in service.get("secrets", [])]
-    assert holders == ["airflow-scheduler"]
+    assert holders == [PREPARE, "airflow-scheduler"]
 
 
 def sshd_config() -> dict[str, str]:

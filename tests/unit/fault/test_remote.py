@@ -387,7 +387,7 @@ def test_another_users_look_alike_is_never_found_nor_hit(injector: RemoteInjecto
 
 
 # How long a dead man over there waits: long enough that a stop and a look at it fit on a machine with a load of 30.
-PATIENCE_S = 4.0
+PATIENCE_S = 3.0
 
 
 def stopped(pid: int) -> bool:

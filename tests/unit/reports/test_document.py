@@ -27,6 +27,7 @@ from faultline.reports.document.grid import grid
 from faultline.reports.document.page import IMAGES, Page, matrix_of, results_page, write_page
 from faultline.reports.document.svg import Line, Mark, Panel, draw
 from faultline.reports.document.tables import figures, words
+from tests.support.choice import chosen
 from tests.unit.pages_store import put
 from tests.unit.sample_records import CENSORED, RECOVERED, sample
 
@@ -364,10 +365,12 @@ def test_the_pages_in_the_docs_are_those_of_their_records(saved: Path, tmp_path:
         assert path.read_text() == (RESULTS / path.relative_to(tmp_path)).read_text(), path.name
 
 
-@pytest.mark.parametrize("bundle", sorted((RESULTS / "bundles").glob(f"*{SUFFIX}")), ids=lambda path: path.name)
-def test_the_records_in_the_docs_are_those_of_their_raw_files(bundle: Path) -> None:
+@pytest.mark.parametrize(
+    "name", chosen(sorted(path.name for path in (RESULTS / "bundles").glob(f"*{SUFFIX}")), {f"recovery{SUFFIX}"})
+)
+def test_the_records_in_the_docs_are_those_of_their_raw_files(name: str) -> None:
     """Of every attempt that was judged, sound or not; what hangs on instants of tuples may be off by their steps."""
-    for again in judge_sweep(str(bundle), (), again=False).found:
+    for again in judge_sweep(str(RESULTS / "bundles" / name), (), again=False).found:
         if again.problem:
             assert again.before.status in ("failed", "cancelled"), again.problem
             continue

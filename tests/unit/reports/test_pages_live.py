@@ -142,6 +142,13 @@ def test_without_commits_there_is_no_lag() -> None:
     assert rates([(1.0, 5.0), (1.0, 6.0)]) == []
 
 
+def test_a_night_s_baseline_has_figures_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, record("a1", latency={"p50": 1000.0}), record("a2", latency={"p50": 3000.0}, build="b9"))
+    found = [line for line in prometheus_text(site(tmp_path)).splitlines() if 'figure="latency_ms.p50"' in line]
+    assert sorted(line.rsplit(" ", 1)[1] for line in found) == ["1000", "3000"]
+    assert len({re.search('build="([^"]*)"', line)[1] for line in found}) == 2  # type: ignore[index]
+
+
 def test_prometheus_reads_counts_and_the_newest_figures(tmp_path: Path) -> None:
     assert prometheus_text(site(tmp_path)).count("# TYPE") == 5, "also before there is anything"
     evil = 'm"\n\\'
@@ -158,5 +165,6 @@ def test_prometheus_reads_counts_and_the_newest_figures(tmp_path: Path) -> None:
     )
     figures = [line for line in lines if line.startswith("faultline_figure{") and 'sweep="night"' in line]
     assert any('figure="latency_ms.p50"} 1607' in line for line in figures)
+    assert len(figures) == len(set(figures)) and all('build="' in line for line in figures)
     shape = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
     assert all(line.startswith("# ") or shape.fullmatch(line) for line in lines)

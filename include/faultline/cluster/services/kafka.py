@@ -152,7 +152,7 @@ def _knows_users(folder: Path, known: Secrets) -> bool:
     known_there = marker.exists() and marker.read_text() == _digest(known)
     if known_there and (data / "meta.properties").exists():
         return True
-    if data.exists():
+    if any(data.glob("*")):
         aside = folder / f"data-before-{time.time_ns()}"
         data.rename(aside)
         why = "was made with other passwords, or not to its end"

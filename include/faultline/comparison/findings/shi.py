@@ -30,6 +30,7 @@ from faultline.comparison.findings.compare import (
     beyond,
     constant,
     direction,
+    hardly_changes,
     not_testable,
     nothing,
     p_of_contrast,
@@ -76,7 +77,7 @@ def gc_along_the_cores(records: Sequence[Record]) -> Outcome:
 
 def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
     """Whether the last step of the rate raises the figure more than all steps before it together: by means, as a
-    contrast of three rates (Welch's t)."""
+    contrast of three rates (Welch's t). Not where the last step hardly changes it."""
     series = _rates(records, measure, 3)
     if not series:
         return nothing("takes three rates, each measured more than once")
@@ -84,14 +85,18 @@ def steepest_at_the_end(records: Sequence[Record], measure: Measure) -> Outcome:
     for one in series:
         ends = (one.levels[0], one.levels[-2], one.levels[-1])
         surplus, p = p_of_contrast(ends, (1.0, -2.0, 1.0))
-        answers.append(None if p > ALPHA else surplus > 0)
-        ps.append(p)
+        flat = p > ALPHA and hardly_changes([Series(one.by, one.name, one.levels[-2:])])
+        answers.append(False if flat else None if p > ALPHA else surplus > 0)
+        # Sameness rests on how close the runs are, which chance takes back as little as in `constant`.
+        ps.append(1.0 if flat else p)
         rates = f"{ends[0].at:,} to {ends[1].at:,}/s, {ends[2].at:,}/s"
         figures = [measure.text(level.median) for level in ends]
         said.append(
             f"{measure.name} {figures[0]} to {figures[1]}, then {figures[2]} (at {rates}; n = "
             f"{sum(len(level.values) for level in ends)}, p = {p:.2g})"
         )
+        if flat:
+            said[-1] += ": the last step hardly changes it"
     return Outcome(verdict(answers[0] if len(set(answers)) == 1 else None), "; ".join(said), max(ps))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from faultline.comparison.cells import axes_of, points_of
+from faultline.comparison.cells import Point, axes_of, groups_of, points_of
 from faultline.experiment.night_file import is_night
 from faultline.records.metrics import MACRO
+from faultline.records.summary import Entry
 from faultline.reports.pages.now import running
 from faultline.reports.pages.site import STATUSES, Site
 
@@ -33,7 +34,7 @@ def prometheus_text(site: Site) -> str:
         ("faultline_newest_record_timestamp_seconds", "When the newest record of a matrix was measured.", [
             ({"matrix": str(one.name)}, instant) for one in tallies if (instant := _instant(one.last)) is not None
         ]),
-        ("faultline_figure", "Medians of the newest sweep of each matrix, by configuration and figure.",
+        ("faultline_figure", "Medians of the newest sweep of each matrix, by build, configuration and figure.",
          list(_figures(site, [str(one.name) for one in tallies]))),
         ("faultline_night_valid_records", "Valid records of the newest night of each set.",
          [({"night": name}, count) for name, count in _nights(site, [str(one.name) for one in tallies])]),
@@ -44,15 +45,24 @@ def prometheus_text(site: Site) -> str:
 def _figures(site: Site, matrices: Iterable[str]) -> Iterator[Sample]:
     for matrix in matrices:
         for sweep in site.index.sweeps_of(matrix, 1):
-            points = [point for point in points_of(site.index.of_sweep(sweep)) if point.valid]
-            axes = axes_of(points)
-            for point in points[:MOST_CONFIGURATIONS]:
-                cell = ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.config_id
-                for key in FIGURES:
-                    figure = point.figure(key)
-                    # A bound is no number.
-                    if figure.median is not None and not figure.bound:
-                        yield {"matrix": matrix, "sweep": sweep, "cell": cell, "figure": key}, figure.median
+            entries = site.index.of_sweep(sweep)
+            # A night measures its baseline beside its own build.
+            for group in groups_of(entries):
+                of = {"matrix": matrix, "sweep": sweep, "build": group}
+                for cell, point in _cells([entry for entry in entries if entry.group == group]):
+                    for key in FIGURES:
+                        figure = point.figure(key)
+                        # A bound is no number.
+                        if figure.median is not None and not figure.bound:
+                            yield {**of, "cell": cell, "figure": key}, figure.median
+
+
+def _cells(entries: Sequence[Entry]) -> Iterator[tuple[str, Point]]:
+    """Configurations with a valid record, each with its name among them."""
+    points = [point for point in points_of(entries) if point.valid]
+    axes = axes_of(points)
+    for point in points[:MOST_CONFIGURATIONS]:
+        yield ", ".join(f"{axis.name} {axis.label(point)}" for axis in axes) or point.config_id, point
 
 
 def _nights(site: Site, matrices: Iterable[str]) -> Iterator[tuple[str, float]]:

@@ -26,7 +26,7 @@ from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.night_file import FIELDS, NightFile, night_files
 from faultline.experiment.nightly_schedule import schedule
 from faultline.orchestration.forms import label_param
-from faultline.orchestration.night_plan import baseline_of_night, night_cells
+from faultline.orchestration.nights.night_plan import baseline_of_night, night_cells
 from faultline.orchestration.run_experiment import AGAIN
 from faultline.orchestration.sweep import aggregate, begin_sweep, integer_param, measure, refused, require_success
 from faultline.records.metrics import USUAL
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 # How the DAG is called that notices a night which does not begin, and when it looks.
 WATCH = "_watch"
 GRACE_MIN = 30
+# A night that begins later by itself would be measured amid the day.
+LATEST_MIN = 120
+# The kind of a run that the schedule began.
+SCHEDULED = "scheduled"
 # What a user of word count asks first: what a kill costs, of an executor and of the driver.
 DEFAULT_SET: list[dict[str, Any]] = [
     {"workload": "word_count", "checkpoint_interval_s": 5.0, "fault": "executor"},
@@ -196,7 +200,7 @@ def plan_night() -> list[dict[str, Any]]:
         refuse_unknown(params, FIELDS)
         metrics_named(params["metrics"])
         parse_limits(params.get("limits"))
-        night = past(night_of_run())
+        night = in_time(past(night_of_run()))
         configs = night_configurations(params["set"])
         build = params["build"] or installed_build(load_settings(), configurations=configs)
         order = {**params, "seed": zlib.crc32(night.encode())}
@@ -227,6 +231,21 @@ def past(night: str) -> str:
     if datetime.fromisoformat(night) > datetime.now(UTC):
         raise ConfigError(f"logical_date: {night} has not come yet; leave it out, or give a night that is over")
     return night
+
+
+def in_time(night: str) -> str:
+    """The night itself. Raises ConfigError for one that its schedule began too late: whatever `catchup` says, Airflow
+    makes up for the last night that was due while it was down, or that came before a backfill."""
+    run = get_current_context()["dag_run"]
+    if run.run_type != SCHEDULED or run.clear_number or run.start_date is None:
+        return night
+    late = run.start_date - run.run_after
+    if late <= timedelta(minutes=LATEST_MIN):
+        return night
+    raise ConfigError(
+        f"logical_date: {night} began {late.total_seconds() / 3600:.0f} hours after it was due, since Airflow was down "
+        "or had the night before in work; clear this run, or backfill the night, to measure it nevertheless"
+    )
 
 
 @task(trigger_rule=TriggerRule.ALL_DONE, **AGAIN)
@@ -314,7 +333,7 @@ def tell_people() -> list[str]:
     from faultline.comparison.coverage import gap_of
     from faultline.comparison.nights import kept_verdict
     from faultline.experiment.sweep_id import sweep_id_of
-    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.index import Index
     from faultline.records.manifest import Manifests
     from faultline.reports.night_alert import alert_of
@@ -346,7 +365,7 @@ def require_begun(dag_id: str) -> None:
     """Alerts, and fails, when the night that was due with this run has no plan."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    from faultline.orchestration.alerts import Alert, results_link, send
+    from faultline.orchestration.nights.alerts import Alert, results_link, send
     from faultline.records.manifest import Manifests
     from faultline.reports.night_alert import not_begun
 

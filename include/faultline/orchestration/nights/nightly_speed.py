@@ -22,7 +22,7 @@ from faultline.base.window_lock import window
 from faultline.cluster.airflow_home import installation_environment
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule
-from faultline.orchestration.nightly import night_of_run
+from faultline.orchestration.nights.nightly import night_of_run
 from faultline.orchestration.sweep import integer_param
 
 # Those of `./faultline bench` that take minutes in their quick form and say something on one machine.

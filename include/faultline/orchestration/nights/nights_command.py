@@ -53,7 +53,7 @@ def test_alert(
     """Send an alert that is marked as a try-out to everybody whom a night's file names."""
     from faultline.base.settings import load_settings
     from faultline.experiment.alert_plan import KINDS
-    from faultline.orchestration.alerts import TEST, Alert, results_link, send
+    from faultline.orchestration.nights.alerts import TEST, Alert, results_link, send
 
     if kind not in (TEST, *KINDS):
         raise ConfigError(f"--kind {kind}: is not known{suggest(kind, (TEST, *KINDS))}")
@@ -80,8 +80,8 @@ def test_alert(
 def _made_up(night: NightFile, kind: str, now: str) -> Told | None:
     """What would be told of a night of this file that came out so."""
     from faultline.comparison.gate.made_up import made_up_verdict
-    from faultline.orchestration.night_plan import planned_night, primary_of
-    from faultline.orchestration.nightly import form_problem, nightly_params
+    from faultline.orchestration.nights.night_plan import planned_night, primary_of
+    from faultline.orchestration.nights.nightly import form_problem, nightly_params
     from faultline.reports.night_alert import alert_of
     from faultline.runner.progress import describe
 
@@ -101,8 +101,8 @@ def explained(night: NightFile) -> list[str]:
     from croniter import croniter
 
     from faultline.client.following import minutes_text
-    from faultline.orchestration.night_plan import planned_night
-    from faultline.orchestration.nightly import form_problem, nightly_params
+    from faultline.orchestration.nights.night_plan import planned_night
+    from faultline.orchestration.nights.nightly import form_problem, nightly_params
     from faultline.runner.prepare import check_here
     from faultline.runner.progress import budget_s, describe
 

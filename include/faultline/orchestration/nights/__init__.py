@@ -1,0 +1,1 @@
+"""Nights: their DAGs, what they measure, and who is told."""

@@ -1,0 +1,143 @@
+"""docker-compose.yaml under podman: built, up, a sweep of four cells with kills, killed as a whole, up again, down."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from faultline.base.processes import PUNCTUAL_NICENESS
+from faultline.base.settings import load_settings
+from faultline.cluster.airflow_home import USER
+from faultline.records.record import committed_schema
+from tests.support.containers import Containers, new_containers, require_podman
+from tests.support.installation import OF_A_BUSY_MACHINE
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(5400)]
+
+MATRIX, SWEEP = "recovery", "test_containers"
+# Each kind of process that lives in a container of its own, or in that of another service.
+VICTIMS = ("executor", "worker", "driver", "kafka")
+FORM = {
+    "workload": "word_count_python", "fault": list(VICTIMS), "checkpoint_interval_s": [1.0], "rate": 100.0,
+    "warmup_s": 10.0, "state_mb": 0.5, "repetitions": 1, "max_measurements": 2,
+}  # fmt: skip
+SWEEP_S = 3600.0
+# Beside the scheduler, where Airflow and the results are: DAG, id and form of a run.
+PROGRAM = """
+import json, sys, time
+import psutil
+from faultline.base.settings import load_settings
+from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.sweeping import await_dags
+from faultline.records.store import Store
+
+dag, run_id, form = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+settings, nice = load_settings(), set()
+api = AirflowApi(settings)
+await_dags(api, "experiment", dag)
+if form:
+    api.trigger(dag, form, run_id=run_id)
+while api.run_state(dag, run_id) not in FINISHED:
+    for process in psutil.process_iter(["cmdline", "nice"]):
+        if "generators" in (process.info["cmdline"] or ()):
+            nice.add(process.info["nice"])
+    time.sleep(1)
+records = [one.as_dict() for one in Store(settings.results).query(sweep=run_id)]
+print(json.dumps({"records": records, "nice": sorted(nice)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def containers() -> Iterator[Containers]:
+    """The system, up."""
+    require_podman()
+    # Made once. What podman mounts has a short path.
+    cache = load_settings().home / "cache" / "containers"
+    with new_containers(cache, Path(tempfile.mkdtemp(prefix="faultline-containers-"))) as made:
+        made.up()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def measured(containers: Containers) -> dict[str, Any]:
+    """What the sweep left: its records, and the niceness of the generators that were seen."""
+    found: dict[str, Any] = containers.python(PROGRAM, MATRIX, SWEEP, json.dumps(FORM), timeout_s=SWEEP_S)
+    return found
+
+
+def counted(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records whose counts were audited."""
+    return [one for one in measured["records"] if one["metrics"]["audit"]["expected"] is not None]
+
+
+def test_counts_are_exact_whatever_container_the_victim_was_in(measured: dict[str, Any]) -> None:
+    harvested = counted(measured)
+    for record in measured["records"]:
+        jsonschema.validate(record, committed_schema())
+        # A machine with other work on it makes records unsound, not wrong.
+        busy = all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"])
+        assert record["status"] == "valid" or busy, record["reasons"]
+    assert {one["config"]["fault"] for one in measured["records"]} == set(VICTIMS)
+    # Where the generator comes too late, nothing is counted.
+    late = {one["config"]["fault"] for one in measured["records"] if str(one["reasons"]).startswith("['schedule-lag")}
+    assert harvested and {one["config"]["fault"] for one in harvested} | late == set(VICTIMS)
+    for record in harvested:
+        audit = record["metrics"]["audit"]
+        assert audit["expected"] > 0
+        assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0), audit
+
+
+def test_kills_were_real_and_what_was_killed_came_back(measured: dict[str, Any]) -> None:
+    for record in counted(measured):
+        (recovery,) = record["metrics"]["recoveries"]
+        assert recovery["recovered"] or recovery["censored_at_s"] > 0, record["config"]["fault"]
+        assert {"gate", "t0"} <= {event["name"] for event in record["timeline"]}
+
+
+def test_measured_jvms_begin_from_an_archive_as_without_containers(measured: dict[str, Any]) -> None:
+    for record in measured["records"]:
+        for role in ("driver", "executors"):
+            options = record["environment"]["jvm"][role]["options"]
+            assert any("SharedArchiveFile" in one for one in options), options
+
+
+def test_the_generator_has_its_place_before_others(measured: dict[str, Any]) -> None:
+    assert measured["nice"] and min(measured["nice"]) == PUNCTUAL_NICENESS
+
+
+def test_what_others_may_not_read_they_cannot(containers: Containers) -> None:
+    listed = containers.podman("exec", containers.name("kafka"), "find", "/var/lib/faultline/state", "-perm", "/077",
+                               "-not", "-type", "l")  # fmt: skip
+    assert listed.strip() == ""
+
+
+def test_a_password_is_in_no_environment_but_that_of_prepare(containers: Containers) -> None:
+    env = dict(line.split("=", 1) for line in (containers.folder / "secrets" / "env").read_text().splitlines())
+    for name in ("kafka", "spark-worker-1", "airflow-scheduler"):
+        said = containers.podman("inspect", containers.name(name))
+        assert env["FAULTLINE_ADMIN_PASSWORD"] not in said and env["FAULTLINE_POSTGRES_PASSWORD"] not in said
+
+
+@pytest.mark.last
+def test_after_all_died_up_brings_all_back_with_what_was_measured(
+    containers: Containers, measured: dict[str, Any]
+) -> None:
+    """As after a reboot: the space of process ids ends, and all in it."""
+    containers.podman("kill", "--signal=KILL", containers.name("machine"))
+    containers.up()
+    again = containers.python(PROGRAM, MATRIX, SWEEP, "{}", timeout_s=300)
+    assert [one["attempt"] for one in again["records"]] == [one["attempt"] for one in measured["records"]]
+    assert USER in containers.podman("exec", containers.name("kafka"), "cat",
+                                     "/var/lib/faultline/state/airflow/passwords.json")  # fmt: skip
+
+
+@pytest.mark.last
+def test_down_leaves_nothing(containers: Containers) -> None:
+    containers.down()
+    assert containers.leftovers() == []

@@ -1,0 +1,105 @@
+"""A disk that fills up at each step of a real experiment, with services, state and results on it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import FaultlineError
+from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
+from faultline.records.store import Store
+from faultline.runner.progress import phase_of
+from tests.support.installation import Installation, make_installation
+from tests.support.small_disk import SmallDisk, small_disk
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
+
+SIZE_MB = 2048
+SHORT = ("word_count", "fault=executor", "warmup_s=5", "duration_s=15", "checkpoint_interval_s=1", "rate=100",
+         "state_mb=0.1")  # fmt: skip
+# Phases and parts of the start, as whoever watches is told of them.
+STEPS = (
+    "makes its topics", "starts its processes", "waits until the generator", "waits until the engine",
+    "the conductor opens the gate", "warm-up", "measuring", "killed pid", "draining", "harvesting", "judging",
+)  # fmt: skip
+# How long it stays full, unless the experiment ends before.
+FULL_S = 20.0
+END_S = 400.0
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path_factory.mktemp("full"), SIZE_MB) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def installation(disk: SmallDisk) -> Iterator[Installation]:
+    """All of it on the small disk, with a record from before."""
+    made = make_installation(disk.folder)
+    assert made.run("up", "--no-airflow").returncode == 0
+    assert made.run("run", *SHORT).stdout, "the record from before"
+    yield made
+    assert made.run("down").returncode == 0
+
+
+def said(settings: Settings, known: set[Path]) -> str:
+    """Where the experiment stands that began since, in words."""
+    new = set(settings.attempts.iterdir()) - known
+    if not new:
+        return ""
+    try:
+        phase = phase_of(Attempt(max(new)))
+    except (FaultlineError, OSError):
+        return ""
+    return f"{phase.name}: {phase.detail}"
+
+
+def readable(settings: Settings) -> set[str]:
+    """The attempts that have a record; every file of the store can be read."""
+    found = Store(settings.results).read()
+    assert found.problems == ()
+    return {record.attempt for record in found.records}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_that_is_full_costs_no_record_and_heals_by_itself(
+    installation: Installation, disk: SmallDisk, tmp_path: Path, step: str
+) -> None:
+    settings = installation.settings
+    earlier, known = readable(settings), set(settings.attempts.iterdir())
+    with (tmp_path / "told").open("wb") as told:
+        run = subprocess.Popen(
+            [*installation.command("run"), *SHORT], env=installation.environment, stdout=told, stderr=told
+        )
+        try:
+            wait_until(
+                lambda: step in said(settings, known), timeout_s=END_S, every_s=0.02, what=step,
+                alive=lambda: None if run.poll() is None else f"it ended before: {(tmp_path / 'told').read_text()}",
+            )  # fmt: skip
+            disk.fill()
+            try:
+                run.wait(FULL_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                assert readable(settings) >= earlier
+                disk.free()
+            run.wait(END_S)
+        finally:
+            run.kill()
+    assert readable(settings) >= earlier
+    # Nobody has to do anything but to make room.
+    again = installation.run("run", *SHORT)
+    made = readable(settings) - earlier
+    assert again.stdout, again.stderr
+    newest = max(Store(settings.results).read().records, key=lambda record: record.attempt)
+    assert newest.attempt in made and newest.status in ("valid", "unmet", "unsound"), newest.reasons
+    assert all(Attempt(folder).over for folder in settings.attempts.iterdir()), "what was broken off is closed"
+    audit = newest.metrics.audit
+    assert audit is not None and (audit.lost, audit.wrong) == (0, 0)
