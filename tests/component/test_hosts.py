@@ -29,8 +29,8 @@ from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
 from fault.sampling import RoleRule
 from faultline.base.errors import ConfigError
+from faultline.base.marks import INSTANCE_MARK, instance_option, run_option
 from faultline.base.placement import Host
-from faultline.base.processes import INSTANCE_MARK, instance_option, run_option
 from faultline.base.settings import ROOT, Settings, load_settings, ssh_hosts
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import first_process, through

@@ -13,7 +13,7 @@ from typing import Any
 
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.processes import INSTANCE_MARK
+from faultline.base.marks import INSTANCE_MARK
 from faultline.base.settings import Settings, instance, load_settings
 from faultline.base.target import target
 from faultline.base.text import Say

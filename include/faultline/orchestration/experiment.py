@@ -288,7 +288,8 @@ class HarvestOperator(LocalSparkJob):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.base.processes import RUN_MARK, end_processes, marked
+        from faultline.base.marks import RUN_MARK
+        from faultline.base.processes import end_processes, marked
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import plan_of
         from faultline.runner.collect import gather, is_large, require_whole

@@ -54,7 +54,7 @@ class LocalSparkJob(SparkSubmitOperator):
         return True
 
     def _submit(self, context: Any) -> None:
-        from faultline.base.processes import RUN_MARK
+        from faultline.base.marks import RUN_MARK
         from faultline.cluster.class_data import archive_here
         from faultline.cluster.java import find_java
         from faultline.engines.spark.settings import batch_settings, properties_file, spark_environment

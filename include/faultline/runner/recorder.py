@@ -26,7 +26,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.machine_lock import LEAST_WAIT_S, Claim, hold_machine
-from faultline.base.processes import birth, instance_option, read_ledger
+from faultline.base.marks import instance_option
+from faultline.base.processes import birth, read_ledger
 from faultline.base.roles import SERVICES
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at

@@ -14,7 +14,8 @@ from typing import Any
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
-from faultline.base.processes import Entry, load_token, process_of, send, victim_of
+from faultline.base.marks import load_token
+from faultline.base.processes import Entry, process_of, send, victim_of
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until

@@ -14,7 +14,8 @@ from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
-from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.base.marks import RUN_MARK
+from faultline.base.processes import end_ledger, end_processes, marked, present_boot, read_ledger
 from faultline.base.settings import Settings
 from faultline.base.target import endpoints_at
 from faultline.cluster.topics import delete_own_topics

@@ -13,7 +13,7 @@ from pathlib import Path
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import sync_tree, write_private, write_whole
 from faultline.base.kafka_login import kafka_client
-from faultline.base.processes import instance_option
+from faultline.base.marks import instance_option
 from faultline.base.secrets import (
     BROKER,
     HARNESS,

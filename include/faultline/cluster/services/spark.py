@@ -10,7 +10,7 @@ from pathlib import Path
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import write_private
-from faultline.base.processes import instance_option
+from faultline.base.marks import instance_option
 from faultline.base.secrets import make_secrets
 from faultline.base.settings import Settings, is_open, workers_of
 from faultline.cluster.services.service import Service

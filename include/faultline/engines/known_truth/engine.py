@@ -12,7 +12,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.journal import JournalReader, Line, read_journal
-from faultline.base.processes import run_token
+from faultline.base.marks import run_token
 from faultline.base.settings import Settings
 from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces

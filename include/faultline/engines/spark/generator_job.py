@@ -7,7 +7,7 @@ from pathlib import Path
 
 import generators
 from faultline.base.attempt import Attempt
-from faultline.base.processes import RUN_MARK, load_option
+from faultline.base.marks import RUN_MARK, load_option
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from fault.sampling import RoleRule
 from faultline.base.journal import Line
-from faultline.base.processes import load_option, run_option
+from faultline.base.marks import load_option, run_option
 from faultline.engines.spark.rest import fetch_list
 
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"

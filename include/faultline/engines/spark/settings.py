@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import run_option
+from faultline.base.marks import run_option
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.base.settings import HOST, Settings, is_open, load_settings
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of

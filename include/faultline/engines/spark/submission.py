@@ -9,7 +9,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.kafka_login import kafka_options
-from faultline.base.processes import RUN_MARK, run_token
+from faultline.base.marks import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission

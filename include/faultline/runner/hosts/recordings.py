@@ -18,7 +18,7 @@ from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import make_folder, write_whole
 from faultline.base.journal import Line, read_ended
-from faultline.base.processes import instance_option
+from faultline.base.marks import instance_option
 from faultline.base.roles import NEIGHBOURS, SERVICES
 from faultline.experiment.plan import plan_of
 from faultline.runner.assignment import remote_hosts
