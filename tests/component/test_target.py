@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pickle
+import select
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +20,7 @@ import pytest
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
-from faultline.base.settings import Settings, load_settings
+from faultline.base.settings import ROOT, Settings, load_settings
 from faultline.base.target import Target, keep
 from faultline.base.waiting import wait_until
 from faultline.cluster.java import find_java
@@ -22,6 +28,7 @@ from faultline.cluster.targets import kafka, spark
 from faultline.cluster.targets.logins import write_target
 from faultline.cluster.targets.look import look
 from faultline.cluster.targets.said import Said
+from faultline.cluster.targets.turn import Turn, holder_of
 from faultline.cluster.topics import delete_own_topics
 from tests.support.certificates import Authority
 from tests.support.installation import Installation
@@ -120,6 +127,61 @@ def test_what_the_broker_refuses_is_told_in_a_line(
         kafka.reached(one)
         kafka.logged_in(one)
         kafka.worked(one)
+
+
+# Holds a target until its end, and says when it has it.
+HOLDER = """
+import pickle, select, sys
+from faultline.cluster.targets.turn import Turn
+broker, what = pickle.loads(bytes.fromhex(sys.argv[1]))
+turn = Turn(broker, what, session_s=6.0)
+turn.take(wait_s=60.0)
+print("has it", flush=True)
+while not select.select([sys.stdin], [], [], 0.2)[0]:
+    turn.keep()
+turn.leave()
+"""
+
+
+@contextmanager
+def holding_target(broker: kafka.Broker, what: str) -> Iterator[subprocess.Popen[bytes]]:
+    told = pickle.dumps((broker, what)).hex()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDER, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'include'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
+    settings: Settings, broker: OthersKafka
+) -> None:
+    one = broker_of(taken_in(settings, broker.login()))
+    with holding_target(one, "first") as first:
+        assert first.stdout is not None and first.stdout.readline() == b"has it\n"
+        assert str(holder_of(one)).startswith("first of ")
+        late = Turn(one, "late", session_s=6.0)
+        try:
+            with pytest.raises(InfrastructureError, match=r"^target: first of \S+@\S+ \(.*\) has it; wait for its end"):
+                late.take(wait_s=8.0)
+            first.kill()
+            late.take(wait_s=60.0)
+        finally:
+            late.leave()
+    assert holder_of(one) is None
+    with holding_target(one, "one") as early, holding_target(one, "other") as other:
+        assert early.stdout is not None and other.stdout is not None
+        # Whichever came first, only one of them has it.
+        ready, _, _ = select.select([early.stdout, other.stdout], [], [], 60)
+        assert len(ready) == 1
+        second = other if ready[0] is early.stdout else early
+        assert select.select([second.stdout], [], [], 5) == ([], [], [])
+        (early if second is other else other).communicate(b"\n", timeout=30)
+        assert select.select([second.stdout], [], [], 30)[0]
 
 
 def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from faultline.base.roles import SERVICES
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler
+from faultline.experiment.plan import plan_of
 
 PERIOD_S = 1.0
 OFFSETS_TIMEOUT_S = 1.0
@@ -107,10 +109,17 @@ class Recorder:
             self._journal.append({"kind": "offsets", "topic": "input", "end": self._input.read(OFFSETS_TIMEOUT_S)})
 
 
-def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) -> None:
+def run(
+    attempt: Attempt,
+    stop: threading.Event,
+    *,
+    after: str | None = None,
+    keep: Callable[[], object] = lambda: None,
+) -> None:
     """Samples until `stop`; says when a sample came late, since a gap weakens what is read from it.
 
-    `after`: the attempt that had the machine before, as `take_turn` tells it.
+    `after`: the attempt that had the machine before, as `take_turn` tells it. `keep`: raises when the target is not the
+    attempt's any more.
     """
     with Journal(attempt.recorder_journal) as journal:
         recorder = Recorder(attempt, journal)
@@ -119,6 +128,7 @@ def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) ->
         due = time.monotonic()
         while not stop.is_set():
             recorder.sample()
+            keep()
             due += PERIOD_S
             late = time.monotonic() - due
             if late > 0:
@@ -128,6 +138,21 @@ def run(attempt: Attempt, stop: threading.Event, *, after: str | None = None) ->
         recorder.sample()
         recorder.end()
         journal.append({"kind": "stop"}, sync=True)
+
+
+@contextlib.contextmanager
+def target_held(attempt: Attempt, wait_s: float, over: Callable[[], bool]) -> Iterator[Callable[[], object]]:
+    """The target that the attempt runs on, to be kept by calling what this gives; the embedded one is the machine's."""
+    endpoints = plan_of(attempt).endpoints
+    if not endpoints.elsewhere:
+        yield lambda: None
+        return
+    from faultline.cluster.targets.kafka import Broker
+    from faultline.cluster.targets.turn import held
+
+    broker = Broker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
+    with held(broker, attempt.id, wait_s=wait_s, over=over) as turn:
+        yield turn.keep
 
 
 def take_turn(turn: Path, attempt: Attempt, waited_for: Claim | None) -> str | None:
@@ -158,7 +183,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     waited_for = hold_machine(options.machine, wait_s=options.wait, over=stop.is_set)
-    run(attempt, stop, after=take_turn(options.turn, attempt, waited_for))
+    with target_held(attempt, options.wait, stop.is_set) as keep:
+        run(attempt, stop, after=take_turn(options.turn, attempt, waited_for), keep=keep)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from faultline.base.waiting import wait_until
 
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
+# The topic, and the group, by which experiments take turns.
+TURN = f"{PREFIX}turn"
 CONNECT_S, LOGIN_S, ASK_S = 5.0, 15.0, 15.0
 # Records whose times tell how far the broker's clock is off: the fastest one tells most.
 ASKED_TIMES = 5
@@ -253,7 +255,7 @@ def others_topics(broker: Broker, is_own: Callable[[str], bool]) -> str:
         names = Producer(broker.settings()).list_topics(timeout=ASK_S).topics
     except KafkaException as error:
         raise InfrastructureError(f"Connection {broker.connection}: {error.args[0].str()}; look at its log") from None
-    others = sorted(name for name in names if name.startswith(PREFIX) and not is_own(name))
+    others = sorted(name for name in names if name.startswith(PREFIX) and name != TURN and not is_own(name))
     if not others:
         return f"no topic of anybody else's begins with {PREFIX}"
     return f"{counted(len(others), 'topic')} of others begin with {PREFIX}, such as {others[0]}; they are left alone"
