@@ -36,6 +36,7 @@ from fault.injector import Delivery, Presence
 from fault.remote import RemoteHost, RemoteInjector
 from fault.remote_shell import RELEASE, act_program, parse_survey, parse_watch, watch_program
 from fault.victims import read_process
+from faultline.base.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 
 RUN = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
@@ -334,12 +335,17 @@ def test_another_users_look_alike_is_never_found_nor_hit(injector: RemoteInjecto
 
 
 # How long a dead man over there waits: long enough that a stop and a look at it fit on a machine with a load of 30.
-PATIENCE_S = 3.0
+PATIENCE_S = 5.0
 
 
 def stopped(pid: int) -> bool:
     live = read_process(pid)
     return live is not None and live.stopped
+
+
+def await_stopped(pid: int) -> None:
+    """A signal that is sent has its effect when the process gets a core."""
+    wait_until(lambda: stopped(pid), timeout_s=PATIENCE_S, every_s=0.005, what="the stop")
 
 
 def await_running(pid: int) -> float:
@@ -360,7 +366,7 @@ def test_a_dead_man_over_there_continues_the_victim_unless_he_is_released(
     injector.stand_by(victim, 60.0)
     assert len(host.standing) == 1, "one who is there is enough"
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    assert stopped(process.pid)
+    await_stopped(process.pid)
     await_running(process.pid)
     injector.stand_down(victim)
     assert host.standing[0].returncode == 0
@@ -382,7 +388,8 @@ def test_a_dead_man_over_there_stays_when_the_connection_breaks_and_another_is_p
     first = host.standing[0]
     assert first.stdin is not None
     first.stdin.close()
-    assert stopped(process.pid), "the end of the connection continues nobody: his time does"
+    # The end of the connection continues nobody: his time does.
+    await_stopped(process.pid)
     await_running(process.pid)
     first.wait(20)
     injector.stand_by(victim, 60.0)
