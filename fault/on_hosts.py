@@ -145,13 +145,16 @@ def others(peer: str, host: str, context: Context) -> list[str]:
 
     Raises VictimRefused where there is none.
     """
-    roles: dict[str, Callable[[str], bool]] = {
+    fits: dict[str, Callable[[str], bool]] = {
         "kafka": lambda name: name == KAFKA_HOST,
         "driver": lambda name: not name,
+        "workers": lambda name: name not in ("", KAFKA_HOST),
     }
-    roles["workers"] = lambda name: name not in ("", KAFKA_HOST)
-    fits = roles.get(peer, lambda name: True)
-    found = [address for name, address in context.addresses.items() if name != host and fits(name)]
+    found = [
+        address
+        for name, address in context.addresses.items()
+        if name != host and (peer not in fits or fits[peer](name))
+    ]
     if not found:
         raise VictimRefused(f"peer: {peer} has no host beside {host}; use another one")
     return found

@@ -41,6 +41,7 @@ from fault.injector import Delivery, Presence
 from fault.procfs import read_process
 from fault.remote import RemoteInjector
 from fault.shipping import boot_command
+from faultline.base.waiting import wait_until
 from tests.support.decoys import NOBODY, decoy, only_root
 
 RUN = f"20261121T061500Z-{uuid.uuid4().hex[:6]}"
@@ -387,12 +388,17 @@ def test_another_users_look_alike_is_never_found_nor_hit(injector: RemoteInjecto
 
 
 # How long a dead man over there waits: long enough that a stop and a look at it fit on a machine with a load of 30.
-PATIENCE_S = 3.0
+PATIENCE_S = 5.0
 
 
 def stopped(pid: int) -> bool:
     live = read_process(pid)
     return live is not None and live.stopped
+
+
+def await_stopped(pid: int) -> None:
+    """A signal that is sent has its effect when the process gets a core."""
+    wait_until(lambda: stopped(pid), timeout_s=PATIENCE_S, every_s=0.005, what="the stop")
 
 
 def await_running(pid: int) -> float:
@@ -412,7 +418,7 @@ def test_a_dead_man_over_there_continues_the_victim_unless_he_is_released(
     injector.stand_by(victim, PATIENCE_S)
     injector.stand_by(victim, 60.0)  # one who is there is enough
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
-    assert stopped(process.pid)
+    await_stopped(process.pid)
     await_running(process.pid)
     injector.stand_down(victim)
     injector.stand_by(victim, PATIENCE_S)
@@ -431,7 +437,8 @@ def test_a_dead_man_over_there_stays_when_connection_and_agent_are_gone(
     injector.stand_by(victim, PATIENCE_S)
     injector.signal(victim, signal.SIGSTOP)
     host.agents[0].kill()
-    assert stopped(process.pid), "the end of the agent continues nobody: his time does"
+    # The end of the agent continues nobody: his time does.
+    await_stopped(process.pid)
     await_running(process.pid)
 
 
