@@ -108,9 +108,10 @@ def holder_of(broker: Broker) -> str | None:
     from confluent_kafka import KafkaException
 
     admin: Any = importlib.import_module("confluent_kafka.admin")
+    # Held on to: what a client that is gone was asked is never answered.
+    client = admin.AdminClient(broker.settings())
     try:
-        asked = admin.AdminClient(broker.settings()).describe_consumer_groups([TURN], request_timeout=ASK_S)
-        members = asked[TURN].result().members
+        members = client.describe_consumer_groups([TURN], request_timeout=ASK_S)[TURN].result().members
     except KafkaException:
         return None
     return next((f"{one.client_id} ({one.host})" for one in members if one.assignment.topic_partitions), None)
