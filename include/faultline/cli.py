@@ -90,9 +90,9 @@ def test(context: typer.Context) -> None:
     file. First adds what only the tests need: Python packages, and Debian packages where it may.
     """
     from faultline.base.settings import ROOT, load_settings
-    from faultline.client.debian import install_missing
-    from faultline.client.development import add_packages
-    from faultline.client.suite import LAYERS, run_layers, split_arguments
+    from faultline.client.testing.debian import install_missing
+    from faultline.client.testing.development import add_packages
+    from faultline.client.testing.suite import LAYERS, run_layers, split_arguments
     from faultline.cluster.rehearsal import make_archive
 
     add_packages(ROOT, Path(sys.prefix))

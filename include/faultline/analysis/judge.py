@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -12,12 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from fault.hosts import KAFKA_HOST
 from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import OtherHost, cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
@@ -28,13 +26,14 @@ from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
-from faultline.analysis.validity import Findings, are_unsure, reasons, status_of
+from faultline.analysis.surroundings import surroundings
+from faultline.analysis.validity import Findings, reasons, status_of
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
-from faultline.records.environment import ClockOffset, Environment, HostPart, LatencyClock
+from faultline.records.environment import Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -140,9 +139,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         ],
         metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
-        clock_offsets=_clock_offsets(raw.conductor),
-        hosts=_hosts(raw.hosts, window.start_ns, window.end_ns),
-        latency_clock=_latency_clock(raw),
+        around=surroundings(raw, window.start_ns, window.end_ns),
         collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
@@ -314,51 +311,6 @@ def _undrained(committed: Mapping[str, int], ends: Mapping[str, int]) -> int:
     return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
 
 
-def _clock_offsets(conductor: Sequence[Line]) -> dict[str, ClockOffset] | None:
-    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
-    found: dict[str, ClockOffset] = {}
-    for line in events(conductor, "clock"):
-        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
-        before = found.get(str(line["host"]))
-        if before is None or reading.round_trip_s < before.round_trip_s:
-            found[str(line["host"])] = reading
-    return found or None
-
-
-def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, HostPart] | None:
-    """What the other hosts did in the measured window."""
-    found = {}
-    for one in hosts:
-        used, counted = one.cores(start_ns, end_ns)
-        found[one.name] = HostPart(
-            same_machine=one.same_machine,
-            clock_ahead_s=None if one.clock is None else one.clock.ahead_s,
-            clock_uncertain_ms=_finite(None if one.clock is None else one.clock.uncertain_ms),
-            cores_used=round(used, 6),
-            cores_counted=None if counted is None else round(counted, 6),
-        )
-    return found or None
-
-
-def _latency_clock(raw: Raw) -> LatencyClock | None:
-    """The broker's, which is the generator's where both run here."""
-    if raw.broker_ahead_ms is None:
-        return None
-    clock = raw.clocks.get(KAFKA_HOST)
-    uncertain_ms = 0.0 if clock is None else clock.uncertain_ms
-    return LatencyClock(
-        host=str(raw.attempt.environment.get("host")) if clock is None else KAFKA_HOST,
-        ahead_ms=raw.broker_ahead_ms,
-        uncertain_ms=_finite(uncertain_ms),
-        unsure=are_unsure(uncertain_ms),
-    )
-
-
-def _finite(value: float | None) -> float | None:
-    """Null for what nobody knows."""
-    return None if value is None or not math.isfinite(value) else round(value, 6)
-
-
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
     if not done:
         return ScheduleLagMs(p50=None, p99=None, max=None)
@@ -384,13 +336,11 @@ def _record(
     timeline: list[TimelineEvent],
     metrics: Metrics,
     artifacts: dict[str, str],
-    clock_offsets: dict[str, ClockOffset] | None = None,
-    hosts: dict[str, HostPart] | None = None,
-    latency_clock: LatencyClock | None = None,
+    around: Mapping[str, Any] | None = None,
     collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
-    environment |= {"clock_offsets": clock_offsets, "hosts": hosts, "latency_clock": latency_clock}
+    environment |= around or {}
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

@@ -373,11 +373,10 @@ def _committed(
 
 def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
     entry = newest(attempt, role)
-    process = process_of(entry) if entry else None
-    if process is None:
+    if entry is None:
         return
     try:
-        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")  # type: ignore[arg-type]
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")
     except InfrastructureError as error:
         problems.append(str(error))
 
