@@ -49,9 +49,10 @@ def test_a_recording_goes_on_by_itself_until_it_is_told_to_end(
     place: Path, spinning: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "PERIOD_S", 0.2)
-    folder = recording.begin(RULES, {}, 60.0, 60.0)
     own = psutil.Process()
-    assert not [one for one in own.children() if one.pid != spinning.pid], "it is nobody's child"
+    before = own.children()
+    folder = recording.begin(RULES, {}, 60.0, 60.0)
+    assert own.children() == before, "it is nobody's child"
     assert Path(folder).stat().st_mode & 0o777 == 0o700
     until = time.monotonic() + 20
     while not any(float(str(line.get("cpu_s", 0))) > 0.2 and "pid" in line for line in lines(folder)):
