@@ -50,6 +50,20 @@ def look(folder: str, token: str, paths: list[str]) -> dict[str, Any]:
     }
 
 
+def write_there(spark: SparkSession, url: str, slots: int) -> str | None:
+    """Has executors write files to HDFS and read them again; why they cannot, or None."""
+    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    path = jvm.org.apache.hadoop.fs.Path(url)
+    try:
+        rows = spark.range(0, slots * TASKS_A_SLOT, 1, slots).selectExpr("cast(id as string) as value")
+        rows.write.text(url)
+        found = spark.read.text(url).count()
+        path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)  # type: ignore[attr-defined]
+    except Exception as error:
+        return str(error).strip().splitlines()[0]
+    return None if found == slots * TASKS_A_SLOT else f"{found} rows are read where {slots * TASKS_A_SLOT} were written"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
@@ -73,7 +87,8 @@ def main() -> None:
         for one in seen.values():
             if one["wrote"] is None and not (folder / one.pop("file")).exists():
                 one["wrote"] = "what it wrote is not seen here"
-        Path(config["report"]).write_text(json.dumps({"executors": list(seen.values())}))
+        trouble = None if config["hdfs"] is None else write_there(spark, f"{config['hdfs']}/{folder.name}", slots)
+        Path(config["report"]).write_text(json.dumps({"executors": list(seen.values()), "hdfs": trouble}))
         spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -209,7 +209,8 @@ def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
     there, said = taken_in(settings, broker.login(), engine), list[str]()
     assert look(settings, LAB, said.append) is None, said
     assert [line.partition(":")[0] for line in said] == [
-        "kafka", "kafka login", "kafka rights", "kafka topics", "spark", "spark version", "spark login and storage",
+        "kafka", "kafka login", "kafka rights", "kafka topics", "storage", "spark", "spark version",
+        "spark login and storage",
     ]  # fmt: skip
     assert said[-1].endswith(f"share {there.endpoints.storage}")
     assert list(Path(there.endpoints.storage).iterdir()) == []

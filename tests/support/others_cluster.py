@@ -35,20 +35,21 @@ SECRET = "a secret of the cluster \\ 7"
 
 
 @contextmanager
-def _process(
+def process(
     command: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of theirs, until the end of the block; it gets nothing that Faultline sets."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             env={**{key: value for key, value in os.environ.items() if not key.startswith("FAULTLINE")},
                  **(environment or {})},
         )  # fmt: skip
         try:
-            yield process
+            yield started
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,10 @@ def others_kafka(folder: Path, *, authority: Authority | None = None, own: Pair 
     subprocess.run([java, f"@{told}"], check=True, capture_output=True, timeout=60)
     logging = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     command = [java, "-Xmx384m", logging, "-cp", kafka_classpath(settings), "kafka.Kafka", str(file)]
-    with _process(command, folder / "kafka.log") as process:
+    with process(command, folder / "kafka.log") as running:
         wait_until(
             lambda: _listens(outer), timeout_s=60, what="the others' broker",
-            alive=lambda: None if process.poll() is None else (folder / "kafka.log").read_text()[-2000:],
+            alive=lambda: None if running.poll() is None else (folder / "kafka.log").read_text()[-2000:],
         )  # fmt: skip
         yield OthersKafka(f"{HOST}:{outer}", authority.pem)
 
@@ -155,13 +156,13 @@ def others_spark(folder: Path, *, workers: int = 1) -> Iterator[OthersSpark]:
     with ExitStack() as stack:
         master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(port)]
         master += ["--webui-port", str(page), "--properties-file", str(told)]
-        stack.enter_context(_process(master, folder / "master.log", environment))
+        stack.enter_context(process(master, folder / "master.log", environment))
         for number in range(workers):
             worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", HOST]
             worker += ["--port", str(rest[2 * number]), "--webui-port", str(rest[2 * number + 1]), "--cores", "8"]
             worker += ["--memory", "6g", "--work-dir", str(folder / f"work-{number}")]
             worker += ["--properties-file", str(told), made.master]
-            stack.enter_context(_process(worker, folder / f"worker-{number}.log", environment))
+            stack.enter_context(process(worker, folder / f"worker-{number}.log", environment))
         wait_until(lambda: _alive(made) == workers, timeout_s=60, what="the others' Spark workers")
         yield made
 

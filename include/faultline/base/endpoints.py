@@ -23,8 +23,9 @@ class Endpoints:
     cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
     `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
     on this one. `here`: the address at which all of them reach this one. `target`: its name. `logins`: the folder of
-    what programs log in with there. `storage`: a folder that all hosts of the target share; empty where all of them
-    share everything. `engine_ui` is empty of an engine that has no page of its own.
+    what programs log in with there. `storage`: a folder that all hosts of the target share, or
+    hdfs://HOST:PORT/PATH; empty where all of them share everything; `storage_web`: where WebHDFS answers for it,
+    http://HOST:PORT. `engine_ui` is empty of an engine that has no page of its own.
     """
 
     kafka: str
@@ -40,6 +41,7 @@ class Endpoints:
     target: str = EMBEDDED
     logins: str = ""
     storage: str = ""
+    storage_web: str = ""
 
     @property
     def elsewhere(self) -> bool:

@@ -31,7 +31,12 @@ def add(
     spark_file: Annotated[
         Path | None, typer.Option(help='More on it, as JSON: {"secret", "ui", "conf", "driver-host"}.')
     ] = None,
-    storage: Annotated[str | None, typer.Option(help="A folder that all hosts share.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="A folder that all hosts share, or hdfs://HOST:PORT/PATH.")
+    ] = None,
+    storage_web: Annotated[
+        str | None, typer.Option(help="Where WebHDFS answers for it, http://HOST:PORT; by default port 9870 there.")
+    ] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="A host whose processes are reached over SSH, by a name. Repeatable.")
     ] = None,
@@ -47,7 +52,7 @@ def add(
 
     settings = load_settings()
     made_of = named_after(name, tuple(host or ()), first=not own)
-    wanted = _wanted(made_of, kafka, spark, spark_file, storage)
+    wanted = _wanted(made_of, kafka, spark, spark_file, storage, storage_web)
     made, said = ask(settings, made_of.connections, wanted)
     keep(settings, made_of)
     for conn_id, one in said.items():
@@ -97,7 +102,12 @@ def check(name: Annotated[str, typer.Argument(help="The target.")]) -> None:
 
 
 def _wanted(
-    made_of: Target, kafka: Path | None, spark: str | None, spark_file: Path | None, storage: str | None
+    made_of: Target,
+    kafka: Path | None,
+    spark: str | None,
+    spark_file: Path | None,
+    storage: str | None,
+    storage_web: str | None,
 ) -> dict[str, dict[str, Any]]:
     """The Connections that the options describe, as keyword arguments of Airflow's."""
     found: dict[str, dict[str, Any]] = {}
@@ -112,7 +122,10 @@ def _wanted(
     elif more:
         raise ConfigError("--spark-file: says more of --spark, which is missing; give it")
     if storage is not None:
-        found[made_of.storage] = {"conn_type": "fs", "extra": json.dumps({"path": storage})}
+        extra = {"path": storage} if storage_web is None else {"path": storage, "web": storage_web}
+        found[made_of.storage] = {"conn_type": "fs", "extra": json.dumps(extra)}
+    elif storage_web is not None:
+        raise ConfigError("--storage-web: says more of --storage, which is missing; give it")
     return found
 
 

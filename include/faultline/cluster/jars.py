@@ -21,7 +21,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.cluster.java import Java
 
 LOCK = Path(__file__).resolve().parents[3] / "jars.lock"
-SETS = ("kafka", "kafka-tools", "spark-kafka")
+SETS = ("kafka", "kafka-tools", "spark-kafka", "hdfs")
 # 50 jars, 54 MB take 10 s on a good line; this bounds a dead one.
 FETCH_TIMEOUT_S = 900.0
 # usepoms="false": the lock names every jar, so no description is needed; reading them took 23 s of 28.

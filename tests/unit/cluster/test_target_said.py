@@ -122,7 +122,11 @@ def test_a_changed_password_is_noticed() -> None:
         (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
          "extra: conf: spark.authenticate.secret follows from the password"),
         (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
-        (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is not supported yet"),
+        (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is refused: its files"),
+        (storage_of, Said("k", "fs", extra={"path": "gs://bucket/x"}), "extra: path: gs is refused: only a"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x"}), "extra: path: 'hdfs://x' is no folder in HDFS"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a b"}), "extra: path: 'hdfs://x:1/a b' is no folder"),
+        (storage_of, Said("k", "fs", extra={"path": "hdfs://x:1/a", "web": "x:2"}), "extra: web: 'x:2' is no address"),
         (storage_of, Said("k", "fs", extra={"path": "shared"}), "extra: path: 'shared' is no path of a folder"),
     ],
 )  # fmt: skip
@@ -131,6 +135,15 @@ def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Sai
         read(one)
     assert str(refused.value).startswith(f"Connection k: {why}") and "; " in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_storage_in_hdfs_is_read_by_its_page() -> None:
+    def read(**extra: str) -> tuple[str, str]:
+        return storage_of(Said("k", "fs", extra=extra))
+
+    assert read(path="hdfs://name:8020/shared/lab/") == ("hdfs://name:8020/shared/lab", "http://name:9870")
+    assert read(path="hdfs://name:8020/x", web="http://page:1/") == ("hdfs://name:8020/x", "http://page:1")
+    assert read(path="file:///shared/") == ("/shared", "")
 
 
 def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from faultline.base.attempt import Attempt
 from faultline.base.endpoints import Endpoints
 from faultline.base.settings import Settings
 from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
+from faultline.engines.spark.hdfs import HdfsFolder
 from faultline.engines.spark.settings import workload_settings
-from faultline.engines.spark.shared import EXECUTORS, find_shared, make_shared
+from faultline.engines.spark.shared import EXECUTORS, find_hdfs, find_shared, make_shared, place_of
 from faultline.experiment.config import parse_configuration
 
 
@@ -59,6 +61,24 @@ def test_logs_that_executors_left_there_come_among_the_raw_files(
     discard(attempt, settings)
     assert not folder.exists() and not attempt.checkpoint.is_symlink() and another.exists() and alike.exists()
     discard(attempt, settings)
+
+
+def test_of_a_storage_in_hdfs_only_checkpoints_lie_there(
+    settings: Settings, endpoints: Endpoints, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_hdfs(attempt) is None and place_of(attempt, "checkpoint") == str(attempt.checkpoint)
+    folder = make_shared(attempt, replace(endpoints, storage="hdfs://n:1/lab", storage_web="http://n:2"))
+    assert folder.is_relative_to(endpoints.logins) and (folder / EXECUTORS).is_dir() and attempt.checkpoint.is_dir()
+    there = f"hdfs://n:1/lab/faultline/{attempt.id}"
+    assert find_hdfs(attempt) == HdfsFolder(there, "http://n:2")
+    assert place_of(attempt, "checkpoint") == f"{there}/checkpoint"
+
+    removed: list[str] = []
+    monkeypatch.setattr(HdfsFolder, "remove", lambda self: removed.append(self.url))
+    discard(attempt, settings)
+    assert removed == [there] and not folder.exists() and not attempt.checkpoint.exists()
+    discard(attempt, settings)
+    assert removed == [there]
 
 
 def test_executors_of_a_target_are_told_nothing_of_this_machine_alone(

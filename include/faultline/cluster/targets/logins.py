@@ -30,7 +30,7 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
     Raises ConfigError naming Connection, key and remedy; what was written before stays then.
     """
     kafka, spark = kafka_of(said[target.kafka]), spark_of(said[target.spark])
-    storage = storage_of(said[target.storage])
+    storage, storage_web = storage_of(said[target.storage])
     login = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
     try:
         java = translated(login)
@@ -54,6 +54,7 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
         target=target.name,
         logins=str(folder),
         storage=storage,
+        storage_web=storage_web,
     )
     write_private(properties_file(settings.at(endpoints)), _spark_properties(spark))
     write_private(folder / SAID, digest(said))

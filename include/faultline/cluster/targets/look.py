@@ -14,7 +14,7 @@ from faultline.base.settings import Settings
 from faultline.base.target import Target, endpoints_at
 from faultline.base.text import Say
 from faultline.cluster.java import find_java
-from faultline.cluster.targets import kafka, spark
+from faultline.cluster.targets import kafka, spark, storage
 from faultline.cluster.targets.logins import FOUND_WELL, SAID
 
 Look = tuple[str, Callable[[], object]]
@@ -28,7 +28,7 @@ def look(settings: Settings, target: Target, say: Say) -> FaultlineError | None:
     """
     first: FaultlineError | None = None
     here = settings.at(endpoints_at(settings, target.name))
-    for looks in (_at_kafka(here, target), _at_spark(here, target)):
+    for looks in (_at_kafka(here, target), _at_storage(here, target), _at_spark(here, target)):
         for what, one in looks:
             try:
                 say(f"{what}: {one()}")
@@ -57,6 +57,7 @@ def require_well(settings: Settings, target: Target, say: Say) -> None:
 def _quick(here: Settings, target: Target) -> Iterator[Look]:
     """What may change between two experiments, and is seen at once."""
     yield from list(_at_kafka(here, target))[:2]
+    yield from _at_storage(here, target)
     if here.endpoints.engine_ui:
         yield "spark", lambda: spark.alive(here, target.spark)
 
@@ -72,6 +73,10 @@ def _at_kafka(here: Settings, target: Target) -> Iterator[Look]:
 def _is_own(here: Settings, topic: str) -> bool:
     match = _OF_ATTEMPT.fullmatch(topic)
     return match is not None and (here.attempts / match.group(1)).exists()
+
+
+def _at_storage(here: Settings, target: Target) -> Iterator[Look]:
+    yield "storage", lambda: storage.looked_at(here.endpoints, target.storage)
 
 
 def _at_spark(here: Settings, target: Target) -> Iterator[Look]:

@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.errors import ConfigError
+from faultline.engines.spark.hdfs import SCHEME
 
 # Where the documentation of librdkafka has a file, a Connection can also hold its content.
 _FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certificate.pem",
           "ssl.key.location": "ssl.key.pem"}  # fmt: skip
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
+_HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
+_WEB = re.compile(r"http://[A-Za-z0-9._-]+:\d+")
+# Of a name node, where nothing else is said.
+WEB_PORT = 9870
+# Why a checkpoint cannot lie there.
+_UNKNOWN = "only a checkpoint's own files tell when it was written"
+_REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files are as old as a whole second, which is too coarse")
 # Of the page that a standalone master has beside its port.
 UI_PORT = 8080
 CLIENT = "client"
@@ -132,16 +140,29 @@ def route_to(host: str) -> str | None:
         return None
 
 
-def storage_of(said: Said) -> str:
-    """The folder that all hosts share. Raises ConfigError naming the key."""
+def storage_of(said: Said) -> tuple[str, str]:
+    """The folder that all hosts share, and where WebHDFS answers for it if it lies in HDFS. Raises ConfigError naming
+    the key."""
     path = str(said.extra.get("path") or said.host or "")
+    if path.startswith(SCHEME):
+        return _in_hdfs(said, path.rstrip("/"))
     if "://" in path and not path.startswith("file://"):
         kind = path.partition("://")[0]
-        raise said.refuse(f"extra: path: {kind} is not supported yet; give the path of a folder that all hosts share")
+        raise said.refuse(f"extra: path: {kind} is refused: {_REFUSED.get(kind, _UNKNOWN)}; give a folder, or hdfs://")
     path = path.removeprefix("file://")
     if not path.startswith("/") or path == "/":
         raise said.refuse(f"extra: path: {path!r} is no path of a folder; give one that all hosts share")
-    return path.rstrip("/")
+    return path.rstrip("/"), ""
+
+
+def _in_hdfs(said: Said, path: str) -> tuple[str, str]:
+    match = _HDFS.fullmatch(path)
+    if match is None:
+        raise said.refuse(f"extra: path: {path!r} is no folder in HDFS; give hdfs://HOST:PORT/PATH")
+    web = str(said.extra.get("web") or f"http://{match.group(1)}:{WEB_PORT}").rstrip("/")
+    if not _WEB.fullmatch(web):
+        raise said.refuse(f"extra: web: {web!r} is no address of WebHDFS; give http://HOST:PORT")
+    return path, web
 
 
 def host_of(said: Said) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from faultline.base.secrets import WORKLOAD, jaas_file
 from faultline.base.settings import Settings
 from faultline.base.text import counted, one_line
 from faultline.cluster.services.spark import LOG4J_SPARK, spark_submit
+from faultline.cluster.targets.storage import require_folder
 from faultline.engines.spark import standalone
+from faultline.engines.spark.hdfs import SCHEME
 from faultline.engines.spark.settings import (
     PROGRAMS,
     driver_settings,
@@ -102,10 +104,22 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     folder, endpoints = settings.logins, settings.endpoints
     report, told, log = folder / "probe.json", folder / "probe.config.json", folder / "probe.log"
     report.unlink(missing_ok=True)
-    storage = Path(endpoints.storage)
-    _require_here(storage, storage_connection)
+    in_hdfs = endpoints.storage.startswith(SCHEME)
+    # Logs lie there where checkpoints do not.
+    shared = folder if in_hdfs else Path(endpoints.storage)
+    require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    write_private(told, json.dumps({"storage": str(storage), "paths": paths, "report": str(report)}))
+    write_private(
+        told,
+        json.dumps(
+            {
+                "storage": str(shared),
+                "hdfs": endpoints.storage if in_hdfs else None,
+                "paths": paths,
+                "report": str(report),
+            }
+        ),
+    )
     logging = folder / "log4j2.properties"
     write_private(logging, LOG4J_SPARK)
     conf = {
@@ -124,19 +138,19 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
         name=f"faultline target check {endpoints.target}",
     )  # fmt: skip
     _run(settings, command, java_home, log, connection)
-    seen = json.loads(report.read_text())["executors"] if report.exists() else []
-    return told_by(seen, connection, storage_connection, storage)
-
-
-def _require_here(storage: Path, connection: str) -> None:
-    if not storage.is_dir() or not os.access(storage, os.R_OK | os.W_OK | os.X_OK):
+    said = json.loads(report.read_text()) if report.exists() else {"executors": []}
+    if why := said.get("hdfs"):
         raise ConfigError(
-            f"Connection {connection}: extra: path: {storage} is no folder here that can be written; make or mount it"
+            f"Connection {storage_connection}: extra: path: executors cannot use {endpoints.storage}: "
+            f"{one_line(why)[:200]}; let them reach and write it"
         )
+    told_by(said["executors"], connection, storage_connection, shared)
+    hosts = ", ".join(sorted(one["host"] for one in said["executors"]))
+    return f"the login is accepted, executors on {hosts} share {endpoints.storage}"
 
 
-def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path) -> str:
-    """What executors report, in words. Raises ConfigError for what one of them cannot reach."""
+def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_connection: str, storage: Path) -> None:
+    """Raises ConfigError for what one of the executors reports that it cannot reach."""
     if not executors:
         raise InfrastructureError(f"Connection {connection}: no executor reported; look at probe.log of the target")
     for one in executors:
@@ -152,7 +166,6 @@ def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_con
                 f"Connection {storage_connection}: extra: path: {where} cannot use {storage}: {one_line(why)}; share "
                 "it with all workers at this path"
             )
-    return f"the login is accepted, executors on {', '.join(sorted(one['host'] for one in executors))} share {storage}"
 
 
 def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path, connection: str) -> None:

@@ -13,7 +13,8 @@ from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
-from faultline.engines.spark.shared import executor_logs, find_shared, remove_shared
+from faultline.engines.spark.hdfs import copy_logs, copy_state
+from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
 
 # Of the batches that a program makes itself warm with.
@@ -26,6 +27,9 @@ KEPT_CHECKPOINT = "checkpoint.kept"
 
 def gather(attempt: Attempt, settings: Settings, *, method: str) -> None:
     """Writes batches.json and checkpoint.json, and copies what the executors logged."""
+    if (there := find_hdfs(attempt)) is not None:
+        copy_logs(there / CHECKPOINT, attempt.checkpoint)
+        copy_state(there / CHECKPOINT, attempt.checkpoint)
     commits = checkpoint.commits_of(attempt.checkpoint, attempt.lineages)
     write_batches(attempt.folder, commits, method=method, reached=checkpoint.latest_offsets(attempt.checkpoint))
     write_json(attempt.folder / "checkpoint.json", checkpoint.state_document(attempt.checkpoint))

@@ -18,6 +18,7 @@ from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
+from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
 from faultline.engines.spark.traces import is_evidence, read_traces
 
 if TYPE_CHECKING:
@@ -146,7 +147,10 @@ class Spark:
         return LineageKeeper(attempt, _driver_ui(attempt))
 
     def progress(self, attempt: Attempt) -> Progress:
-        return CheckpointProgress(attempt.checkpoint, attempt.listener_journal)
+        there = find_hdfs(attempt)
+        return CheckpointProgress(
+            attempt.checkpoint, attempt.listener_journal, None if there is None else there / CHECKPOINT
+        )
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         collect.gather(attempt, settings, method=method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,20 +10,28 @@ from faultline.base.journal import events, read_journal
 from faultline.engines.base import Offsets
 from faultline.engines.spark import checkpoint as on_disk
 from faultline.engines.spark.cycles import await_cycle
+from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
+
+# Between two looks at what is asked for over HTTP.
+THERE_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class CheckpointProgress:
-    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.base.Progress`."""
+    """Of the query with this checkpoint and this journal of its listener; see `faultline.engines.base.Progress`.
+
+    `there`: what `checkpoint` is a copy of, brought up to date before each look.
+    """
 
     checkpoint: Path
     listener: Path
+    there: HdfsFolder | None = None
 
     def committed(self) -> Offsets:
-        return on_disk.latest_offsets(self.checkpoint)
+        return on_disk.latest_offsets(self._looked_at())
 
     def covering(self, offsets: Offsets) -> int:
-        return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self.checkpoint))
+        return sum(commit.covers(offsets) for commit in on_disk.committed_batches(self._looked_at()))
 
     def runs(self) -> int:
         lines = read_journal(self.listener)
@@ -31,7 +40,21 @@ class CheckpointProgress:
         return len(begun) if begun and begun[-1] in committed else max(0, len(begun) - 1)
 
     def last_commit_ns(self) -> int:
-        return on_disk.last_commit_ns(self.checkpoint)
+        return on_disk.last_commit_ns(self._looked_at())
 
     def await_cycle(self, cycle: str, not_before_ns: int, until_mono_ns: int) -> int | None:
-        return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)
+        if self.there is None:
+            return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)
+
+        def look(_: float) -> None:
+            time.sleep(THERE_POLL_S)
+            self._looked_at(state=cycle == "snapshot")
+
+        return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=look)
+
+    def _looked_at(self, *, state: bool = False) -> Path:
+        if self.there is not None:
+            copy_logs(self.there, self.checkpoint)
+            if state:
+                copy_state(self.there, self.checkpoint)
+        return self.checkpoint

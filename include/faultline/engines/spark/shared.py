@@ -2,6 +2,7 @@
 
 A link in the attempt's folder says where that is, and `checkpoint` is a link into it, so whoever reads the checkpoint
 on this machine need not know. Executors write their logs there, since no worker's own folder can be read from here.
+Where the storage is HDFS, checkpoints alone lie there; the rest lies beside the logins, which all hosts see.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultline.base.attempt import Attempt
+from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
+from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 
-EXECUTORS, SCRATCH, LOGGING = "executors", "scratch", "log4j2.properties"
+EXECUTORS, SCRATCH, CHECKPOINT, LOGGING, HDFS = "executors", "scratch", "checkpoint", "log4j2.properties", "hdfs.json"
 # Spark puts both in when it starts an executor.
 _PROCESS = "{{APP_ID}}_{{EXECUTOR_ID}}"
 _LOG = re.compile(r"(.+)_(\d+)\.(stderr|gc\.log)")
@@ -39,11 +42,15 @@ logger.codegen.level = WARN
 
 def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
     """The attempt's folder there, the same at every call."""
-    folder = Path(endpoints.storage) / "faultline" / attempt.id
-    for name in (EXECUTORS, SCRATCH, "checkpoint"):
+    in_hdfs = endpoints.storage.startswith(SCHEME)
+    folder = Path(endpoints.logins if in_hdfs else endpoints.storage) / "faultline" / attempt.id
+    for name in (EXECUTORS, SCRATCH, CHECKPOINT):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / LOGGING).write_text(LOG4J)
-    for link, target in ((_link(attempt), folder), (attempt.checkpoint, folder / "checkpoint")):
+    if in_hdfs:
+        there = HdfsFolder(endpoints.storage, endpoints.storage_web) / "faultline" / attempt.id
+        write_json(folder / HDFS, {"url": there.url, "web": there.web})
+    for link, target in ((_link(attempt), folder), (attempt.checkpoint, folder / CHECKPOINT)):
         if not link.is_symlink():
             link.symlink_to(target, target_is_directory=True)
     return folder
@@ -52,6 +59,21 @@ def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
 def find_shared(attempt: Attempt) -> Path | None:
     """The same; None of an attempt that has none."""
     return _link(attempt).resolve() if _link(attempt).is_symlink() else None
+
+
+def find_hdfs(attempt: Attempt) -> HdfsFolder | None:
+    """The attempt's folder in HDFS, of which `checkpoint` here is a copy; None of an attempt that has none."""
+    folder = find_shared(attempt)
+    if folder is None or not (folder / HDFS).exists():
+        return None
+    said = read_document(folder / HDFS)
+    return HdfsFolder(str(said["url"]), str(said["web"]))
+
+
+def place_of(attempt: Attempt, name: str) -> str:
+    """A checkpoint of an attempt, as Spark is told where it lies."""
+    there, folder = find_hdfs(attempt), find_shared(attempt)
+    return (there / name).url if there is not None else str((folder or attempt.folder) / name)
 
 
 def executor_options(folder: Path) -> list[str]:
@@ -75,7 +97,9 @@ def executor_logs(attempt: Attempt) -> Iterator[tuple[str, str, str, Path]]:
 
 def remove_shared(attempt: Attempt) -> None:
     """Removes the folder with all that it holds; harmless where there is none, or another's name."""
-    folder = find_shared(attempt)
+    folder, there = find_shared(attempt), find_hdfs(attempt)
+    if there is not None:
+        there.remove()
     if folder is not None and folder.name == attempt.id:
         shutil.rmtree(folder, ignore_errors=True)
     _link(attempt).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
-from faultline.engines.spark.shared import find_shared, make_shared
+from faultline.engines.spark.shared import CHECKPOINT, make_shared, place_of
 from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
@@ -99,7 +99,7 @@ def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) ->
     checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
     return {
         # Where the other hosts of a target find it, too.
-        "checkpoint": str(checkpoint.resolve() if plan.endpoints.elsewhere else checkpoint),
+        "checkpoint": place_of(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
         "listener_log": str(attempt.listener_journal),
         **_usual(attempt, plan, config),
     }
@@ -118,7 +118,7 @@ def _usual(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[s
         "first": str(attempt.folder / "warmed"),
         "warm_up": {
             "topic": plan.topics["warmup"].name,
-            "checkpoint": str((find_shared(attempt) or attempt.folder) / WARM_UP_CHECKPOINT),
+            "checkpoint": place_of(attempt, WARM_UP_CHECKPOINT),
             "records_per_batch": -(-config.primer_records // config.kind.warm_up_batches),
         },
     }

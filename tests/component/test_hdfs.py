@@ -1,0 +1,141 @@
+"""Checkpoints in somebody else's HDFS: what is copied of them, and an experiment whose checkpoint lies there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_private
+from faultline.cluster.targets.storage import looked_at
+from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
+from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
+from tests.support.installation import Installation
+from tests.support.others_cluster import SECRET, conf, others_kafka, others_spark
+from tests.support.others_hdfs import OthersHdfs, others_hdfs
+
+# The jar of a name node is 56 MB.
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersHdfs]:
+    with others_hdfs(tmp_path_factory.mktemp("others") / "hdfs") as made:
+        yield made
+
+
+@pytest.fixture
+def endpoints(theirs: OthersHdfs) -> Endpoints:
+    return Endpoints(
+        kafka="", kafka_detoured="", kafka_detour="", engine="", engine_ui="", airflow="",
+        storage=theirs.url, storage_web=theirs.web,
+    )  # fmt: skip
+
+
+def client(theirs: OthersHdfs) -> Any:
+    address = urlsplit(theirs.web)
+    web_hdfs: Any = importlib.import_module("fsspec.implementations.webhdfs")
+    return web_hdfs.WebHDFS(address.hostname, address.port, user="root", skip_instance_cache=True)
+
+
+def batch(checkpoint: Path, number: int) -> None:
+    for log in ("offsets", "commits"):
+        (checkpoint / log).mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"in":{{"0":{100 * number},"1":7}}}}\n')
+    (checkpoint / "commits" / str(number)).write_text("v1\n{}\n")
+    (checkpoint / "commits" / f".{number}.crc").write_text("sum")
+
+
+def state(checkpoint: Path) -> None:
+    """Of two operators; the first has a store by each way of naming it."""
+    for store in ("state/0/0", "state/0/1/left", "state/1/0"):
+        folder = checkpoint / store
+        folder.mkdir(parents=True)
+        for version, size in ((3, 100), (10, 5000)):
+            with zipfile.ZipFile(folder / f"{version}.zip", "w") as archive:
+                archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": [{"sizeBytes": size}]}))
+                archive.writestr("rest", os.urandom(size))
+        (folder / "11_abc.changelog").write_bytes(b"x" * 321)
+        (folder / "4.changelog").write_bytes(b"x" * 9)
+    (checkpoint / "state" / "0" / "_metadata").mkdir()
+    (checkpoint / "state" / "0" / "_metadata" / "metadata").write_text("v1")
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "snapshots": [{**one, "wall_ns": None} for one in document["snapshots"]]}
+
+
+def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path) -> None:
+    made, here, hdfs = tmp_path / "made", tmp_path / "here", client(theirs)
+    there = HdfsFolder(f"{theirs.url}/attempt/checkpoint", theirs.web)
+    assert latest_offsets(here) == {} and there.files() == []
+    copy_logs(there, here)
+    assert not here.exists()
+
+    for number in (0, 1):
+        batch(made, number)
+    state(made)
+    hdfs.put(f"{made}/", there.path, recursive=True)
+    copy_logs(there, here)
+    copy_state(there, here)
+    assert latest_offsets(here) == latest_offsets(made) == {"0": 100, "1": 7}
+    assert without_times(state_document(here)) == without_times(state_document(made))
+    seen = {one["name"]: one["modificationTime"] * 1_000_000 for one in (there / "commits").files()}
+    assert {one.number: one.committed_ns for one in committed_batches(here)} == {
+        number: seen[f"{there.path}/commits/{number}"] for number in (0, 1)
+    }
+    assert sorted(path.name for path in (here / "commits").iterdir()) == ["0", "1"]
+
+    # One more, and one that Spark purged meanwhile.
+    batch(made, 2)
+    hdfs.put(f"{made}/offsets/2", f"{there.path}/offsets/2")
+    hdfs.put(f"{made}/commits/2", f"{there.path}/commits/2")
+    hdfs.rm(f"{there.path}/commits/0")
+    before = {path: path.stat().st_ino for path in here.rglob("*") if path.is_file()}
+    copy_logs(there, here)
+    copy_state(there, here)
+    assert [one.number for one in committed_batches(here)] == [0, 1, 2]
+    assert {path: path.stat().st_ino for path in before} == before, "what is there is not copied again"
+    there.remove()
+    assert there.files() == []
+    there.remove()
+
+
+def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> None:
+    said = looked_at(endpoints, "faultline_storage")
+    assert said.startswith(f"{theirs.url} can be written, its clock is ")
+    assert HdfsFolder(theirs.url, theirs.web).files() == []
+    with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: http://127\.0\.0\.1:1: no answer; "):
+        looked_at(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
+
+
+def test_an_experiment_keeps_its_checkpoint_there(
+    theirs: OthersHdfs, installation: Installation, tmp_path: Path
+) -> None:
+    login, more = tmp_path / "kafka.json", tmp_path / "spark.json"
+    with others_kafka(tmp_path / "kafka") as broker, others_spark(tmp_path / "spark") as engine:
+        write_private(login, json.dumps(broker.login()))
+        write_private(more, json.dumps({"secret": SECRET, "ui": engine.ui, "conf": conf()}))
+        options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more))
+        added = installation.run("target", "add", "lab", *options, "--storage", theirs.url, "--storage-web", theirs.web)
+        assert added.returncode == 0 and added.stderr.count(": made") == 3, added.stderr
+        checked = installation.run("target", "check", "lab")
+        assert checked.returncode == 0 and f"share {theirs.url}" in checked.stdout, checked.stdout + checked.stderr
+        done = installation.run("run", "word_count", "target=lab", "fault=executor")
+        record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
+    metrics = record["metrics"]
+    assert metrics["audit"]["expected"] > 0
+    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["wrong"] == 0
+    assert metrics["state_bytes"]["checkpoint"] > 0 and metrics["recovery"]["detection_s"] is not None
+    assert HdfsFolder(f"{theirs.url}/faultline", theirs.web).files() == []
