@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fault.guard import Guard
-from fault.identity import VICTIM_WORDS, ProcessIdentity, Tokens
+from fault.identity import KAFKA, VICTIM_WORDS, ProcessIdentity, Tokens
 from fault.injector import Delivery, Injector, Settlement
 from fault.occurrence import Occurrence
 from fault.parameters import DURATION, Parameter
@@ -76,6 +76,9 @@ class Context:
     hold: Callable[[str, int], None] = no_hold
     restart_delay_s: float = 0.0
     busy_elsewhere: Callable[[Sequence[ProcessIdentity]], Set[ProcessIdentity]] | None = None
+    # Of each host, "" being this one; and where what a host's service writes lies on a disk of its own.
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    disks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,8 +177,8 @@ class Action:
     `order` is its place in lists. `targets`: the victim words that it can be done to. `does` and `past` are words:
     `kill` *sends SIGKILL*, it *killed* pid 12. `when` says under what a figure was measured, with `{victim}` and the
     parameters to be filled in: *after {victim} was killed*. `hits`: what it hits in words, where that is no process
-    chosen by seed. `ends`: its victim is gone afterwards, and restarted. `detours`: the workload must come to Kafka by
-    the detour. `by_hand`: what to do when its undo fails.
+    chosen by seed; of an action on hosts for the victim `kafka` alone. `ends`: its victim is gone afterwards, and
+    restarted. `detours`: the workload must come to Kafka by the detour. `by_hand`: what to do when its undo fails.
     """
 
     name: str
@@ -189,11 +192,20 @@ class Action:
     hits: str | None = None
     ends: bool = False
     detours: bool = False
+    # Done to whole hosts, so there must be others than this one; but to what it `hits`.
+    on_hosts: bool = False
+    # `past` and `when` of such a host, where those are of what it `hits`.
+    past_of_host: str = ""
+    when_of_host: str = ""
     by_hand: str = ""
 
     def takes(self, name: str) -> Parameter | None:
         """The parameter of that name; None when the action has none."""
         return next((one for one in self.parameters if one.name == name), None)
+
+    def hits_of(self, victim: str) -> str | None:
+        """What it hits in words, done to that victim, where that is no process chosen by seed."""
+        return None if self.on_hosts and victim != KAFKA.name else self.hits
 
     @property
     def lasts(self) -> bool:
@@ -210,4 +222,5 @@ class Action:
 
         Raises KeyError or ValueError for what cannot be told.
         """
-        return self.when.format(victim=VICTIM_WORDS[victim], **{**self.short_form, **values})
+        when = self.when if self.hits_of(victim) or not self.when_of_host else self.when_of_host
+        return when.format(victim=VICTIM_WORDS[victim], **{**self.short_form, **values})

@@ -40,6 +40,14 @@ class SignalRefused(FaultError):
     """The operating system refused the signal (no permission). Nothing was delivered."""
 
 
+class ActRefused(FaultError):
+    """What was to be done to a host cannot be done there."""
+
+
+class KernelLacks(ActRefused):
+    """The host's kernel has not what it takes."""
+
+
 class NobodyStandsBy(FaultError):
     """Nobody could be posted who continues the victim; so it is not stopped."""
 

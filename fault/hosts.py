@@ -95,9 +95,13 @@ class Hosts:
         for remote in self._remotes.values():
             remote.close()
 
-    def _injector(self, name: str) -> Injector:
-        if not name:
-            return self._local
+    def on(self, name: str) -> RemoteInjector:
+        """The injector of a remote host, which can do more than signal there. Raises VictimRefused for an unknown."""
         if name not in self._remotes:
             raise VictimRefused(f"host: {name} is not known; known: {', '.join(sorted(self._remotes)) or 'none'}")
         return self._remotes[name]
+
+    def _injector(self, name: str) -> Injector:
+        if not name:
+            return self._local
+        return self.on(name)

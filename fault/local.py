@@ -12,7 +12,8 @@ from fault.errors import IdentityMismatch, SignalRefused
 from fault.identity import ROLES, LiveProcess, ProcessIdentity, Tokens, require_match, require_same
 from fault.injector import Delivery, Presence
 from fault.post import Post
-from fault.victims import find_victims, read_ancestors, read_process
+from fault.procfs import read_process
+from fault.victims import find_victims, read_ancestors
 
 
 class LocalInjector:

@@ -39,6 +39,41 @@ class Asked(Protocol):
         ...
 
     @property
+    def jitter_ms(self) -> float | None:
+        """By how many milliseconds a delay varies."""
+        ...
+
+    @property
+    def loss_percent(self) -> float | None:
+        """Percent of the packets, of an act that loses some."""
+        ...
+
+    @property
+    def peer(self) -> str | None:
+        """From whom a host is cut off."""
+        ...
+
+    @property
+    def way(self) -> str | None:
+        """In which direction."""
+        ...
+
+    @property
+    def mbit_s(self) -> float | None:
+        """Megabits a second, of an act that narrows."""
+        ...
+
+    @property
+    def cores(self) -> float | None:
+        """Cores, of an act that takes some."""
+        ...
+
+    @property
+    def memory_mb(self) -> float | None:
+        """MiB, of an act that takes memory."""
+        ...
+
+    @property
     def waits(self) -> bool:
         """Whether the victims are chosen at the instant of the act, among those at work."""
         ...

@@ -13,7 +13,7 @@ from typing import Any, Self
 from fault.action import Action
 from fault.errors import PlanError
 from fault.parameters import MAX_SECONDS, RULES
-from fault.registry import ACTIONS, ALLOWED
+from fault.registry import ACTIONS, ALLOWED, REFUSED
 from fault.values import choice, integer, known_keys, number, seconds
 
 SINGLE = ("driver", "kafka")
@@ -24,6 +24,8 @@ WAIT_INTERVALS = 3
 MAX_COUNT = 64
 MAX_TIMES = 1000
 MAX_RECORD = 10**15
+# Fields that the first plans did not have.
+LATER = frozenset({"jitter_ms", "loss_percent", "peer", "way", "mbit_s", "cores", "memory_mb"})
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Fault:
 
     Exactly one of `at_s` (seconds) and `at_record` (the instant at which that input record, counted
     from 1, is due) is given. With `cycle` the act waits for `phase` (0 to below 1) of the first such
-    cycle that begins at or after that instant. `duration_s` and `delay_ms` are given exactly where the
-    action takes them. `times` > 1 repeats the act `every_s` seconds.
+    cycle that begins at or after that instant. `duration_s`, `delay_ms`, `jitter_ms`, `loss_percent`, `peer`, `way`,
+    `mbit_s`, `cores` and `memory_mb` are given only where the action takes them. `times` > 1 repeats the act
+    `every_s` seconds.
     Raises PlanError, naming the key, when a value is not valid.
     """
 
@@ -48,9 +51,18 @@ class Fault:
     count: int = 1
     every_s: float | None = None
     times: int = 1
+    peer: str | None = None
+    way: str | None = None
+    mbit_s: float | None = None
+    cores: float | None = None
+    memory_mb: float | None = None
+    jitter_ms: float | None = None
+    loss_percent: float | None = None
 
     def __post_init__(self) -> None:
         choice("victim", self.victim, ALLOWED)
+        if isinstance(self.action, str) and self.action in REFUSED:
+            raise PlanError(f"action: {self.action} is not done: {REFUSED[self.action]}")
         choice("action", self.action, ACTIONS)
         if self.action not in ALLOWED[self.victim]:
             raise PlanError(
@@ -97,8 +109,10 @@ class Fault:
                 raise PlanError(f"{name}: {rule.surplus.format(action=self.action)}")
             else:
                 self._set(name, rule.check(name, value))
+        if self.jitter_ms is not None and self.jitter_ms > (self.delay_ms or 0.0):
+            raise PlanError(f"jitter_ms: {self.jitter_ms:g} is more than the delay of {self.delay_ms:g} ms; give less")
 
-    def _set(self, key: str, value: float) -> None:
+    def _set(self, key: str, value: float | str) -> None:
         object.__setattr__(self, key, value)
 
     def first_s(self, rate: float) -> float:
@@ -118,7 +132,17 @@ class Fault:
     @property
     def most_processes(self) -> int:
         """How many processes the act may touch."""
-        return self.count if self.how.hits is None else 0
+        return self.count if self.hits is None else 0
+
+    @property
+    def hits(self) -> str | None:
+        """What the act hits in words, where that is no process chosen by seed."""
+        return self.how.hits_of(self.victim)
+
+    @property
+    def needs_hosts(self) -> bool:
+        """Whether it is done to whole hosts, so there must be others than this one."""
+        return self.how.on_hosts and self.hits is None
 
 
 @dataclass(frozen=True)
@@ -146,8 +170,15 @@ class PlannedFault:
 
     def what(self, whom: str | None = None) -> str:
         """The act in words, done to `whom`; by default to what its action hits."""
-        whom = whom or self.fault.how.hits or self.fault.victim
+        whom = whom or self.fault.hits or self.fault.victim
         size = "" if self.fault.delay_ms is None else f" by {self.fault.delay_ms:g} ms"
+        size += "" if self.fault.jitter_ms is None else f" ± {self.fault.jitter_ms:g} ms"
+        size += "" if self.fault.loss_percent is None else f" of {self.fault.loss_percent:g} %"
+        size += f" from {self.fault.peer}" if self.fault.peer not in (None, "all") else ""
+        size += f" ({self.fault.way} only)" if self.fault.way not in (None, "both") else ""
+        size += "" if self.fault.mbit_s is None else f" to {self.fault.mbit_s:g} Mbit/s"
+        size += "" if self.fault.cores is None else f" with {self.fault.cores:g} cores"
+        size += "" if self.fault.memory_mb is None else f" with {self.fault.memory_mb:g} MiB"
         length = "" if self.fault.duration_s is None else f" for {self.fault.duration_s:g} s"
         return f"{self.fault.action} {whom}{size}{length} {self.when()}"
 
@@ -198,11 +229,11 @@ class FaultPlan:
         return tuple(replace(one, index=index) for index, one in enumerate(found))
 
     def as_mapping(self) -> dict[str, Any]:
-        """The plan as JSON values, every default written out; `from_mapping` gives the same plan again."""
-        return {"faults": [asdict(fault) for fault in self.faults], "seed": self.seed}
+        """The plan as JSON values, defaults written out; `from_mapping` gives the same plan again."""
+        return {"faults": [_as_mapping(fault) for fault in self.faults], "seed": self.seed}
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, every default written out."""
+        """Canonical JSON: sorted keys, no spaces, defaults written out."""
         return json.dumps(self.as_mapping(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -228,6 +259,11 @@ class FaultPlan:
             except PlanError as error:
                 raise PlanError(f"faults.{index}.{error}") from None
         return cls(faults=tuple(faults), **values)
+
+
+def _as_mapping(fault: Fault) -> dict[str, Any]:
+    """Its values. Those that the first plans did not have are left out where they are empty: equal plans stay equal."""
+    return {name: value for name, value in asdict(fault).items() if value is not None or name not in LATER}
 
 
 def require_window(planned: Sequence[PlannedFault], low_s: float, high_s: float, end_s: float) -> None:

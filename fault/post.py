@@ -9,9 +9,9 @@ import subprocess
 import weakref
 from typing import Self
 
+from fault.dead_man import RELEASE, STANDING, stand_by_program, words_of
 from fault.errors import IdentityMismatch, NobodyStandsBy
 from fault.identity import ProcessIdentity
-from fault.remote_shell import RELEASE, STANDING, stand_by_program, words_of
 
 # He only has to look at one process.
 WITHIN_S = 5.0
@@ -46,7 +46,7 @@ class Post:
         post = cls(os.dup(shell.stdin.fileno()))
         with shell.stdout:
             with contextlib.suppress(OSError), shell.stdin:
-                shell.stdin.write(stand_by_program(victim, seconds, detached=True).encode())
+                shell.stdin.write(stand_by_program(victim, seconds).encode())
             said = shell.stdout.readline() if select.select([shell.stdout], [], [], WITHIN_S)[0] else b""
             if not said:
                 shell.kill()

@@ -2,14 +2,17 @@
 
     python -m fault.proxy --listen HOST:PORT --upstream HOST:PORT --control FILE [faultline-run=<attempt>]
 
-It listens on and connects to loopback only. Once it listens it writes FILE, readable by its own user alone: {"port",
+It listens on the one address that it is told, never on all of them: loopback, or where other hosts reach this one. Once
+it listens it writes FILE, readable by its own user alone: {"port",
 "secret", "listen", "upstream", "pid"}; it removes FILE when it is ended. Exit codes: 0 told to end, 1 it could not
 listen, 2 refused. The trailing token marks the process as part of its run.
 
 A command is one JSON line over a connection of its own to the loopback port in FILE: {"secret", "command", …}; the
 answer is one line, {"ok": true, …} or {"ok": false, "error": …}, and after the latter nothing has changed. Commands:
 
-- `delay` {ms}: the bytes of both directions are held for ms milliseconds, in order
+- `delay` {ms, jitter_ms, only}: the bytes of both directions are held for ms milliseconds, up to jitter_ms more or
+  less, in order; of connections from the addresses `only` alone, where it is given
+- `loss` {percent, only}: they are held as TCP holds them when so many percent of the packets are lost
 - `cut`: nothing passes, like a pulled cable: connections stay open, new ones are taken, all are mute
 - `heal`: what was held passes, and all is plain again
 - `reset`: every open connection ends with RST on both sides; the mode stays as it is
@@ -22,6 +25,7 @@ import argparse
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import math
 import os
@@ -32,18 +36,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fault.parameters import MAX_DELAY_MS
+from fault.parameters import MAX_DELAY_MS, MAX_LOSS_PERCENT
 from fault.proxy_control import LOOPBACK, TIMEOUT_S, ProxyError
-from fault.relay import Mode, Relay
+from fault.relay import Hold, Mode, Relay
 from fault.values import suggest
 
+# What a command needs.
 COMMANDS: Mapping[str, frozenset[str]] = {
     "delay": frozenset({"ms"}),
+    "loss": frozenset({"percent"}),
     "cut": frozenset(),
     "reset": frozenset(),
     "heal": frozenset(),
     "status": frozenset(),
 }
+# And what may be given beside it.
+MORE: Mapping[str, frozenset[str]] = {"delay": frozenset({"jitter_ms", "only"}), "loss": frozenset({"only"})}
 _COMMAND_BYTES = 1 << 12
 
 
@@ -110,40 +118,66 @@ class _Server:
         command = asked.pop("command", None)
         if not isinstance(command, str) or command not in COMMANDS:
             return _refusal(f"command: {command!r} is not known{suggest(str(command), COMMANDS)}")
-        unknown, missing = asked.keys() - COMMANDS[command], COMMANDS[command] - asked.keys()
+        unknown = asked.keys() - COMMANDS[command] - MORE.get(command, frozenset())
+        missing = COMMANDS[command] - asked.keys()
         if unknown or missing:
             name = min(unknown or missing)
             return _refusal(f"{name}: {command} {'does not take' if unknown else 'needs'} it")
-        return await self._obey(command, asked.get("ms"))
+        return await self._obey(command, asked)
 
-    async def _obey(self, command: str, ms: Any) -> dict[str, Any]:
+    async def _obey(self, command: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         relay, told = self._relay, {"ok": True}
         if command == "status":
             return {**told, **relay.status()}
         if command == "reset":
             return {**told, "connections": await relay.reset()}
-        if command == "delay":
-            if isinstance(ms, bool) or not isinstance(ms, int | float) or not math.isfinite(ms):
-                return _refusal(f"ms: {ms!r} is not a number of milliseconds")
-            if not 0 < ms <= MAX_DELAY_MS:
-                return _refusal(f"ms: {ms:g} is not in (0, {MAX_DELAY_MS:g}]; to end a delay, heal")
-            relay.switch(Mode.DELAY, ms / 1000)
-        else:
+        if command not in ("delay", "loss"):
             relay.switch(Mode.CUT if command == "cut" else Mode.PLAIN)
-        return told
+            return told
+        try:
+            only = _addresses(asked.get("only"))
+            if command == "loss":
+                hold = Hold(loss=_number("percent", asked["percent"], "percent", 0, MAX_LOSS_PERCENT) / 100)
+                return {**told, "connections": relay.switch(Mode.LOSS, hold, only)}
+            ms = _number("ms", asked["ms"], "milliseconds", 0, MAX_DELAY_MS)
+            jitter = asked.get("jitter_ms")
+            jitter_ms = 0.0 if jitter is None else _number("jitter_ms", jitter, "milliseconds", 0, ms)
+        except ValueError as error:
+            return _refusal(str(error))
+        return {**told, "connections": relay.switch(Mode.DELAY, Hold(ms / 1000, jitter_ms / 1000), only)}
 
 
-def loopback_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
+def _number(key: str, value: Any, unit: str, low: float, high: float) -> float:
+    """Raises ValueError unless it is in (low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key}: {value!r} is not a number of {unit}")
+    if not low < value <= high:
+        raise ValueError(f"{key}: {value:g} is not in ({low:g}, {high:g}]; to end it, heal")
+    return value
+
+
+def _addresses(value: Any) -> list[str] | None:
+    """Raises ValueError unless it is nothing, or a list of texts."""
+    if value is not None and not (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
+        raise ValueError(f"only: {value!r} is no list of addresses")
+    return value
+
+
+def single_address(text: str, *, any_port: bool = False) -> tuple[str, int]:
     """HOST:PORT as a pair; IPv6 in brackets. `any_port` allows 0, for a port that the system chooses.
 
-    Raises ProxyError unless it is a port of loopback.
+    Raises ProxyError unless it is a port of one host.
     """
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or not (0 if any_port else 1) <= int(port) <= 65535:
         raise ProxyError(f"{text}: not an address; give HOST:PORT, such as 127.0.0.1:19092")
-    if host not in LOOPBACK:
-        raise ProxyError(f"{text}: not a loopback address; give {' or '.join(LOOPBACK)}")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise ProxyError(f"{text}: not an address of a host; give it in numbers, such as 127.0.0.1:19092") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ProxyError(f"{text}: not the address of one host; give one, such as {LOOPBACK[0]}")
     return host, int(port)
 
 
@@ -158,14 +192,14 @@ def _refusal(message: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; gives its exit code."""
-    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy on loopback that can disturb.")
+    parser = argparse.ArgumentParser(prog="fault.proxy", description="A TCP proxy that can disturb.")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where clients connect; port 0: any")
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="where their connections lead")
     parser.add_argument("--control", required=True, type=Path, metavar="FILE", help="written once it listens")
     parser.add_argument("token", nargs="?", help="faultline-run=<attempt>, the mark of the run's processes")
     options = parser.parse_args(arguments)
     try:
-        listen, upstream = loopback_address(options.listen, any_port=True), loopback_address(options.upstream)
+        listen, upstream = single_address(options.listen, any_port=True), single_address(options.upstream)
     except ProxyError as error:
         print(f"proxy: {error}", file=sys.stderr)
         return 2

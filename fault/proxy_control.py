@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ class ProxySilent(ProxyError):
     """The command was sent and no answer came: whether it took effect is unknown until `status` tells."""
 
 
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class ProxyControl:
     """Tells the proxy behind a control file what to do. Each call blocks until the answer, at most `timeout_s`.
 
@@ -39,9 +44,14 @@ class ProxyControl:
         self._path = path
         self._timeout_s = timeout_s
 
-    def delay(self, ms: float) -> None:
-        """From now on holds the bytes of both directions for `ms` milliseconds."""
-        self._tell("delay", ms=ms)
+    def delay(self, ms: float, jitter_ms: float | None = None, only: Sequence[str] | None = None) -> int:
+        """From now on holds the bytes of both directions for `ms` milliseconds, up to `jitter_ms` more or less; of
+        clients at the addresses `only` alone, where they are given. Returns how many connections there were."""
+        return int(self._tell("delay", **_given(ms=ms, jitter_ms=jitter_ms, only=only))["connections"])
+
+    def loss(self, percent: float, only: Sequence[str] | None = None) -> int:
+        """From now on holds them as TCP does when so many percent of the packets are lost; else as `delay`."""
+        return int(self._tell("loss", **_given(percent=percent, only=only))["connections"])
 
     def cut(self) -> None:
         """From now on lets nothing pass."""
@@ -56,7 +66,8 @@ class ProxyControl:
         self._tell("heal")
 
     def status(self) -> dict[str, Any]:
-        """{mode, since (wall ns), delay_ms, connections, bytes_up, bytes_down, held_up, held_down}; up: to upstream."""
+        """{mode, since (wall ns), delay_ms, jitter_ms, loss_percent, only, connections, bytes_up, bytes_down, held_up,
+        held_down}; up: to upstream."""
         return self._tell("status")
 
     def _tell(self, command: str, **arguments: Any) -> dict[str, Any]:

@@ -53,8 +53,13 @@ def require_sound(action: Action) -> None:
             RULES[one.name].check(f"parameters: {one.name}", one.short)
         if one.name == DURATION and not one.required:
             raise PlanError(f"parameters: what has a {DURATION} is undone after it; let it be required")
+    _require_told(action)
+
+
+def _require_told(action: Action) -> None:
     try:
-        action.told(action.targets[0], dict.fromkeys((one.name for one in action.parameters), 1.0))
+        for victim in action.targets:
+            action.told(victim, dict.fromkeys((one.name for one in action.parameters), 1.0))
     except (KeyError, ValueError, IndexError) as error:
         raise PlanError(f"when: {error} is no word for it; use victim and the parameters") from None
 
@@ -66,6 +71,11 @@ def _require_once(key: str, names: Sequence[str], known: Iterable[str]) -> None:
             raise PlanError(f"{key}: {name} is named twice; once is enough")
 
 
+# What somebody may look for, and why there is no such action.
+REFUSED: Mapping[str, str] = {
+    "clock": "a host's wall clock is its machine's, and all that lives there goes by it, also what is none of the "
+    "run's; a namespace has none of its own"
+}
 ACTIONS: Mapping[str, Action] = discover(actions)
 # Who may suffer what: the names of the actions, by victim word.
 ALLOWED: Mapping[str, tuple[str, ...]] = {

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import random
 import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -22,6 +26,11 @@ HELD_BYTES = 1 << 20
 _WRITE_BUFFER = 1 << 16
 # SO_LINGER switched on with 0 s: closing throws away what is unsent and sends RST.
 _AT_ONCE = struct.pack("ii", 1, 0)
+# Bytes of a full packet, and how long TCP waits at least before it sends one again (Linux); each time twice as long.
+SEGMENT_BYTES, RESENT_S = 1448, 0.2
+MOST_RESENT = 6
+# A packet that so many follow is asked for by whoever misses it, which takes no time to speak of on a short way.
+_ASKED_FOR = 3
 
 
 class Mode(StrEnum):
@@ -29,7 +38,37 @@ class Mode(StrEnum):
 
     PLAIN = "plain"
     DELAY = "delay"
+    LOSS = "loss"
     CUT = "cut"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """For how long bytes are held on their way: `delay_s`, up to `jitter_s` more or less; and longer when a packet is
+    lost, of which the share `loss` is.
+
+    Of TCP, bytes come late that were lost, and all that follow them on their connection. Those that three packets
+    follow are sent again at once; of the last three of what came together, after a time that doubles.
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+
+    def seconds(self, size: int, luck: tuple[float, float]) -> float:
+        """For `size` bytes that came together. `luck`: two numbers from 0 to below 1."""
+        held = max(0.0, self.delay_s + self.jitter_s * (2 * luck[0] - 1))
+        if self.loss and size:
+            packets = min(_ASKED_FOR, -(-size // SEGMENT_BYTES))
+            any_lost = 1 - (1 - self.loss) ** packets
+            if luck[1] < any_lost:
+                # The same number tells how often it is lost again: each time with the same chance.
+                again = math.log(max(luck[1] / any_lost, 1e-12)) / math.log(self.loss)
+                held += RESENT_S * (2 ** (1 + min(MOST_RESENT - 1, int(again))) - 1)
+        return held
+
+
+_NO_HOLD = Hold()
 
 
 class _Mark(Enum):
@@ -47,7 +86,11 @@ class Relay:
         self.upstream = upstream
         self.links: set[_Link] = set()
         self.mode = Mode.PLAIN
-        self.delay_s = 0.0
+        self.hold = _NO_HOLD
+        # Of clients at these addresses alone; None: of all.
+        self.only: frozenset[str] | None = None
+        # The same for each relay: what happens by chance happens again.
+        self.chance = random.Random(0)
         self.passing = asyncio.Event()
         self.passing.set()
         self.passed = {"up": 0, "down": 0}
@@ -57,9 +100,11 @@ class Relay:
         """The protocol of a new client."""
         return _Link(self).client
 
-    def switch(self, mode: Mode, delay_s: float = 0.0) -> None:
-        """From now on `mode`, also for the bytes that are held: they are due `delay_s` seconds after they arrived."""
-        self.mode, self.delay_s, self._since_wall_ns = mode, delay_s, time.time_ns()
+    def switch(self, mode: Mode, hold: Hold = _NO_HOLD, only: Collection[str] | None = None) -> int:
+        """From now on `mode`, also for the bytes that are held: they are due that much after they arrived; but only of
+        clients at the addresses `only`. Returns how many connections it is about now."""
+        self.mode, self.hold, self._since_wall_ns = mode, hold, time.time_ns()
+        self.only = None if only is None else frozenset(only)
         if mode is Mode.CUT:
             self.passing.clear()
         else:
@@ -67,6 +112,11 @@ class Relay:
         for link in list(self.links):
             link.up.pump()
             link.down.pump()
+        return sum(self.holds_up(link) for link in self.links)
+
+    def holds_up(self, link: _Link) -> bool:
+        """Whether the mode is about this connection."""
+        return self.only is None or link.peer in self.only
 
     async def reset(self) -> int:
         """Ends every open link with RST on both sides; returns how many, once their sockets are closed."""
@@ -82,7 +132,10 @@ class Relay:
         return {
             "mode": self.mode.value,
             "since": self._since_wall_ns,
-            "delay_ms": self.delay_s * 1000,
+            "delay_ms": self.hold.delay_s * 1000,
+            "jitter_ms": self.hold.jitter_s * 1000,
+            "loss_percent": self.hold.loss * 100,
+            "only": None if self.only is None else sorted(self.only),
             "connections": len(self.links),
             "bytes_up": self.passed["up"],
             "bytes_down": self.passed["down"],
@@ -99,12 +152,14 @@ class _Link:
         self.up, self.down = _Lane(self, relay, "up"), _Lane(self, relay, "down")
         self.client = _End(self, self.up, self.down)
         self._server = _End(self, self.down, self.up)
+        self.peer = ""
         self._closing = False
         self._opening: asyncio.Task[None] | None = None
 
     def made(self, end: _End) -> None:
         """An end stands; the client's is the first one."""
         if end is self.client:
+            self.peer = str((end.transport.get_extra_info("peername") or ("",))[0])
             self._relay.links.add(self)
             self._opening = self._relay.loop.create_task(self._open())
         elif self._closing:
@@ -157,7 +212,7 @@ class _Lane:
 
     def __init__(self, link: _Link, relay: Relay, direction: str) -> None:
         self._link, self._relay, self._direction = link, relay, direction
-        self._items: deque[tuple[float, bytes | _Mark]] = deque()
+        self._items: deque[tuple[float, tuple[float, float], bytes | _Mark]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._read_paused = False
         self._ended = False  # the source sends nothing more
@@ -173,7 +228,8 @@ class _Lane:
             self._ended = True
         else:
             self.held += len(item)
-        self._items.append((self._relay.loop.time(), item))
+        luck = self._relay.chance.random(), self._relay.chance.random()
+        self._items.append((self._relay.loop.time(), luck, item))
         self.pump()
 
     def pump(self) -> None:
@@ -183,8 +239,9 @@ class _Lane:
             self._timer = None
         relay = self._relay
         while self._items and self.sink is not None and self.writable and relay.mode is not Mode.CUT:
-            arrived, item = self._items[0]
-            due = arrived + relay.delay_s
+            arrived, luck, item = self._items[0]
+            size = len(item) if isinstance(item, bytes) else 0
+            due = arrived + (relay.hold.seconds(size, luck) if relay.holds_up(self._link) else 0.0)
             if due > relay.loop.time():
                 self._timer = relay.loop.call_at(due, self.pump)
                 break

@@ -6,11 +6,8 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-
-from fault.errors import TooFewVictims, VictimRefused
+from fault.errors import TooFewVictims
 from fault.identity import (
     ANY,
     EXECUTOR,
@@ -25,8 +22,8 @@ from fault.identity import (
     marked_ancestor,
     node_of,
 )
+from fault.procfs import all_pids, command_of, line_of, read_process, stat_of
 
-_PROC = Path("/proc")
 # The roles behind each victim word.
 ROLES_OF: Mapping[str, tuple[Role, ...]] = {**{name: (role,) for name, role in ROLES.items()}, ANY: (EXECUTOR, WORKER)}
 
@@ -53,32 +50,6 @@ class Snapshot:
             yield self.processes.get(pid) or LiveProcess(pid, self.parents.get(pid, 0), 0.0, None, ())
 
 
-def read_process(pid: int) -> LiveProcess | None:
-    """What the kernel says about `pid` now; None when it is gone or only a zombie is left.
-
-    Source: psutil, and field 22 of /proc/<pid>/stat. Raises VictimRefused when it may not be read.
-    """
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            status = process.status()
-            if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                return None
-            return LiveProcess(
-                pid=pid,
-                parent_pid=process.ppid(),
-                create_time=process.create_time(),
-                start_ticks=start_ticks(pid),
-                command=tuple(process.cmdline()),
-                stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
-                foreign=process.uids().real != os.getuid(),
-            )
-    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-        return None  # ZombieProcess is a NoSuchProcess, too
-    except (psutil.AccessDenied, PermissionError):
-        raise VictimRefused(f"pid: process {pid} belongs to another user and cannot be read") from None
-
-
 def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
     """The living ancestors of a process, parent first, up to the nearest one of the role `until`."""
     seen = {live.pid}
@@ -94,23 +65,22 @@ def read_ancestors(live: LiveProcess, until: Role) -> Iterator[LiveProcess]:
 
 def own_line() -> frozenset[int]:
     """The pids of this process and of its ancestors, which are never victims."""
-    me = psutil.Process()
-    return frozenset([me.pid, *(parent.pid for parent in me.parents())])
+    return line_of(os.getpid())
 
 
 def read_snapshot(roles: Iterable[Role] = tuple(ROLES.values())) -> Snapshot:
-    """This user's processes of those roles on this host now. Source: /proc and psutil."""
+    """This user's processes of those roles on this host now."""
     processes: dict[int, LiveProcess] = {}
     parents: dict[int, int] = {}
-    mains = {main.encode() for role in roles for main in role.mains}
-    for pid in psutil.pids():
+    mains = {main for role in roles for main in role.mains}
+    for pid in all_pids():
         try:
-            parents[pid] = int(_stat(pid)[1])
-            command = (_PROC / str(pid) / "cmdline").read_bytes()
+            parents[pid] = int(stat_of(pid)[1])
+            command = command_of(pid)
         except OSError:
             continue
-        # Most processes are none of ours, and asking psutil about each would take most of the time.
-        live = read_process(pid) if not mains.isdisjoint(command.split(b"\0")) else None
+        # Most processes are none of ours, and reading all of each would take most of the time.
+        live = read_process(pid) if not mains.isdisjoint(command) else None
         if live is not None and not live.foreign:
             processes[pid] = live
             parents[pid] = live.parent_pid
@@ -233,14 +203,3 @@ def _other_nodes(tokens: Tokens, snapshot: Snapshot) -> set[str | None]:
         for live in snapshot.processes.values()
         if EXECUTOR.told_by(live.command) and not carries_token(live.command, tokens.run)
     }
-
-
-def start_ticks(pid: int) -> int:
-    """When the process began, in the kernel's clock ticks since the machine started. Raises OSError for none."""
-    return int(_stat(pid)[19])
-
-
-def _stat(pid: int) -> list[str]:
-    stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    # The name in parentheses may hold anything; field 3 is the first after the last parenthesis.
-    return stat.rpartition(")")[2].split()

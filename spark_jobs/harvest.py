@@ -8,7 +8,8 @@ memory is left to `faultline.analysis.judge`. Definitions: docs/reference/metric
 
 The configuration is JSON: bootstrap, kafka_options (how to log in there), input_topic, output_topic, batches (path of
 batches.json), tuples (what a tuple is, see KINDS), target (folder to write); for `group` and `join` also window_s,
-slide_s, late_ms; for `nexmark` also query; for `query` what the job declares, and its file.
+slide_s, late_ms; for `nexmark` also query; emitted_ahead_ms, where the outputs were stamped by a clock that was so
+many ms ahead of the generator's; for `query` what the job declares, and its file.
 Written, each as one Parquet file:
 
 - records: one row an input record: partition, offset, timestamp_ms, primer, lineage, batch, late
@@ -112,13 +113,14 @@ def named(name: str) -> Column:
     return found.cast("string")
 
 
-def outputs_of(topic: DataFrame) -> DataFrame:
+def outputs_of(topic: DataFrame, ahead_ms: int = 0) -> DataFrame:
     """key, value (text), emitted_ms, offset, lineage of the output topic's records, with newest and faultline, which
-    are null where they are not named."""
+    are null where they are not named. `ahead_ms`: see `emitted_ahead_ms`."""
+    stamped = F.unix_millis("timestamp")
     return topic.select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
-        F.unix_millis("timestamp").alias("emitted_ms"),
+        (stamped - ahead_ms if ahead_ms else stamped).alias("emitted_ms"),
         "offset",
         # Engines without state lineages of their own name none: all of their outputs belong to the first.
         F.coalesce(named("lineage").cast("int"), F.lit(0)).alias("lineage"),
@@ -192,7 +194,8 @@ def harvest_topics(spark: SparkSession, arguments: Sequence[str]) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", pieces)
     topic = read_topic(spark, config, config["input_topic"], pieces)
     inputs = inputs_of(topic, raw=config["tuples"] in WITH_RAW)
-    outputs = outputs_of(read_topic(spark, config, config["output_topic"], pieces))
+    written = read_topic(spark, config, config["output_topic"], pieces)
+    outputs = outputs_of(written, config.get("emitted_ahead_ms", 0))
     # What is kept in the heap takes the room of what a task sorts, and leaves no piece of it that is large enough.
     kept = StorageLevel.DISK_ONLY if pieces > FEWEST_PIECES else StorageLevel.MEMORY_AND_DISK_DESER
     tables = harvest(with_batches(inputs, batches), outputs, config, kept)

@@ -19,9 +19,10 @@ from typer.exceptions import TyperException
 from faultline.base.errors import ConfigError, FaultlineError
 from faultline.base.rights import ALLOW_ROOT, ALLOW_ROOT_OPTION, let_nobody_write
 from faultline.base.text import say
-from faultline.client import build_command, job_command, service_command
+from faultline.client import build_command, job_command, service_command, target_command
 from faultline.client.asking import advise, compare
 from faultline.client.measuring import missing, sweep
+from faultline.orchestration.guest.commands import conductor, install, uninstall
 from faultline.orchestration.nights import nights_command as nights
 
 app = typer.Typer(
@@ -89,14 +90,14 @@ def test(context: typer.Context) -> None:
     file. First adds what only the tests need: Python packages, and Debian packages where it may.
     """
     from faultline.base.settings import ROOT, load_settings
-    from faultline.client.debian import install_missing
-    from faultline.client.development import add_packages
-    from faultline.client.suite import LAYERS, run_layers, split_arguments
+    from faultline.client.testing.debian import install_missing
+    from faultline.client.testing.development import add_packages
+    from faultline.client.testing.suite import LAYERS, run_layers, split_arguments
     from faultline.cluster.rehearsal import make_archive
 
-    venv = Path(sys.prefix)
-    add_packages(ROOT, venv)
-    install_missing(venv.parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
+    add_packages(ROOT, Path(sys.prefix))
+    log = Path(sys.prefix).parent / "logs" / "debian.log"
+    install_missing(log, say, thorough="--thorough" in context.args)
     os.chdir(ROOT)
     layers, arguments = split_arguments(context.args)
     if not layers:
@@ -112,11 +113,15 @@ def up(
         list[str] | None, typer.Option(help="NAME=NUMBER, such as airflow=18090; refused when it is busy. Repeatable.")
     ] = None,
     airflow: Annotated[bool, typer.Option(help="Also start Airflow.")] = True,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="So many hosts in network namespaces: the broker's, and one for each Spark worker; 0: none."),
+    ] = None,
 ) -> None:
     """Start Kafka, Spark and Airflow on loopback, and wait until they answer. Does nothing to what runs already."""
-    from faultline.client.operations import bring_up, close_what_ended
+    from faultline.client.operations import bring_up, close_what_ended, ports_named
 
-    settings = bring_up(say, airflow=airflow, ports=_ports(port or []))
+    settings = bring_up(say, airflow=airflow, ports=ports_named(port or []), hosts=hosts)
     close_what_ended(settings, say)
     say(f"Kafka {settings.endpoints.kafka}, Spark {settings.endpoints.engine_ui}")
     if airflow:
@@ -250,11 +255,10 @@ def results(
     print_table(records)
 
 
-app.add_typer(nights.app, name="nightly")
-app.add_typer(job_command.app, name="job")
-app.add_typer(build_command.app, name="build")
-app.add_typer(service_command.app, name="service")
-for command in (sweep, missing, compare, advise):
+_ROOMS = {"job": job_command, "build": build_command, "service": service_command, "target": target_command}
+for _name, _room in {"nightly": nights, **_ROOMS}.items():
+    app.add_typer(_room.app, name=_name)
+for command in (sweep, missing, compare, advise, conductor, install, uninstall):
     app.command()(command)
 
 
@@ -381,16 +385,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     else:
         print_examination(findings)
     raise typer.Exit(0 if findings["ok"] else 1)
-
-
-def _ports(given: list[str]) -> dict[str, int]:
-    ports = {}
-    for item in given:
-        name, separator, number = item.partition("=")
-        if not separator or not number.isdigit():
-            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
-        ports[name.replace("-", "_")] = int(number)
-    return ports
 
 
 def _refuse(message: object, code: int) -> None:

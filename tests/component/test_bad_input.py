@@ -20,7 +20,7 @@ from faultline.base.settings import load_settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import DATABASE, write_airflow_home
 from faultline.cluster.daemon import Supervisor
-from faultline.cluster.supervision import _write_configuration
+from faultline.cluster.programs import write_configuration
 from tests.support.decoys import decoy
 from tests.support.installation import Installation
 
@@ -123,7 +123,7 @@ def test_a_login_that_is_gone_while_services_run_is_named(installation: Installa
     write_logins(settings.secrets, make_secrets(settings.secrets))
     settings.logs.mkdir()
     write_private(settings.home / "instance.json", '{"instance": "0123456789abcdef"}')
-    _write_configuration(settings, [])
+    write_configuration(settings, [])
     command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(settings.home / "supervisord.conf")]
     keeper = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

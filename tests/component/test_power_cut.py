@@ -19,7 +19,8 @@ from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import make_folder
 from faultline.base.journal import Journal, read_journal
-from faultline.base.processes import INSTANCE_MARK, RUN_MARK, live_process
+from faultline.base.marks import INSTANCE_MARK, RUN_MARK
+from faultline.base.processes import live_process
 from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port, load_settings
 from faultline.bench.power.disk import Disk, own_disk
 from faultline.bench.power.everybody import Everybody

@@ -17,7 +17,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from faultline.base.processes import INSTANCE_MARK, birth, end_processes
+from faultline.base.marks import INSTANCE_MARK
+from faultline.base.processes import birth, end_processes
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.services.spark import prepare_spark, session_listens

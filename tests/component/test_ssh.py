@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -15,35 +15,49 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import paramiko
 import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fault import remote as remote_module
 from fault.busy import await_busy
+from fault.connection import RemoteHost
 from fault.errors import (
     AuthenticationRefused,
     ConnectionLost,
     HostKeyRefused,
     HostUnreachable,
     IdentityMismatch,
-    RemoteError,
-    RemoteSignalRefused,
     UnsettledSignal,
 )
 from fault.hosts import Hosts
 from fault.identity import EXECUTOR, KAFKA, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
+from fault.procfs import read_process
 from fault.registry import ALLOWED
-from fault.remote import RemoteHost, RemoteInjector
-from fault.remote_shell import survey_program, watch_program
-from fault.victims import find_victims, read_process
+from fault.remote import RemoteInjector
+from fault.shipping import boot_command
+from fault.victims import find_victims
 from tests.support.needs import needed
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
+SAY = """
+import os, signal, sys
+for line in iter(sys.stdin.buffer.readline, b""):
+    if b"python" not in line:
+        try:
+            os.unlink("{drop}")
+        except FileNotFoundError:
+            pass
+        else:
+            os.kill(int(sys.argv[1]), signal.SIGKILL)
+            break
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+"""
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,8 @@ class Server:
     address: RemoteHost
 
     def drop_next(self) -> None:
-        """The next session does its work and then dies without a word."""
+        """The next request is carried out, and the session dies without a word."""
         (self.folder / "drop").touch()
-
-    def refuse_next(self) -> None:
-        """In the next session `kill` fails as it does on another user's process."""
-        (self.folder / "refuse").touch()
 
 
 def key_pair(path: Path) -> str:
@@ -84,15 +94,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sshd")
     port = free_port()
     host_key, user_key = key_pair(folder / "host_key"), key_pair(folder / "user_key")
-    # The real command of every session is `sh -s`. On demand the session then kills the server process
-    # that serves it: the work is done, and the acknowledgement never leaves the machine.
-    (folder / "session.sh").write_text(
-        f"if rm {folder}/drop 2>/dev/null; then sh -s >/dev/null 2>&1; kill -KILL $PPID; exit; fi\n"
-        f"if rm {folder}/refuse 2>/dev/null; then\n"
-        "  { echo 'kill() { echo kill: Operation not permitted >&2; return 1; }'; cat; } | sh -s\n"
-        "else exec sh -s; fi\n"
-    )
-    (folder / "authorized_keys").write_text(f'command="exec sh {folder}/session.sh" {user_key}\n')
+    # The forced command of every session is the real one. On demand its next word kills the server process that serves
+    # it: the work is done, and the acknowledgement never leaves the machine.
+    (folder / "say.py").write_text(SAY.format(drop=folder / "drop"))
+    boot = boot_command(sys.executable)
+    (folder / "session.sh").write_text(f"{boot} | {sys.executable} {folder}/say.py $PPID\n")
+    (folder / "authorized_keys").write_text(f'restrict,command="exec sh {folder}/session.sh" {user_key}\n')
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
     settings = {
         "Port": port,
@@ -340,19 +347,6 @@ def test_a_host_that_accepts_and_stays_silent_is_a_typed_error(server: Server, r
             remote.probe(only(run))
 
 
-def test_a_signal_that_the_host_refuses_is_a_typed_error(
-    server: Server, injector: RemoteInjector, spawn: Spawn, run: str
-) -> None:
-    process = spawn()
-    victim = only(run)
-    server.refuse_next()
-    with pytest.raises(RemoteSignalRefused) as caught:
-        injector.signal(victim, signal.SIGKILL)
-    assert (caught.value.status, caught.value.stderr) == (77, "kill: Operation not permitted\n")
-    assert process.poll() is None
-    assert injector.signal(victim, signal.SIGKILL) is Delivery.SENT
-
-
 INSTANCE = "-Dfaultline.instance="
 # An executor with a first Python process, which forks a worker and lives on.
 TREE = """
@@ -505,7 +499,7 @@ def test_finding_and_the_clock_have_typed_errors(server: Server, tmp_path: Path,
             assert (caught.value.host, caught.value.command) == ("127.0.0.1", "find executor")
             with pytest.raises(kind) as caught:
                 remote.clock_offset()
-            assert caught.value.command == "date +%s%N"
+            assert caught.value.command == "read the clock"
 
 
 def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
@@ -518,20 +512,33 @@ def test_a_connection_that_breaks_while_finding_or_reading_the_clock(
         act()
 
 
-def test_a_host_without_a_clock_in_ns_is_a_typed_error(
-    server: Server, injector: RemoteInjector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote_module, "_DATE", "echo 1700000000")
-    with pytest.raises(RemoteError, match="no time in ns: 1700000000"):
-        injector.clock_offset()
-    monkeypatch.setattr(remote_module, "_DATE", "no-such-program-here")
-    with pytest.raises(ConnectionLost):
-        injector.clock_offset()
+def test_a_host_without_python_is_a_typed_error(server: Server, tmp_path: Path) -> None:
+    """Its account may run any command here."""
+    address = without_forced_command(server)
+    with RemoteInjector(replace(address, python="no-such-python")) as remote:
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match=r"read the clock.*no-such-python"):
+                remote.clock_offset()
+    with RemoteInjector(replace(address, python=sys.executable)) as remote:
+        assert remote.clock_offset().round_trip_s < 5
 
 
-def test_what_finding_sends_only_reads() -> None:
-    victim = ProcessIdentity(4000, 1.0, EXECUTOR, "20261121T061500Z-3fa9c1", start_ticks=7)
-    for program in (survey_program(), watch_program([victim])):
-        assert "kill" not in program
-        redirections = re.findall(r"\d?>[^\s)]*", program)
-        assert set(redirections) <= {"2>/dev/null"}
+def without_forced_command(server: Server) -> RemoteHost:
+    """The address with another key, which may run anything."""
+    key = key_pair(server.folder / "free_key")
+    with (server.folder / "authorized_keys").open("a") as keys:
+        keys.write(f"{key}\n")
+    return replace(server.address, key_file=server.folder / "free_key")
+
+
+def test_a_forced_command_allows_nothing_but_the_agent(server: Server) -> None:
+    client = paramiko.SSHClient()
+    with contextlib.closing(client):
+        client.load_host_keys(str(server.address.known_hosts))
+        client.connect(
+            "127.0.0.1", server.address.port, server.address.user, key_filename=str(server.address.key_file),
+            allow_agent=False, look_for_keys=False,
+        )  # fmt: skip
+        stdin, stdout, _ = client.exec_command("echo free")
+        stdin.close()
+        assert stdout.read() == b""

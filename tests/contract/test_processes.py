@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.marks import RUN_MARK, run_token
 from faultline.base.processes import (
     PUNCTUAL_NICENESS,
-    RUN_MARK,
     Entry,
     append_entry,
     birth,
@@ -26,7 +26,6 @@ from faultline.base.processes import (
     marked,
     process_of,
     read_ledger,
-    run_token,
     spawn_detached,
     victim_of,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultline.base.processes import INSTANCE_MARK
+from faultline.base.marks import INSTANCE_MARK
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.scheduler_start import TITLE, stranded

@@ -31,6 +31,7 @@ CHANGED: dict[str, Any] = {
     "application_arguments": "{bootstrap} {input}", "jars": "/jobs/beside.jar", "reference": "/jobs/count.py",
     "pass_header": True,
     "data": None, "data_key": None, "data_time": None, "data_pace": "rate", "data_speed": 1, "spark_build": None,
+    "target": "embedded",
 }  # fmt: skip
 WITHOUT_FAULT = {"fault": "none", "fault_action": "kill", "fault_at_s": None, "fault_plan": None}
 SWEEP = {
@@ -70,14 +71,15 @@ def legal(name: str, workload: str) -> Any:
 
 
 def matrix_values(spec: MatrixSpec) -> dict[str, Any]:
-    """A legal value of each field of a matrix's form; of each axis two of the paper's."""
+    """A legal value of each field of a matrix's form; of each axis two of the paper's, where it has one."""
     workload = spec.values(DEFAULT).get("workload", "word_count")
     values = {name: legal(name, workload) for name in Configuration.model_fields}
     values["seed"] = None  # an axis here
     # What a line of text says of a switch.
     values |= {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
     values |= {name: value for name, value in SWEEP.items() if spec.search or not name.startswith("search")}
-    values |= {axis: axis_text(list(spec.values("paper")[axis][:2])) for axis in spec.axes}
+    preset = spec.values("paper" if "paper" in spec.presets else DEFAULT)
+    values |= {axis: axis_text(list(preset[axis][:2])) for axis in spec.axes}
     # An axis of faults hits Spark workers, too, which a generator on executors would not survive.
     return values | ({"fault_plan": None, "generator_on": "host"} if "fault" in spec.axes else {})
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from faultline.client import debian
+from faultline.client.testing import debian
 
 
 class Missing(pytest.skip.Exception):

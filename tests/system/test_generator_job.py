@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import read_journal
-from faultline.base.processes import RUN_MARK, load_token, marked
+from faultline.base.marks import RUN_MARK, load_token
+from faultline.base.processes import marked
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until

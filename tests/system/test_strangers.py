@@ -37,7 +37,7 @@ from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import master_state, spark_home, spark_submit
-from faultline.engines.spark.settings import loopback_settings
+from faultline.engines.spark.settings import driver_settings
 from faultline.records.find import find_record
 from generators.login import read_login
 from tests.support.choice import chosen
@@ -320,7 +320,7 @@ def test_a_page_of_spark_kills_nothing_that_runs(site: Site, tmp_path: Path, tol
     """The page answers alike; so what counts is the job, which does end where its driver is told otherwise."""
     program = tmp_path / "lasting.py"
     program.write_text(LASTING)
-    command = spark_submit(site.settings, {**loopback_settings(), **told}, program, master="local[1]")
+    command = spark_submit(site.settings, {**driver_settings("127.0.0.1"), **told}, program, master="local[1]")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
         try:
             assert driver.stdout is not None

@@ -90,10 +90,12 @@ def test_tests_come_with_what_they_need_and_pass_arguments_on(
         done.append(command)
         raise SystemExit(0)
 
-    monkeypatch.setattr("faultline.client.development.add_packages", lambda root, venv: done.append(venv))
-    monkeypatch.setattr("faultline.client.debian.install_missing", lambda log, say, **_: done.append(log))
+    monkeypatch.setattr("faultline.client.testing.development.add_packages", lambda root, venv: done.append(venv))
+    monkeypatch.setattr("faultline.client.testing.debian.install_missing", lambda log, say, **_: done.append(log))
     monkeypatch.setattr("faultline.cluster.rehearsal.make_archive", lambda settings, say: done.append("archive"))
-    monkeypatch.setattr("faultline.client.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0)
+    monkeypatch.setattr(
+        "faultline.client.testing.suite.run_layers", lambda layers, rest, say: done.append((layers, rest)) or 0
+    )
     monkeypatch.setattr("os.execv", execute)
     monkeypatch.chdir("/")
     assert CliRunner().invoke(cli.app, ["test", *given]).exit_code == 0

@@ -74,7 +74,7 @@ def besides(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_n
     used = cpu_seconds(processes, window, tuple(processes["role"].unique()))
     own = {role: float(values[1] - values[0]) for role, values in used.items()}
     services = own.pop(SERVICES, None)
-    total = {name: _used(machine, name, window) for name in ("busy_s", "stolen_s")}
+    total = {name: grown(machine, name, window) for name in ("busy_s", "stolen_s")}
     return {
         "others": None if total["busy_s"] is None else max(0.0, (total["busy_s"] - sum(own.values())) / seconds),
         "services": None if services is None else services / seconds,
@@ -108,8 +108,8 @@ def taken(machine: pd.DataFrame, processes: pd.DataFrame, start_ns: int, end_ns:
     return Taken(max(0.0, mean), max(0.0, float((course[span:] - course[:-span]).max()) / span))
 
 
-def _used(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
-    """By how much a counter of the machine grew; None when it was not sampled on both sides."""
+def grown(machine: pd.DataFrame, name: str, window: Ints) -> float | None:
+    """By how much a counter of a machine grew; None when it was not sampled on both sides."""
     course = _counter(machine, name, window)
     return None if course is None else float(course[-1] - course[0])
 
@@ -175,5 +175,5 @@ def summed(totals: Sequence[Totals], name: str, until_ns: int | None = None) -> 
 
 def _by_process(processes: pd.DataFrame, roles: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     known = processes[processes["role"].isin(roles)].sort_values("wall_ns", kind="stable")
-    for (role, _, _), samples in known.groupby(["role", "pid", "create_time"]):
+    for (role, *_), samples in known.groupby(["role", "host", "pid", "create_time"]):
         yield str(role), samples

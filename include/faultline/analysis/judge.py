@@ -15,23 +15,25 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
+from faultline.analysis.hosts import cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
-from faultline.analysis.raw_files import AttemptFile, read_raw
+from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
 from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
+from faultline.analysis.surroundings import surroundings
 from faultline.analysis.validity import Findings, reasons, status_of
 from faultline.analysis.work import is_real_time, non_compute_ms, source_rps, work_of
 from faultline.base.attempt import write_json
 from faultline.base.journal import Line, events
 from faultline.base.window import NS
 from faultline.engines.base import offsets_by_partition
-from faultline.records.environment import ClockOffset, Environment
+from faultline.records.environment import Environment
 from faultline.records.record import (
     SCHEMA,
     AuditPart,
@@ -121,7 +123,8 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
     recovered = recoveries_of(measured)
     named = _timeline(measured, recovered)
     window = measured.window
-    besides = cpu.besides(raw.machine, raw.processes, window.start_ns, window.end_ns)
+    here = of_this_machine(raw.processes, raw.hosts)
+    besides = cpu.besides(raw.machine, here, window.start_ns, window.end_ns)
     why = reasons(_findings(measured, recovered, besides))
     record = _record(
         raw.attempt,
@@ -136,7 +139,7 @@ def judged(directory: Path, *, within: float | None = None) -> Judgement:
         ],
         metrics=_metrics(measured, recovered, besides),
         artifacts=artifacts(directory),
-        clock_offsets=_clock_offsets(raw.conductor),
+        around=surroundings(raw, window.start_ns, window.end_ns),
         collectors={one.role: one.collector for one in raw.traces.collections},
     )
     return Judgement(record, measured, tuple(named))
@@ -171,7 +174,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     raw, window, reference, traces = measured.raw, measured.window, measured.reference, measured.raw.traces
     config = raw.attempt.config
     paced = config.paced
-    used = cpu.cores(raw.processes, window.start_ns, window.end_ns)
+    used = _seen("cpu_cores", cpu.cores(raw.processes, window.start_ns, window.end_ns), raw)
     done = events(raw.generator, "done")
     placebo = placebo_of(measured)
     recoveries = [RecoveryPart.model_validate(one.recovery) for one in recovered]
@@ -190,7 +193,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         sustained=sustained(measured.growth, measured.offered_rps) if paced else None,
         effective_interval_s=median_span_s(reference),
         cpu_cores=_by_role(used),
-        rss_mb=_by_role(cpu.rss_mb(raw.processes, window.start_ns, window.end_ns)),
+        rss_mb=_by_role(_seen("rss_mb", cpu.rss_mb(raw.processes, window.start_ns, window.end_ns), raw)),
         gc_s=gc_s(traces, garbage, window),
         gc=None if garbage is None else GarbagePart.model_validate(garbage),
         state_bytes=StateBytes(
@@ -212,7 +215,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         cpu_s_per_million=CpuPerMillion.model_validate(per_million) if per_million else None,
         source_rps=source_rps(measured.schedule, window),
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
-        cpu_nodes=_cpu_nodes(raw.attempt, used),
+        cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
@@ -224,10 +227,13 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
     )
 
 
-def _cpu_nodes(attempt: AttemptFile, used: Mapping[str, float | None]) -> dict[str, float] | None:
-    """Cores used by the engine and its broker on each host, from those `used` by role; the embedded system has one."""
+def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
+    """Cores used by the engine and its broker on each host. `used`: by role, which is all that there is on one host."""
+    here = str(raw.attempt.environment.get("host"))
+    if raw.hosts:
+        return cores_by_host(raw.processes, here, start_ns, end_ns) or None
     parts = [value for role, value in used.items() if role != "generator" and value is not None]
-    return {str(attempt.environment.get("host")): round(sum(parts), 6)} if parts else None
+    return {here: round(sum(parts), 6)} if parts else None
 
 
 def _late(dropped_rows: int, records: pd.DataFrame) -> LatePart | None:
@@ -281,7 +287,8 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
-        taken=cpu.taken(raw.machine, raw.processes, window.start_ns, window.end_ns),
+        taken=taken_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns),
+        clock_uncertain=uncertain_ms(raw.clocks),
     )
 
 
@@ -304,22 +311,16 @@ def _undrained(committed: Mapping[str, int], ends: Mapping[str, int]) -> int:
     return sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
 
 
-def _clock_offsets(conductor: Sequence[Line]) -> dict[str, ClockOffset] | None:
-    """By remote host, as the conductor measured them; of several readings the one with the shortest round trip."""
-    found: dict[str, ClockOffset] = {}
-    for line in events(conductor, "clock"):
-        reading = ClockOffset(offset_s=float(line["offset_s"]), round_trip_s=float(line["round_trip_s"]))
-        before = found.get(str(line["host"]))
-        if before is None or reading.round_trip_s < before.round_trip_s:
-            found[str(line["host"])] = reading
-    return found or None
-
-
 def _schedule_lag(done: Sequence[Line]) -> ScheduleLagMs:
     if not done:
         return ScheduleLagMs(p50=None, p99=None, max=None)
     lag = done[-1]["schedule_lag_ms"]
     return ScheduleLagMs(p50=lag["p50"], p99=lag["p99"], max=lag["max"])
+
+
+def _seen(figure: str, values: Mapping[str, float | None], raw: Raw) -> dict[str, float | None]:
+    """By role; null of roles whose processes are out of sight, where 0 would look like none."""
+    return {role: None if f"{figure}.{role}" in raw.not_measured else value for role, value in values.items()}
 
 
 def _by_role(values: Mapping[str, float | None]) -> ByRole:
@@ -335,11 +336,11 @@ def _record(
     timeline: list[TimelineEvent],
     metrics: Metrics,
     artifacts: dict[str, str],
-    clock_offsets: dict[str, ClockOffset] | None = None,
+    around: Mapping[str, Any] | None = None,
     collectors: Mapping[str, str] | None = None,
 ) -> Record:
     environment = {name: attempt.environment.get(name) for name in Environment.model_fields}
-    environment["clock_offsets"] = clock_offsets
+    environment |= around or {}
     # What collects garbage is left to Java, and named by the logs of the JVMs.
     if (jvms := attempt.environment.get("jvm")) is not None:
         named = collectors or {}

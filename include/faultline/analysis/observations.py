@@ -12,6 +12,7 @@ import pandas as pd
 
 from faultline.analysis.audit import Audit, audit
 from faultline.analysis.bins import Schedule, between, bins_of_batches, bins_of_seconds, median_span_s
+from faultline.analysis.hosts import unrecorded
 from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Raw
@@ -125,7 +126,7 @@ def measured_of(raw: Raw) -> Measured:
     keys = keys_of(raw.counts_path, configuration)
     deaths = {
         "generator": _died(raw.generator) if paced else None,
-        "recorder": None if raw.recorder_ended else "its last line is not `stop`",
+        "recorder": unrecorded(raw.hosts) if raw.recorder_ended else "its last line is not `stop`",
         "conductor": _died(raw.conductor),
     }
     return Measured(raw, window, schedule, tuples, bins, reference, injected, deaths, totals, offenders, keys)

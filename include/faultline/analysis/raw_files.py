@@ -17,23 +17,18 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fault.plan import PlannedFault
+from faultline.analysis.hosts import Clock, OtherHost, all_processes, clocks_of, machine_of, read_hosts
 from faultline.base.attempt import Attempt
 from faultline.base.clock import jump_ms
 from faultline.base.documents import read_document, require
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, read_ended
-from faultline.base.roles import RESTARTED, SERVICES
-from faultline.base.window import NS
 from faultline.engines.base import Engine, Traces
 from faultline.engines.registry import engine_at
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import faults_of
 from faultline.experiment.sweep_id import SweepId
 
-PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes", "final"]
-MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
-# Seconds by which what the journal of services tells of a start may differ from the process's own time.
-START_S = 2.0
 RECORD_COLUMNS = ["partition", "offset", "timestamp_ms", "primer"]
 
 
@@ -53,6 +48,7 @@ class AttemptFile(BaseModel):
     logical_date: str | None = None
     prepared_wall_ns: int
     environment: dict[str, Any] = {}
+    not_measured: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -83,12 +79,17 @@ class Raw:
     # Of a topology's stages; none of other workloads.
     stages: tuple[Line, ...]
     recorder_ended: bool
+    # Of all hosts; this one's own are those of the host "".
     processes: pd.DataFrame
     machine: pd.DataFrame
+    hosts: tuple[OtherHost, ...]
+    clocks: Mapping[str, Clock]
     records: pd.DataFrame
+    # By how many ms the broker's clock was ahead, which latencies end by; None where the engine's own ends them.
+    broker_ahead_ms: int | None
     # See `faultline.base.clock`.
     clock_jump_ms: float | None
-    # Figures that could not be told of a job, and why; empty of every built-in workload.
+    # Figures that could not be told of a job, or where it ran, and why.
     not_measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -111,6 +112,8 @@ def read_raw(directory: Path) -> Raw:
     attempt = read_attempt(directory)
     recorder, services = read_ended(directory / "recorder.jsonl"), read_ended(directory / "services.jsonl")
     engine = engine_at(Attempt(directory))
+    boots = [line.get("boot") for line in recorder if line.get("kind") == "start"]
+    hosts = read_hosts(directory, recorder, boots[0] if boots else None)
     raw = Raw(
         directory=directory,
         attempt=attempt,
@@ -123,11 +126,14 @@ def read_raw(directory: Path) -> Raw:
         services=services,
         stages=read_ended(directory / "topology.jsonl"),
         recorder_ended=bool(recorder) and recorder[-1].get("kind") == "stop",
-        processes=processes_of(recorder, services),
-        machine=_machine(recorder),
+        processes=all_processes(recorder, services, hosts),
+        machine=machine_of(recorder),
+        hosts=hosts,
+        clocks=clocks_of(recorder),
         records=_records(directory / "harvest" / "records.parquet"),
+        broker_ahead_ms=_ahead(directory / "harvest_config.json"),
         clock_jump_ms=jump_ms(recorder),
-        not_measured=_notes(directory / "harvest" / "notes.json"),
+        not_measured={**attempt.not_measured, **_notes(directory / "harvest" / "notes.json")},
     )
     for path in (raw.tuples_path, raw.counts_path):
         require(path)
@@ -158,6 +164,11 @@ def _notes(path: Path) -> dict[str, str]:
     return {str(name): str(why) for name, why in read_document(path).items()} if path.exists() else {}
 
 
+def _ahead(path: Path) -> int | None:
+    found = read_document(path).get("emitted_ahead_ms") if path.exists() else None
+    return None if found is None else int(found)
+
+
 def _records(path: Path) -> pd.DataFrame:
     require(path)
     try:
@@ -168,27 +179,3 @@ def _records(path: Path) -> pd.DataFrame:
     except (OSError, ValueError, KeyError) as error:
         raise InfrastructureError(f"{path}: cannot be read ({error}); clear the task harvest") from error
     return frame
-
-
-def processes_of(recorder: tuple[Line, ...], services: tuple[Line, ...] = ()) -> pd.DataFrame:
-    """Samples of single processes.
-
-    `services`: what became of services during the run. One that was started in it is told from those that ran before.
-    """
-    rows = [[line.get(name) for name in PROCESS_COLUMNS] for line in recorder if line.get("kind") == "proc"]
-    frame = pd.DataFrame(rows, columns=PROCESS_COLUMNS)
-    frame["final"] = frame["final"].eq(True)
-    for line in services:
-        if line.get("event") == "started":
-            # The process is made at once, and told of when it may go on. A pid may have been another's before.
-            began_s = line["wall_ns"] / NS - float(line.get("waited_s") or 0.0)
-            is_it = frame["create_time"].between(began_s - START_S, began_s + START_S)
-            frame.loc[is_it & (frame["pid"] == line["pid"]) & (frame["role"] == SERVICES), "role"] = RESTARTED
-    return frame
-
-
-def _machine(recorder: tuple[Line, ...]) -> pd.DataFrame:
-    """Samples of the whole machine; none in journals from before they were taken."""
-    rows = [[line.get(name) for name in MACHINE_COLUMNS] for line in recorder if line.get("kind") == "machine"]
-    figures = dict.fromkeys(MACHINE_COLUMNS[1:], "float64")
-    return pd.DataFrame(rows, columns=MACHINE_COLUMNS, dtype=object).astype({"wall_ns": "int64", **figures})

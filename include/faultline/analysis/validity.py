@@ -8,6 +8,7 @@ A reason begins with the rule's code, which scripts may rely on: `schedule-lag: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,6 +30,8 @@ MEDIAN_INTERVAL_EXCESS = 1.05
 INTERVAL_EXCESS = 1.2
 # More than a clock that is drawn to the right time slowly (500 ppm) gains in three minutes.
 CLOCK_JUMP_MS = 100.0
+# Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
+CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
 # Cores that others may have: all the while, and for some seconds.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
 
@@ -79,6 +82,8 @@ class Findings:
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     besides: Mapping[str, float | None] = field(default_factory=dict)
     taken: Taken | None = None
+    # The host whose instants are the least sure on this host's clock, and by how many ms.
+    clock_uncertain: tuple[str, float] | None = None
 
     @property
     def control(self) -> bool:
@@ -117,6 +122,21 @@ def clock_jumped(findings: Findings) -> str | None:
     if moved is None or abs(moved) <= CLOCK_JUMP_MS:
         return None
     return f"the wall clock moved by {moved:+,.0f} ms during the run; keep it from being set, and measure again"
+
+
+def clocks_apart(findings: Findings) -> str | None:
+    """Instants of another host cannot be told on this host's clock: parts of a recovery would be wrong by as much."""
+    if findings.clock_uncertain is None or findings.clock_uncertain[1] <= CLOCKS_APART_MS:
+        return None
+    host, uncertain_ms = findings.clock_uncertain
+    if math.isinf(uncertain_ms):
+        return f"the clock of {host} was not asked at the end: nobody knows how far it moved"
+    return f"the clock of {host} is known to {uncertain_ms:.1f} ms > {CLOCKS_APART_MS:g} ms; let it be kept by NTP"
+
+
+def are_unsure(uncertain_ms: float) -> bool:
+    """Whether latencies that end by a clock which is known to so many ms are to be marked."""
+    return uncertain_ms > CLOCKS_UNSURE_MS
 
 
 def disturbed(findings: Findings) -> str | None:
@@ -239,6 +259,7 @@ def timeline_broken(findings: Findings) -> str | None:
 RULES: dict[str, Callable[[Findings], str | None]] = {
     "schedule-lag": schedule_lag,
     "clock-jumped": clock_jumped,
+    "clocks-apart": clocks_apart,
     "disturbed": disturbed,
     "generator-died": generator_died,
     "recorder-died": recorder_died,

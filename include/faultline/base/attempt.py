@@ -69,6 +69,11 @@ class Attempt:
         return self.folder / "recorder.jsonl"
 
     @property
+    def host_journals(self) -> Path:
+        """What other hosts wrote down of themselves, a file each."""
+        return self.folder / "hosts"
+
+    @property
     def supervisor_journal(self) -> Path:
         return self.folder / "supervisor.jsonl"
 

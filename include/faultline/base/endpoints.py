@@ -1,4 +1,4 @@
-"""Where an experiment reaches what it talks to. The embedded services' loopback addresses are one value of it."""
+"""Where an experiment reaches what it talks to. The embedded services' addresses are one value of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
-HOST = "127.0.0.1"
+from faultline.base.placement import HERE, Placement
+from faultline.base.placement import HOST as HOST
+
+# The target that an installation is for itself.
+EMBEDDED = "embedded"
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,9 @@ class Endpoints:
     whatever stands between workload and broker listens; `kafka_gated` and `kafka_gate`: the same of the gate for what
     cannot log in. `engine`: what a workload is submitted to; `engine_ui` and
     `airflow`: http://host:port. `hosts`: the machines whose processes are reached over SSH, by name; none when all is
-    on this one.
+    on this one. `here`: the address at which all of them reach this one. `target`: its name. `logins`: the folder of
+    what programs log in with there. `storage`: a folder that all hosts of the target share; empty where all of them
+    share everything. `engine_ui` is empty of an engine that has no page of its own.
     """
 
     kafka: str
@@ -30,19 +36,32 @@ class Endpoints:
     kafka_gated: str = ""
     kafka_gate: str = ""
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    here: str = HOST
+    target: str = EMBEDDED
+    logins: str = ""
+    storage: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its services are not this installation's."""
+        return self.target != EMBEDDED
 
     @classmethod
-    def loopback(cls, ports: Mapping[str, int]) -> Self:
-        """Those of the embedded services, by the ports that `up` chose."""
+    def embedded(cls, ports: Mapping[str, int], placement: Placement = HERE, logins: str = "") -> Self:
+        """Those of the embedded services, by the ports and hosts that `up` chose. What stands between workload and
+        broker runs on this machine, and so does Airflow, which listens on loopback only."""
+        broker, here = placement.address("kafka"), placement.conductor
         return cls(
-            kafka=f"{HOST}:{ports['kafka']}",
-            kafka_detoured=f"{HOST}:{ports['kafka_proxied']}",
-            kafka_detour=f"{HOST}:{ports['kafka_proxy']}",
-            kafka_gated=f"{HOST}:{ports['kafka_gated']}",
-            kafka_gate=f"{HOST}:{ports['kafka_gate']}",
-            engine=f"spark://{HOST}:{ports['spark_master']}",
-            engine_ui=f"http://{HOST}:{ports['spark_master_ui']}",
+            kafka=f"{broker}:{ports['kafka']}",
+            kafka_detoured=f"{broker}:{ports['kafka_proxied']}",
+            kafka_detour=f"{here}:{ports['kafka_proxy']}",
+            kafka_gated=f"{broker}:{ports['kafka_gated']}",
+            kafka_gate=f"{here}:{ports['kafka_gate']}",
+            engine=f"spark://{here}:{ports['spark_master']}",
+            engine_ui=f"http://{here}:{ports['spark_master_ui']}",
             airflow=f"http://{HOST}:{ports['airflow']}",
+            here=here,
+            logins=logins,
         )
 
     @classmethod

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.errors import InfrastructureError
 from faultline.base.text import say
 

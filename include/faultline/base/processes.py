@@ -27,21 +27,17 @@ from pathlib import Path
 import psutil
 
 from fault.local import process_handle, send_signal
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import sync_folder
 from faultline.base.journal import line_bytes, parse_line
+from faultline.base.marks import RUN_MARK, load_option, load_token, run_option, run_token
 
 # Creation times are read from the same clock ticks by whoever asks; equal up to rounding.
 CREATION_TOLERANCE_S = 0.02
 # Keeps a schedule on a machine whose cores the engine has filled; needs the right to raise priorities.
 PUNCTUAL_NICENESS = -10
-# In the environment of every process of an attempt: whatever it starts inherits it, and nobody else comes to have it.
-# A token in a command line may be that of a person's `grep`.
-RUN_MARK = "FAULTLINE_RUN"
-# The same of a service of an installation: the name that its `up` made.
-INSTANCE_MARK = "FAULTLINE_INSTANCE"
 # While a program takes a process's place, the kernel shows no command line of it.
 EXEC_S = 0.1
 
@@ -62,27 +58,6 @@ class Entry:
     mono_ns: int = 0
     start_ticks: int | None = None
     boot: str = ""
-
-
-def run_token(attempt: str) -> str:
-    """The argument that marks every process of an attempt in its command line."""
-    return f"faultline-run={attempt}"
-
-
-def load_token(attempt: str) -> str:
-    """The argument in the place of `run_token` for what sends the attempt's load with programs that a fault may look
-    for: it is no victim."""
-    return f"faultline-load={attempt}"
-
-
-def run_option(attempt: str) -> str:
-    """What marks a JVM of an attempt, as `run_token` marks other processes."""
-    return f"-Dfaultline.run={attempt}"
-
-
-def load_option(attempt: str) -> str:
-    """The same of a JVM that sends the load."""
-    return f"-Dfaultline.load={attempt}"
 
 
 def process_of(entry: Entry) -> psutil.Process | None:

@@ -11,3 +11,5 @@ SERVICES = "services"
 # A service that a fault ended and that was started again within the run, such as a worker: the fault's own cost, and
 # nobody else's.
 RESTARTED = "restarted"
+# What a fault starts beside the workload, to take its processors or memory: what was asked for, and nobody else's.
+NEIGHBOURS = "neighbours"

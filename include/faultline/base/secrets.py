@@ -68,6 +68,11 @@ def jaas_file(folder: Path, user: str) -> Path:
     return folder / f"{user}.jaas"
 
 
+def options_file(folder: Path) -> Path:
+    """What else Kafka's clients in Java are told where a target asks for more than a password, as a JSON object."""
+    return folder / "java-kafka.json"
+
+
 def write_logins(folder: Path, known: Secrets) -> None:
     """Writes what programs log in with at the broker, for each user."""
     for user in USERS:

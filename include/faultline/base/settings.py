@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import stat
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from faultline.base.endpoints import HOST as HOST
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
+from faultline.base.placement import HERE, Placement, read_placement
 from faultline.base.private import find_apart, make_apart
 from faultline.base.rights import shares_results
 
 ROOT = Path(__file__).resolve().parents[3]
+# Spark workers of an installation on one machine, and the least of one on several.
 WORKERS = 2
 # A Unix socket's path holds at most 107 bytes on Linux (sun_path), 103 on macOS.
 MAX_SOCKET_PATH = 100
@@ -46,11 +50,19 @@ DEFAULT_PORTS: dict[str, int] = {
     "spark_worker_2_ui": 18082,
     "airflow": 18090,
 }
+_WORKER = "spark_worker_"
+
+
+def ports_with(workers: int) -> dict[str, int]:
+    """The default ports of an installation with so many Spark workers, of which there are two at least."""
+    more = {f"{_WORKER}{number}": 17080 + number for number in range(3, workers + 1)}
+    more |= {f"{_WORKER}{number}_ui": 18080 + number for number in range(3, workers + 1)}
+    return {**DEFAULT_PORTS, **more}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Folders and ports of one installation; `ports` maps a service's port name to its number."""
+    """Folders, ports and hosts of one installation; `ports` maps a service's port name to its number."""
 
     root: Path
     home: Path
@@ -58,6 +70,13 @@ class Settings:
     ports: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
     # Experiments under another name are not waited for, and do not wait.
     machine: str = field(default_factory=lambda: os.environ.get("FAULTLINE_MACHINE") or MACHINE)
+    placement: Placement = HERE
+    # Of a cluster that exists, in place of the embedded services; see `at`.
+    target: Endpoints | None = None
+
+    def at(self, endpoints: Endpoints) -> Self:
+        """These settings for what runs on a target."""
+        return replace(self, target=endpoints if endpoints.elsewhere else None)
 
     @property
     def attempts(self) -> Path:
@@ -77,6 +96,11 @@ class Settings:
     def secrets(self) -> Path:
         """What only this user may read; see `faultline.base.secrets`."""
         return self.home / "secrets"
+
+    @property
+    def logins(self) -> Path:
+        """What programs log in with where they run: among the secrets, or in the folder of a target."""
+        return self.secrets if self.target is None else Path(self.target.logins)
 
     @property
     def logs(self) -> Path:
@@ -139,6 +163,11 @@ class Settings:
         """Where the Spark that stays takes its jobs; see `faultline.engines.spark.session`."""
         return self._socket("session")
 
+    @property
+    def conductor_socket(self) -> Path:
+        """Where tasks of an Airflow that others use have their work done."""
+        return self._socket("conductor")
+
     def _socket(self, name: str) -> Path:
         inside = self.home / f"{name}.sock"
         if len(str(inside)) <= MAX_SOCKET_PATH:
@@ -158,8 +187,24 @@ class Settings:
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where the embedded services are reached."""
-        return Endpoints.loopback(self.ports)
+        """Where the services are reached."""
+        return self.target or Endpoints.embedded(self.ports, self.placement, str(self.secrets))
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of the Spark workers."""
+        return workers_of(self.ports)
+
+    @property
+    def hosts(self) -> Path:
+        """What the hosts have for themselves, a folder each."""
+        return self.home / "hosts"
+
+
+def workers_of(ports: Mapping[str, int]) -> tuple[int, ...]:
+    """The numbers of the Spark workers that have ports."""
+    parts = (name.removeprefix(_WORKER) for name in ports if name.startswith(_WORKER))
+    return tuple(sorted(int(part) for part in parts if part.isdecimal()))
 
 
 def load_settings() -> Settings:
@@ -173,7 +218,16 @@ def load_settings() -> Settings:
             ports.update(json.loads(chosen.read_text()))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{chosen}: not readable as JSON ({error}); delete it, and `up` writes it anew") from None
-    return Settings(ROOT, home, results, ports)
+    return Settings(ROOT, home, results, ports, placement=read_placement(home))
+
+
+# In the folder of a target: where it is reached.
+ENDPOINTS = "endpoints.json"
+
+
+def targets_folder(home: Path) -> Path:
+    """Where an installation keeps what it knows of targets; see `faultline.base.target`."""
+    return home / "targets"
 
 
 # What the `up` that is in force says of itself, in the state directory.
@@ -200,27 +254,30 @@ def is_open(settings: Settings) -> bool:
     return instance(settings).get("open") == "yes"
 
 
+SSH_HOSTS = "ssh_hosts.json"
+# A shell over there reads it.
+_PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")
 SSH_KEYS = ("host", "user", "key_file", "known_hosts")
 
 
 def ssh_hosts(settings: Settings) -> dict[str, dict[str, Any]]:
     """The machines whose processes faults hit over SSH, by name, as `.faultline/ssh_hosts.json` lists them.
 
-    Each is {"host", "user", "key_file", "known_hosts", "port"}; without the file, all is on this machine.
-    Raises ConfigError naming host and key.
+    Each is {"host", "user", "key_file", "known_hosts", "port", "python"}. Those that `up --hosts` made come first;
+    without any, all is on this machine. Raises ConfigError naming host and key.
     """
-    file = settings.home / "ssh_hosts.json"
-    if not file.exists():
-        return {}
-    try:
-        listed = dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
-    return {str(name): check_ssh_host(f"{file.name}: {name}", host) for name, host in listed.items()}
+    made = [settings.hosts / SSH_HOSTS] if settings.placement.spread else []
+    listed: dict[str, Any] = {}
+    for file in (*made, settings.home / SSH_HOSTS):
+        try:
+            listed |= json.loads(file.read_text()) if file.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{file}: not a JSON object ({error}); mend it or delete it") from None
+    return {str(name): check_ssh_host(f"{SSH_HOSTS}: {name}", host) for name, host in listed.items()}
 
 
 def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
-    """The host with its port; ConfigError, beginning with `where` and the key, when it cannot be used."""
+    """The host with its port and Python; ConfigError, beginning with `where` and the key, when it cannot be used."""
     for key in SSH_KEYS:
         if not (isinstance(host, dict) and isinstance(host.get(key), str) and host[key]):
             raise ConfigError(f"{where}.{key}: missing; give it, or delete the host")
@@ -235,7 +292,10 @@ def check_ssh_host(where: str, host: Any) -> dict[str, Any]:
         mode = stat.S_IMODE(os.stat(host[key]).st_mode)
         if mode & rights:
             raise ConfigError(f"{where}.{key}: others can {may} it (mode {mode:04o}); chmod {remedy} {host[key]}")
-    return {**host, "port": port}
+    python = host.get("python", "python3")
+    if not isinstance(python, str) or not _PROGRAM.fullmatch(python):
+        raise ConfigError(f"{where}.python: {python!r} is refused; give the host's Python, such as /usr/bin/python3")
+    return {**host, "port": port, "python": python}
 
 
 def check_folders(settings: Settings, *, need_mb: int = 500) -> None:

@@ -12,7 +12,8 @@ import psutil
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.kafka_login import kafka_client
-from faultline.base.processes import RUN_MARK, marked
+from faultline.base.marks import RUN_MARK
+from faultline.base.processes import marked
 from faultline.base.settings import Settings, port_is_free
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.supervision import marked_processes

@@ -48,16 +48,34 @@ def require(settings: Settings) -> Java:
 
 
 def bring_up(
-    say: Say, *, airflow: bool = True, ports: dict[str, int] | None = None, settings: Settings | None = None
+    say: Say,
+    *,
+    airflow: bool = True,
+    ports: dict[str, int] | None = None,
+    hosts: int | None = None,
+    settings: Settings | None = None,
 ) -> Settings:
     """Starts what does not run yet of an installation, by default this one, and waits until it answers."""
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    settings = up(settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, progress=say)
+    settings = up(
+        settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
+    )
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
     return settings
+
+
+def ports_named(given: Sequence[str]) -> dict[str, int]:
+    """Ports by name, of words such as airflow=18090. Raises ConfigError for any other."""
+    ports = {}
+    for item in given:
+        name, separator, number = item.partition("=")
+        if not separator or not number.isdigit():
+            raise ConfigError(f"--port {item}: give NAME=NUMBER, such as airflow=18090")
+        ports[name.replace("-", "_")] = int(number)
+    return ports
 
 
 def close_what_ended(settings: Settings, say: Say) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.processes import INSTANCE_MARK
+from faultline.base.marks import INSTANCE_MARK
 from faultline.base.settings import Settings, instance, load_settings
+from faultline.base.target import target
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.connections import take_in
 from faultline.client.operations import bring_up, require
 from faultline.client.sweeping import await_dags
 from faultline.client.words import from_here, split_words
@@ -121,6 +123,8 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
     Services that were not running are started before and ended after.
     """
     before = load_settings()
+    if (elsewhere := target(before, conf["target"])) is not None:
+        take_in(before, elsewhere)
     were_up = Supervisor(before).running()
     settings = bring_up(say, airflow=False)
     log = settings.logs / "dag-test.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -27,18 +28,16 @@ HANDED_ON = (
 _TEXT = """\
 {mark}{home}
 [Unit]
-Description=Faultline: Kafka, Spark and Airflow for benchmarks
+Description=Faultline: {what} for benchmarks
 After=network.target
 StartLimitIntervalSec=30min
 StartLimitBurst=10
 
 [Service]
-Type=oneshot
-RemainAfterExit=yes
+{kind}
 WorkingDirectory={root}
 {environment}# By a relative path: in a command systemd reads spaces and $ its own way.
-ExecStart=/bin/sh ./faultline up
-ExecStop=/bin/sh ./faultline down
+{commands}
 TimeoutStartSec=20min
 TimeoutStopSec=3min
 # A database on this machine may come up later.
@@ -51,12 +50,30 @@ WantedBy=default.target
 """
 
 
+# What a unit runs. The services go on by themselves once they are up; the conductor stays in the foreground, and all
+# that it started ends with it.
+_UP = {
+    "what": "Kafka, Spark and Airflow",
+    "kind": "Type=oneshot\nRemainAfterExit=yes",
+    "commands": "ExecStart=/bin/sh ./faultline up\nExecStop=/bin/sh ./faultline down",
+}
+_CONDUCTOR = {
+    "what": "Kafka, Spark and the conductor of another Airflow",
+    "kind": "Type=exec\nKillMode=mixed",
+    "commands": "ExecStart=/bin/sh ./faultline conductor",
+}
+
+
 @app.command()
-def install() -> None:
+def install(
+    conductor: Annotated[
+        bool, typer.Option("--conductor", help="Run `conductor` in place of `up`, for an Airflow that others use.")
+    ] = False,
+) -> None:
     """Write a unit for systemd that runs `up` when the machine starts. Nothing is enabled: it says how."""
     settings = load_settings()
     path = unit_path()
-    write_unit(settings, path)
+    write_unit(settings, path, conductor=conductor)
     say(f"{path} is written; these make it run at each start of the machine:")
     print("systemctl --user daemon-reload")
     print(f"systemctl --user enable --now {UNIT}")
@@ -80,9 +97,9 @@ def unit_path() -> Path:
     return Path(base) / "systemd" / "user" / UNIT
 
 
-def write_unit(settings: Settings, path: Path) -> None:
-    """Writes the unit. Raises ConfigError when one is there that is not this installation's, or for a path that a unit
-    cannot hold."""
+def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> None:
+    """Writes the unit, for the services or for the conductor. Raises ConfigError when one is there that is not this
+    installation's, or for a path that a unit cannot hold."""
     _require_ours(settings, path)
     for place in (settings.root, settings.home, settings.results):
         if any(character in str(place) for character in '\n%"\\'):
@@ -95,7 +112,9 @@ def write_unit(settings: Settings, path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
     # What is handed on may hold passwords.
-    write_private(path, _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment))
+    what = _CONDUCTOR if conductor else _UP
+    text = _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
+    write_private(path, text)
 
 
 def _quoted(name: str, value: str) -> str:

@@ -19,13 +19,13 @@ from faultline.base.settings import Settings, check_folders, instance, load_sett
 from faultline.base.text import suggest
 from faultline.cluster.airflow_home import choose_database, write_airflow_home
 from faultline.cluster.java import Java, find_java
+from faultline.cluster.programs import start_command
 from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.services import Service, control_services, data_services
 from faultline.cluster.supervision import (
     prepare_services,
     provision_airflow,
     service_environment,
-    start_command,
     write_instance,
 )
 

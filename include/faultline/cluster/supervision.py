@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import xmlrpc.client
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,61 +21,23 @@ import psutil
 from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.files import write_private
-from faultline.base.processes import INSTANCE_MARK, end_ledger, end_processes, is_marked
-from faultline.base.rights import files_mask
+from faultline.base.marks import INSTANCE_MARK
+from faultline.base.processes import end_ledger, end_processes, is_marked
 from faultline.base.secrets import require_logins
-from faultline.base.settings import OPEN_TEXT, Settings, choose_ports, instance, is_open
+from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.base.text import suggest
 from faultline.base.waiting import wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
+from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.cluster.hosts.layout import choose_hosts
+from faultline.cluster.programs import write_configuration
 from faultline.cluster.services import Service, control_services, data_services, prepare_kafka, prepare_spark
 from faultline.engines.spark.distributions import Distribution, distributions, keep_ports
 
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
-
-CONF_HEAD = """\
-[unix_http_server]
-file={socket}
-chmod=0700
-
-[supervisord]
-umask={umask}
-logfile={logs}/supervisord.log
-logfile_maxbytes=5MB
-pidfile={home}/supervisord.pid
-childlogdir={logs}
-minfds=1024
-strip_ansi=true
-{user}
-[rpcinterface:supervisor]
-supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
-
-[supervisorctl]
-serverurl=unix://{socket}
-"""
-
-CONF_PROGRAM = """
-[program:{name}]
-command={command}
-directory={directory}
-environment={environment}
-autostart=false
-autorestart=true
-startsecs=1
-startretries=20
-stopsignal={stop_signal}
-stopwaitsecs=15
-stopasgroup=true
-killasgroup=true
-redirect_stderr=true
-stdout_logfile={logs}/{name}.log
-stdout_logfile_maxbytes=20MB
-stdout_logfile_backups=1
-"""
 
 
 @contextlib.contextmanager
@@ -94,19 +56,27 @@ def up(
     *,
     airflow: bool = True,
     explicit_ports: dict[str, int] | None = None,
+    hosts: int | None = None,
     progress: Progress = lambda text: None,
 ) -> Settings:
     """Starts what is not running and waits until every service answers. Idempotent.
 
+    `hosts`: how many there are beside this machine, 0 for none; as before when nobody says.
     Returns the settings with the ports that are really used. Raises InfrastructureError naming the
     service that did not come up, with the end of its log.
     """
     with _one_at_a_time(settings):
-        return _up(settings, java, java_home, airflow, explicit_ports or {}, progress)
+        return _up(settings, java, java_home, airflow, explicit_ports or {}, hosts, progress)
 
 
 def _up(
-    settings: Settings, java: Path, java_home: Path, airflow: bool, explicit_ports: dict[str, int], progress: Progress
+    settings: Settings,
+    java: Path,
+    java_home: Path,
+    airflow: bool,
+    explicit_ports: dict[str, int],
+    hosts: int | None,
+    progress: Progress,
 ) -> Settings:
     supervisor = Supervisor(settings)
     # Any of its components: one that is down for the moment comes back to where the others are.
@@ -116,10 +86,11 @@ def _up(
     )
     database = choose_database(settings, running=running) if airflow else None
     if supervisor.running():
-        _refuse_other_terms(settings, explicit_ports)
+        _refuse_other_terms(settings, explicit_ports, hosts)
         _require_secrets(settings)
     else:
         _sweep(settings)
+        settings = _claim_hosts(settings, hosts)
         settings = _claim_ports(settings, explicit_ports, progress)
         write_instance(settings)
         settings.make_place_for_sockets()
@@ -134,7 +105,7 @@ def _up(
     if airflow:
         write_airflow_home(settings, database)
     if missing := [service for service in wanted if service.name not in supervisor.states()]:
-        _write_configuration(settings, wanted)
+        write_configuration(settings, wanted)
         supervisor.load()
         progress(f"services: {', '.join(service.name for service in missing)}")
     for service in data:
@@ -178,6 +149,7 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
             supervisor.call("supervisor.shutdown")
         psutil.wait_procs([daemon], timeout=60)
     ended = _sweep(settings)
+    clear_hosts(settings)
     for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
@@ -202,14 +174,29 @@ def marked_processes(settings: Settings) -> list[psutil.Process]:
     return [process for process in others if is_marked(process, INSTANCE_MARK, mark)]
 
 
-def _refuse_other_terms(settings: Settings, explicit: dict[str, int]) -> None:
-    """Running services keep the ports and the results folder that they were started with."""
+def _refuse_other_terms(settings: Settings, explicit: dict[str, int], hosts: int | None) -> None:
+    """Running services keep the ports, hosts and results folder that they were started with."""
+    if hosts is not None and hosts != len(settings.placement.hosts):
+        raise ConfigError(f"--hosts {hosts}: the services run already, on {_count(settings)}; ./faultline down first")
     for name, port in explicit.items():
         if settings.ports.get(name) != port:
             raise ConfigError(f"--port {name}={port}: the services run already; ./faultline down first")
     results = instance(settings).get("results", str(settings.results))
     if results != str(settings.results):
         raise ConfigError(f"FAULTLINE_RESULTS: the running services write to {results}; ./faultline down first")
+
+
+def _count(settings: Settings) -> str:
+    return f"{len(settings.placement.hosts)} hosts beside this machine" if settings.placement.spread else "this machine"
+
+
+def _claim_hosts(settings: Settings, count: int | None) -> Settings:
+    """The settings with the hosts that there are to be, by default as many as before, and ports for their workers."""
+    clear_hosts(settings)
+    placement = choose_hosts(settings, len(settings.placement.hosts) if count is None else count)
+    workers = max(WORKERS, len(placement.hosts) - 1)
+    ports = {name: settings.ports.get(name, port) for name, port in ports_with(workers).items()}
+    return replace(settings, placement=placement, ports=ports)
 
 
 def _require_secrets(settings: Settings) -> None:
@@ -264,12 +251,14 @@ def write_instance(settings: Settings) -> None:
 def prepare_services(settings: Settings, java: Path) -> None:
     """What Kafka and Spark find when they start: settings, formatted storage."""
     settings.logs.mkdir(parents=True, exist_ok=True)
+    if settings.placement.spread:
+        prepare_hosts(settings)
     prepare_kafka(settings, java)
     prepare_spark(settings)
 
 
 def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
-    _write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
+    write_configuration(settings, data_services(settings, java, instance(settings)["instance"]))
     environment = service_environment(settings, java_home)
     settings.supervisor_socket.unlink(missing_ok=True)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
@@ -283,6 +272,10 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
 
 def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
     """What every service inherits, beside what it is given alone."""
+    placement = settings.placement
+    direct = ",".join(
+        dict.fromkeys((HOST, "localhost", placement.conductor, *(one.address for one in placement.hosts)))
+    )
     return clean_environment(
         {
             **airflow_environment(settings),
@@ -291,60 +284,11 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
             "SPT_NOENV": "1",
             "JAVA_HOME": str(java_home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # Loopback is never reached through a proxy.
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
+            # Neither loopback nor a host is ever reached through a proxy.
+            "NO_PROXY": direct,
+            "no_proxy": direct,
         }
     )
-
-
-def _write_configuration(settings: Settings, services: Iterable[Service]) -> None:
-    def escape(text: str) -> str:
-        return text.replace("%", "%%")
-
-    user = "user=root\n" if os.getuid() == 0 else ""
-    text = CONF_HEAD.format(
-        socket=escape(str(settings.supervisor_socket)),
-        logs=escape(str(settings.logs)),
-        home=escape(str(settings.home)),
-        user=user,
-        umask=f"{files_mask():03o}",
-    )
-    for service in services:
-        text += CONF_PROGRAM.format(
-            name=service.name,
-            command=escape(" ".join(_quote(part) for part in start_command(settings, service))),
-            directory=escape(str(settings.home)),
-            environment=escape(",".join(f'{key}="{value}"' for key, value in service.environment.items())),
-            stop_signal=service.stop_signal,
-            logs=escape(str(settings.logs)),
-        )
-    write_private(settings.home / "supervisord.conf", text)
-
-
-def start_command(settings: Settings, service: Service) -> list[str]:
-    """What is run for a service: the service itself, or for a possible victim a start that minds a fault's hold."""
-    if not service.victim:
-        return service.command
-    folder = settings.home / "services"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{service.name}.json"
-    write_json(
-        file,
-        {
-            "service": service.name,
-            "command": service.command,
-            "hold": str(settings.hold(service.name)),
-            "journal": str(settings.services_journal),
-        },
-    )
-    return [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(file)]
-
-
-def _quote(part: str) -> str:
-    import shlex
-
-    return shlex.quote(part)
 
 
 def provision_airflow(settings: Settings, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from fault.sampling import RoleRule
 from faultline.base.journal import Journal, Line
 
 
@@ -42,13 +43,12 @@ class Submission:
 class Sampler(Protocol):
     """What the recorder takes down of an engine each second.
 
-    `heirs`: the role of what a process starts, by the role of that process, where the two differ.
+    `rules`: the roles of the run's processes by their command lines. `heirs`: the role of what a process starts, by the
+    role of that process, where the two differ.
     """
 
+    rules: Sequence[RoleRule]
     heirs: Mapping[str, str]
-
-    def role_of(self, command: Sequence[str]) -> str | None:
-        """The role of a process of the run by its command line; None for one that is not the engine's."""
 
     def sample(self) -> Iterable[Line]:
         """Lines for the recorder's journal, each with its `kind`; none while the engine does not answer."""
@@ -67,10 +67,8 @@ class Guardian(Protocol):
 class NoSampler:
     """For an engine that is one process below the supervisor, and writes down itself what it does."""
 
+    rules: Sequence[RoleRule] = ()
     heirs: Mapping[str, str] = MappingProxyType({})
-
-    def role_of(self, command: Sequence[str]) -> str | None:
-        return None
 
     def sample(self) -> Iterable[Line]:
         return ()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fault.identity import VICTIMS
 from fault.plan import FaultPlan, PlannedFault
 from fault.registry import ACTIONS, in_words
+from faultline.base.endpoints import EMBEDDED
 from faultline.experiment.faults import short_form
 
 # What must be left after the fault, so that a recovery can be seen to hold.
@@ -177,6 +178,9 @@ class Common(BaseModel):
     executors: int = Field(2, ge=1, le=64, description="Spark executors.")
     executor_cores: int = Field(1, ge=1, le=64, description="Cores of each executor.")
     executor_memory_mb: int = Field(1024, ge=512, le=262_144, description="Heap of each executor, in MiB.")
+    target: str = Field(
+        EMBEDDED, description="Where it runs: `embedded`, or a cluster that `./faultline target add` registered."
+    )
     partitions: int = Field(2, ge=1, le=1024, description="Partitions of the input and the output topic.")
     shuffle_partitions: int = Field(2, ge=1, le=1024, description="State partitions of the counting operator.")
     fault: Victim = Field(

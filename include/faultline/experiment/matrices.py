@@ -329,6 +329,36 @@ MATRICES: dict[str, MatrixSpec] = {
             },
         ),
         MatrixSpec(
+            "network_faults",
+            "Faults of hosts: what is broken × whose host",
+            "Word count while the host of a Spark worker, or the broker's, is cut off, slowed, narrowed, filled or "
+            "crowded for ten seconds, or loses packets. It needs hosts: ./faultline up --hosts 3. `none` on the axis "
+            "`fault` is the control.",
+            ("fault", "fault_action"),
+            {
+                "smoke": {
+                    **SHORT,
+                    "fault": ["none"],
+                    "fault_action": ["partition"],
+                    "checkpoint_interval_s": 2.0,
+                },  # fmt: skip
+                DEFAULT: {
+                    "fault": ["worker", "kafka", "none"],
+                    "fault_action": [
+                        "partition",
+                        "delay",
+                        "loss",
+                        "bandwidth",
+                        "disk_full",
+                        "cpu_pressure",
+                        "memory_pressure",
+                    ],  # fmt: skip
+                    "checkpoint_interval_s": 2.0,
+                    **REPEATED,
+                },
+            },
+        ),
+        MatrixSpec(
             "topology_optimisation",
             "Dynamic topology: what each mechanism is worth",
             "A chain of stages with back-pressure, replay, replacement and delayed persistence, each alone and all "

@@ -109,6 +109,11 @@ class AttemptPlan:
         return self.endpoints.kafka_detour if self.detours else self.endpoints.kafka
 
     @property
+    def stamped_by_broker(self) -> bool:
+        """Whether the broker's clock tells when a result was put out: where hosts are several, so that it is one."""
+        return bool(self.endpoints.hosts)
+
+    @property
     def detours(self) -> bool:
         """Whether a fault stands between the workload and the broker."""
         return any(one.fault.how.detours for one in self.faults)

@@ -188,10 +188,12 @@ def prepare() -> str:
             raise AirflowSkipException("the cell got a valid record while this run was queued")
     try:
         from faultline.orchestration.provision import remote_hosts
+        from faultline.orchestration.targets.connections import prepare_target
 
         with beside_windows(settings.window_lock):
             for line in sweep_orphans(settings, run_at_work, delete_topics):
                 print(line)
+            prepare_target(settings, order.config.target)
             keep = bool(params.get("keep_topics"))
             return make(order, settings, java_version(), hosts=remote_hosts(settings), keep_topics=keep).id
     except FaultlineError as error:
@@ -286,7 +288,8 @@ class HarvestOperator(LocalSparkJob):
         self.attempt_id = attempt_id
 
     def execute(self, context: Any) -> None:
-        from faultline.base.processes import RUN_MARK, end_processes, marked
+        from faultline.base.marks import RUN_MARK
+        from faultline.base.processes import end_processes, marked
         from faultline.engines.registry import engine_at
         from faultline.experiment.plan import plan_of
         from faultline.runner.collect import gather, is_large, require_whole
@@ -307,7 +310,7 @@ class HarvestOperator(LocalSparkJob):
             self.application_args = ["--config", str(configuration)]
             self.name = f"harvest {attempt.id}"
             self.large, self.for_attempt = is_large(scheduled_records(plan)), attempt.id
-            self.alone = attempt.job.is_dir()
+            self.alone, self.endpoints = attempt.job.is_dir() or plan.endpoints.elsewhere, plan.endpoints
             super().execute(context)
         except Exception as error:
             note_failure(attempt.folder, "harvest", error)

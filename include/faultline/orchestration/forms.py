@@ -43,7 +43,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "State and checkpoints": (
         "state_store", "state_mb", "state_touch", "checkpoint_interval_s", "snapshot_interval_s", "commit_mode",
     ),
-    "Cluster": ("executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
+    "Cluster": ("target", "executors", "executor_cores", "executor_memory_mb", "partitions", "shuffle_partitions"),
     "Settings": ("spark_build", "spark_conf", "topic_conf", "jvm_options"),
     "Fault": ("fault", "fault_action", "fault_at_s", "fault_plan", "restart_delay_s", "recovered_within"),
     "Randomness": ("seed",),

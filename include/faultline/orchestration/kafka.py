@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.secrets import WORKLOAD
 from faultline.base.settings import is_open, load_settings
-from faultline.cluster.topics import TIMEOUTS
+from faultline.cluster.topics import TIMEOUTS, admin_of, let_workload_in
 from faultline.cluster.topics import delete_topics as delete
 from faultline.experiment.plan import configuration_of, plan_of
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
-
-# Names of an attempt's topics begin so.
-TOPICS = "faultline-"
 
 
 def create_topics(attempt: Attempt) -> None:
@@ -28,47 +24,31 @@ def create_topics(attempt: Attempt) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+    plan = plan_of(attempt)
     varied = configuration_of(attempt).topic_conf or {}
     # Records stay until the teardown deletes their topic, however long the run, and however late its harvest.
     kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    settings = {"message.timestamp.type": "CreateTime", **kept, **varied}
+    there = load_settings().at(plan.endpoints)
+    # A target's broker knows itself how many copies it keeps, and who may come.
+    copies = -1 if there.target else 1
+
+    def settings(role: str) -> dict[str, str]:
+        # Intended send times lie in the past once the generator is late; CreateTime keeps them as they are.
+        by_broker = plan.stamped_by_broker and role == "output"
+        return {"message.timestamp.type": "LogAppendTime" if by_broker else "CreateTime", **kept, **varied}
+
     topics = [
-        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=1, config=settings)
-        for topic in plan_of(attempt).topics.values()
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=copies, config=settings(role))
+        for role, topic in plan.topics.items()
     ]
-    client = KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
-    if not is_open(load_settings()):
+    client = admin_of(there) if there.target else KafkaAdminClientHook(kafka_config_id="kafka_default").get_conn
+    if there.target is None and not is_open(there):
         let_workload_in(client)
     for name, future in client.create_topics(topics, **TIMEOUTS).items():
         try:
             future.result()
         except KafkaException as error:
             raise InfrastructureError(f"topic {name}: could not be created: {error.args[0].str()}") from None
-
-
-def let_workload_in(client: Any) -> None:
-    """Lets the user for workloads read and write topics of attempts, as any group, and do nothing else. Idempotent."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )
-
-    def allow(kind: Any, name: str, pattern: Any, operation: Any) -> Any:
-        return AclBinding(kind, name, pattern, f"User:{WORKLOAD}", "*", operation, AclPermissionType.ALLOW)
-
-    on_topics = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
-    rights = [allow(ResourceType.TOPIC, TOPICS, ResourcePatternType.PREFIXED, operation) for operation in on_topics]
-    rights.append(allow(ResourceType.GROUP, "*", ResourcePatternType.LITERAL, AclOperation.READ))
-    try:
-        for future in client.create_acls(rights, request_timeout=TIMEOUTS["request_timeout"]).values():
-            future.result()
-    except KafkaException as error:
-        raise InfrastructureError(f"kafka: the workload's rights could not be set: {error.args[0].str()}") from None
 
 
 def delete_topics(topics: list[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from faultline.base.endpoints import Endpoints
 from faultline.base.settings import load_settings
 from faultline.base.window_lock import beside_windows
 
@@ -24,6 +25,8 @@ class LocalSparkJob(SparkSubmitOperator):
     # Runs what is not Faultline's own: never where other jobs come after it.
     alone = False
     for_attempt: str | None = None
+    # Whose topics it reads, where they are not the embedded broker's.
+    endpoints: Endpoints | None = None
 
     def __init__(self, *, program: str, **arguments: Any) -> None:
         from faultline.engines.spark.settings import program as path_of
@@ -51,13 +54,14 @@ class LocalSparkJob(SparkSubmitOperator):
         return True
 
     def _submit(self, context: Any) -> None:
-        from faultline.base.processes import RUN_MARK
+        from faultline.base.marks import RUN_MARK
         from faultline.cluster.class_data import archive_here
         from faultline.cluster.java import find_java
         from faultline.engines.spark.settings import batch_settings, properties_file, spark_environment
 
         settings = load_settings()
-        self.conf = batch_settings(settings, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
+        there = settings if self.endpoints is None else settings.at(self.endpoints)
+        self.conf = batch_settings(there, archive=archive_here(settings), large=self.large, attempt=self.for_attempt)
         self.properties_file = str(properties_file(settings))
         marked = {RUN_MARK: self.for_attempt} if self.for_attempt else {}
         self.env_vars = {**spark_environment(settings, find_java(settings.home / "java.json").home), **marked}

@@ -31,7 +31,7 @@ def connections(settings: Settings) -> dict[str, dict[str, object]]:
 
 def _ssh(host: dict[str, Any]) -> dict[str, object]:
     """Only paths of keys are kept, never a key or a password."""
-    extra = {key: host[key] for key in ("key_file", "known_hosts")}
+    extra = {key: host[key] for key in ("key_file", "known_hosts", "python", "disk") if key in host}
     return {
         "conn_type": "ssh",
         "host": host["host"],

@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
-from faultline.base.settings import HOST, Settings
+from faultline.base.settings import Settings
 from faultline.engines.running import Runtime, Submission
 from faultline.engines.spark.settings import LOCAL_MASTER
 from faultline.engines.spark.submission import SparkSubmission
-from faultline.experiment.plan import configuration_of
+from faultline.experiment.plan import configuration_of, plan_of
 
 
 def spark_connections(settings: Settings) -> dict[str, dict[str, object]]:
     """The Connections by id: the cluster's master, and one JVM for short jobs."""
     common = {"conn_type": "spark", "extra": json.dumps({"deploy-mode": "client", "spark-binary": "spark-submit"})}
     return {
-        "spark_default": {**common, "host": f"spark://{HOST}", "port": settings.ports["spark_master"]},
+        "spark_default": {
+            **common,
+            "host": f"spark://{settings.placement.conductor}",
+            "port": settings.ports["spark_master"],
+        },
         "spark_local": {**common, "host": LOCAL_MASTER},
     }
 
@@ -45,7 +49,8 @@ def generator_command(
 
     runtime = Runtime(find_java(settings.home / "java.json").home)
     processes = configuration_of(attempt).generator_processes
-    job = generator_job(attempt, processes, settings, runtime, tuple(arguments))
+    endpoints = plan_of(attempt).endpoints
+    job = generator_job(attempt, processes, settings.at(endpoints), runtime, tuple(arguments))
     return _spark_submit(job), job.environment
 
 
@@ -65,7 +70,8 @@ def _spark_submit(submission: SparkSubmission) -> list[str]:
     if not hook._connection["master"].startswith("spark://"):
         raise InfrastructureError("Connection spark_default: missing or not a Spark master; run ./faultline up")
     command: list[str] = hook._build_spark_submit_command(program)
-    if submission.spark_submit is not None and submission.master is not None:
+    if submission.spark_submit is not None:
         command[0] = submission.spark_submit
+    if submission.master is not None:
         command[command.index("--master") + 1] = submission.master
     return command

@@ -14,6 +14,35 @@ class ClockOffset(Part):
     round_trip_s: float
 
 
+class HostPart(Part):
+    """Another host of the experiment. `same_machine`: it shares this machine's processors, as a network namespace does.
+
+    `clock_ahead_s`: by how much its clock was ahead of this one's, mean of start and end; `clock_uncertain_ms`: its
+    drift between the two, and half a round trip. `cores_used`: by its processes that play a role, in the measured
+    window; `cores_counted`: by the kernel's own counter of the whole host, null where it has none.
+    """
+
+    same_machine: bool
+    clock_ahead_s: float | None
+    clock_uncertain_ms: float | None
+    cores_used: float | None
+    cores_counted: float | None
+
+
+class LatencyClock(Part):
+    """By whose clock latencies end where hosts are several: that of the broker's `host`, which stamps each output.
+
+    `ahead_ms`: by how much it was ahead of the generator's, in whole ms, which all of its instants were moved by.
+    `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end.
+    `unsure`: whether that is more than 1 ms, or not known: latencies are no more exact.
+    """
+
+    host: str
+    ahead_ms: int
+    uncertain_ms: float | None
+    unsure: bool
+
+
 class CgroupLimits(Part):
     """What its control group allows a process: cores, and memory in MB (2^20 bytes); null where it sets no limit."""
 
@@ -42,7 +71,8 @@ class Environment(Part):
     """Where and with what the attempt ran. `clock_offsets`: by remote host; null when there was none.
 
     `cgroup`: of the process that prepared it. `jvm`: by role. `hashes`: SHA-256 of locks and of the jars that are
-    there, by name. `build_spec`: null for the installed build. What has a default is null where it was not noted.
+    there, by name. `build_spec`: null for the installed build. `hosts`: those beside this one, by name;
+    `latency_clock`: null where all ran on one. What has a default is null where it was not noted.
     """
 
     host: str | None
@@ -61,3 +91,5 @@ class Environment(Part):
     jvm: dict[str, Jvm] | None = None
     hashes: dict[str, str] | None = None
     build_spec: BuildPart | None = None
+    hosts: dict[str, HostPart] | None = None
+    latency_clock: LatencyClock | None = None

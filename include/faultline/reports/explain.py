@@ -129,6 +129,11 @@ def render_story(story: Story, width: int) -> RenderableType:
         )
         parts.append(_title("Clocks of other hosts, ahead of this one"))
         parts.append(_indented(Text(told)))
+    if (ends := record.environment.latency_clock) is not None:
+        known = "nobody knows how exactly" if ends.uncertain_ms is None else f"known to {ends.uncertain_ms:.2f} ms"
+        told = f"that of {ends.host}, {signed(ends.ahead_ms, 0)} ms ahead and so corrected, {known}"
+        parts.append(_title("The clock that ends latencies"))
+        parts.append(_indented(Text(told + ": they are no more exact" * ends.unsure, "yellow" if ends.unsure else "")))
     if story.remarks:
         parts += [_title("Remarks"), *(_indented(Text(remark, style="yellow")) for remark in story.remarks)]
     return Group(*parts)

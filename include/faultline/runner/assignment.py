@@ -22,7 +22,8 @@ from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.plan import Aim, plan_of
 
 if TYPE_CHECKING:  # see fault.hosts
-    from fault.remote import RemoteHost, RemoteInjector
+    from fault.connection import RemoteHost
+    from fault.remote import RemoteInjector
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Assignment:
     window_lock: Path | None = None
     warmup_s: float = 0.0
     aim: Aim | None = None
+    here: str = ""
+    disks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tokens(self) -> Tokens:
@@ -64,6 +67,8 @@ class Assignment:
             hold=self._hold,
             restart_delay_s=self.restart_delay_s,
             busy_elsewhere=injector.busy if isinstance(injector, Hosts) else None,
+            addresses={"": self.here, **{name: host.host for name, host in self.hosts.items()}},
+            disks=self.disks,
         )
 
     def _hold(self, service: str, until_mono_ns: int) -> None:
@@ -89,10 +94,12 @@ def read_assignment(directory: Path) -> Assignment:
             restart_delay_s=plan.restart_delay_s,
             services=services.get("instance"),
             holds={name: Path(path) for name, path in services.get("holds", {}).items()},
-            hosts={name: _remote_host(host) for name, host in (data.get("hosts") or {}).items()},
+            hosts=remote_hosts(data.get("hosts") or {}),
             window_lock=Path(data["window_lock"]) if data.get("window_lock") else None,
             warmup_s=plan.warmup_s,
             aim=plan.aim,
+            here=plan.endpoints.here,
+            disks={name: str(host["disk"]) for name, host in (data.get("hosts") or {}).items() if host.get("disk")},
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
@@ -102,8 +109,14 @@ def read_assignment(directory: Path) -> Assignment:
         raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
 
 
+def remote_hosts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteHost]:
+    """How the machines of an attempt are reached over SSH, by name, as `attempt.json` lists them."""
+    return {name: _remote_host(host) for name, host in listed.items()}
+
+
 def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    from fault.remote import RemoteHost
+    from fault.connection import RemoteHost
+    from fault.shipping import PYTHON
 
     return RemoteHost(
         host=str(values["host"]),
@@ -111,6 +124,7 @@ def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
         key_file=Path(values["key_file"]),
         known_hosts=Path(values["known_hosts"]),
         port=int(values.get("port", 22)),
+        python=str(values.get("python", PYTHON)),
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fault.hosts import KAFKA_HOST
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal, write_lines
+from faultline.base.journal import read_ended, read_journal, write_lines
 from faultline.base.kafka_login import kafka_options
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.settings import Settings
@@ -19,6 +20,8 @@ from faultline.experiment.plan import AttemptPlan, plan_of
 
 # Above it, a harvest gains more from Spark's optimisations than they cost.
 LARGE_RECORDS = 500_000
+# Of the harvest's configuration: by how many ms the clock that stamped the outputs was ahead.
+AHEAD = "emitted_ahead_ms"
 # For the broker's answer where a topic begins.
 OFFSETS_TIMEOUT_S = 30.0
 
@@ -31,16 +34,18 @@ def gather(attempt: Attempt, settings: Settings) -> Path:
     plan = plan_of(attempt)
     engine_at(attempt).collect(attempt, settings, method=plan.method)
     copy_service_starts(attempt, settings)
+    fetch_recordings(attempt)
     configuration = attempt.folder / "harvest_config.json"
     write_json(
         configuration,
         {
             "bootstrap": plan.endpoints.kafka,
-            "kafka_options": kafka_options(settings),
+            "kafka_options": kafka_options(settings.at(plan.endpoints)),
             "input_topic": plan.topics["input"].name,
             "output_topic": plan.topics["output"].name,
             "batches": str(attempt.folder / BATCHES),
             "target": str(attempt.harvest),
+            **({AHEAD: broker_ahead_ms(attempt)} if plan.stamped_by_broker else {}),
             **plan.tuples,
             **_of_job(attempt, plan.tuples),
         },
@@ -74,6 +79,33 @@ def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
 def is_large(records: float) -> bool:
     """Whether a harvest of so many records is to have Spark's optimisations."""
     return records > LARGE_RECORDS
+
+
+def fetch_recordings(attempt: Attempt) -> None:
+    """Copies what other hosts recorded. Raises InfrastructureError naming the host that is away: clear the task once it
+    is back."""
+    if attempt.read().get("hosts"):
+        from faultline.runner.hosts.recordings import fetch  # the SSH library takes its time
+
+        fetch(attempt)
+
+
+def broker_ahead_ms(attempt: Attempt) -> int:
+    """By how many ms, in whole ones, the clock of the broker's host was ahead of this one's, by which the generator
+    sends: outputs that it stamped are moved by so many. 0 where the broker runs here."""
+    from faultline.analysis.hosts import clocks_of  # tables take their time to be imported
+
+    clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)
+    return 0 if clock is None else round(clock.ahead_s * 1000)
+
+
+def drop_recordings(attempt: Attempt) -> list[str]:
+    """Removes them there; a line for each host that is away, where they go when it starts again."""
+    if not attempt.read().get("hosts"):
+        return []
+    from faultline.runner.hosts.recordings import drop
+
+    return drop(attempt)
 
 
 def copy_service_starts(attempt: Attempt, settings: Settings) -> None:

@@ -17,7 +17,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.processes import Entry, process_of, read_ledger, spawn_detached
 from faultline.base.secrets import WORKLOAD, login_file
-from faultline.base.settings import HOST, Settings
+from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.registry import engine_at
 from faultline.experiment.plan import AttemptPlan
@@ -62,9 +62,9 @@ def _start_daemon(attempt: Attempt, settings: Settings, daemon: Daemon) -> Entry
 
 
 def start_companion(attempt: Attempt, settings: Settings, companion: Companion) -> Entry:
-    """Starts a process of the attempt's own, on loopback, and waits until it listens."""
+    """Starts a process of the attempt's own, where all hosts reach it, and waits until it listens."""
     port = int(attempt.read()["companion_ports"][companion.role])
-    command = [part.format(host=HOST, port=port) for part in companion.command]
+    command = [part.format(host=settings.placement.conductor, port=port) for part in companion.command]
     entry = spawn(attempt, settings, companion.role, command, stdout=attempt.logs / f"{companion.role}.out")
     wait_until(
         lambda: _listens(entry, port),

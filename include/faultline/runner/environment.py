@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import ConfigError
 from faultline.base.hashes import kept_hash
 from faultline.base.settings import Settings, load_settings
@@ -30,27 +31,31 @@ from generators.data_files import data_files
 from generators.errors import InputError
 
 # Programs in spark_jobs/ that are no part of a workload.
-READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "rehearsal")
+READERS = ("aggregate", "batches", "counts", "harvest", "nexmark_source", "probe", "rehearsal")
 
 
 def describe(settings: Settings, config: Configuration, java: str, build: Build | None = None) -> dict[str, Any]:
     """The record's `environment`. `java` is the version text of the runtime that engine and broker use, `build` what is
     under test in place of the installed programs and settings."""
     cores = os.cpu_count() or 1
-    another = None
+    another, elsewhere = None, config.target != EMBEDDED
     with contextlib.suppress(ConfigError):  # of a list that cannot be read: the refusal says so
         another = engine_of(config).another(settings, config)
+    known = versions(settings, java)
+    if elsewhere:
+        del known["kafka"]
     return {
         "host": socket.gethostname(),
         "cores": cores,
         "memory_mb": psutil.virtual_memory().total // 2**20,
         "oversubscribed": config.executors * config.executor_cores > cores,
-        "versions": {**versions(settings, java), **({"build": another[0]} if another else {})},
+        "versions": {**known, **({"build": another[0]} if another else {})},
         "git_commit": git_commit(settings.root),
         # Named after the first engine that there was.
         "spark_conf": {**(build.spec.settings if build else {}), **engine_of(config).settings(config)},
         "build_spec": build.as_environment() if build else None,
-        "kafka_conf": kafka_conf(settings),
+        # Of a target's broker only its Connection is known.
+        "kafka_conf": None if elsewhere else kafka_conf(settings),
         **machine(),
         "jvm": jvms(settings, config),
         "hashes": {**hashes(settings), **{Path(name).name: said for name, said in job_hashes([config]).items()}},
@@ -61,8 +66,8 @@ def jvms(settings: Settings, config: Configuration) -> dict[str, dict[str, Any]]
     """How the JVMs of each role are started: what the engine says of its own, and the broker."""
     # Whoever makes an archive of classes removes those of before.
     archived = any(settings.class_data.glob("classes-*.jsa"))
-    broker = {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}
-    return {**engine_of(config).jvms(config, with_archive=archived), "kafka": broker}
+    broker = {"kafka": {"options": list(HEAP_OPTIONS), "heap_mb": HEAP_MB}} if config.target == EMBEDDED else {}
+    return {**engine_of(config).jvms(config, with_archive=archived), **broker}
 
 
 def job_hashes(configurations: Iterable[Configuration]) -> dict[str, str]:

@@ -15,9 +15,10 @@ from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
 from faultline.base.files import make_folder, sync_folder
 from faultline.base.secrets import require_logins
-from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings
+from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
+from faultline.cluster.targets.rules import check_target, not_measured, require_victims
 from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
 from faultline.experiment.build import BuildSpec
@@ -85,6 +86,10 @@ def prepare(
     if instance(settings):
         require_logins(settings.secrets)
     check_here(order.config)
+    endpoints = engine_of(order.config).endpoints(settings, order.config)
+    if endpoints.elsewhere:
+        hosts = endpoints.hosts
+        require_victims(endpoints, order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)
     attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)
@@ -95,7 +100,7 @@ def prepare(
         order.config,
         engine=engine.name,
         repetition=order.repetition,
-        endpoints=replace(engine.endpoints(settings, order.config), hosts=hosts or {}),
+        endpoints=replace(endpoints, hosts=hosts or {}),
         topics={role: f"faultline-{attempt.id}-{role}" for role in topic_partitions(order.config)},
         cycles=engine.capabilities.cycles,
     )
@@ -109,6 +114,8 @@ def prepare(
         "engine_settings": dict(order.build_spec.settings),
         "keep_topics": keep_topics,
         "window_lock": str(settings.window_lock),
+        # Figures that cannot be had where it runs, and why.
+        "not_measured": not_measured(endpoints),
         **_places(settings, engine, plan),
     }
     write_json(attempt.folder / "attempt.json", described)
@@ -119,6 +126,7 @@ def prepare(
 
 def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, Any]:
     """Where the attempt's services, topics and processes are found."""
+    elsewhere = plan.endpoints.elsewhere
     return {
         "kafka": {
             "bootstrap": plan.endpoints.kafka,
@@ -130,9 +138,12 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
         **engine.addresses(plan.endpoints),
         # The mark of this installation's services, and where a fault holds each of them down.
         "services": {
-            "instance": instance(settings).get("instance"),
+            # The embedded ones play no part in what runs on a target.
+            "instance": None if elsewhere else instance(settings).get("instance"),
             "keeper": services_keeper(settings),
-            "holds": {
+            "holds": {}
+            if elsewhere
+            else {
                 "kafka": str(settings.hold("kafka")),
                 **{node: str(path) for node, path in engine.holds(settings).items()},
             },
@@ -176,7 +187,9 @@ def describe_order(order: Order, settings: Settings, java: str, built: Build | N
 
 def check_here(config: Configuration) -> None:
     """Refuses what this machine cannot run: what its engine has no room for, a source or a store that is not there."""
+    check_target(load_settings(), config)
     check_engine(config)
+    check_hosts(config)
     check_source(config)
     check_load(config)
     config.kind.check_here(config.own, config)
@@ -197,6 +210,21 @@ def check_engine(config: Configuration) -> None:
             known = ", ".join(sorted(engine.roles))
             raise ConfigError(f"victim: the engine {engine.name} has no {victim}; use {known}")
     engine.check(config)
+
+
+def check_hosts(config: Configuration) -> None:
+    """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
+    for one in config.planned_faults():
+        if one.fault.needs_hosts and not ssh_hosts(load_settings()):
+            raise ConfigError(
+                f"fault_action: {one.fault.action} is done to other hosts, and all runs on this one; ./faultline down, "
+                "and up --hosts 3 --allow-root"
+            )
+    if config.kind.own_client and load_settings().placement.spread:
+        raise ConfigError(
+            f"workload: {config.workload} comes to the broker through the gate, which knows this machine's connections "
+            "only; ./faultline down, and up --hosts 0"
+        )
 
 
 def check_load(config: Configuration) -> None:

@@ -155,7 +155,9 @@ def _done(delivered: Mapping[str, Any]) -> str:
     """A delivery in words: `killed pid 12`, or `cut the connections to Kafka`, where no process was hit."""
     action = ACTIONS.get(str(delivered.get("action")))
     past = action.past if action else "hit"  # of an attempt whose action is there no more
-    return past if delivered["victim"] is None else f"{past} pid {delivered['victim']}"
+    if delivered["victim"] is None:
+        return past
+    return f"{(action and action.past_of_host) or past} pid {delivered['victim']}"
 
 
 def _awaited(attempt: Attempt, config: Configuration) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
-from faultline.base.processes import Entry, load_token, process_of, send, victim_of
+from faultline.base.marks import load_token
+from faultline.base.processes import Entry, process_of, send, victim_of
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until
@@ -105,11 +106,12 @@ def await_services(settings: Settings, config: Configuration) -> None:
     """Waits until the broker answers, and the engine has the room that is asked for."""
     engine = engine_of(config)
     endpoints = engine.endpoints(settings, config)
+    logins = settings.at(endpoints).logins
     lacking: str | None = None
 
     def ready() -> bool:
         nonlocal lacking
-        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, settings.secrets) else "Kafka is away"
+        lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
         return lacking is None
 
     wait_until(
@@ -133,16 +135,16 @@ def start_generator(attempt: Attempt, settings: Settings, on_executors: Executor
     `on_executors`: the command and environment of one whose processes run on the cluster. None when the engine makes
     the events itself.
     """
-    told = plan_of(attempt).generator
-    if told is None:
+    plan = plan_of(attempt)
+    if plan.generator is None:
         return None
     specification = attempt.folder / "generator_config.json"
-    write_json(specification, told)
+    write_json(specification, plan.generator)
     arguments = ["--config", str(specification), "--gate", str(attempt.gate)]
     arguments += ["--histogram", str(attempt.folder / "schedule_lag.hlog")]
     journal = attempt.generator_journal
     if configuration_of(attempt).generator_on == "host":
-        logged_in = {LOGIN: str(login_file(settings.secrets, HARNESS))}
+        logged_in = {LOGIN: str(login_file(settings.at(plan.endpoints).logins, HARNESS))}
         command = [*module("generators"), *arguments]
         return spawn(attempt, settings, "generator", command, stdout=journal, environment=logged_in)
     command, environment = on_executors(attempt, settings, arguments)
@@ -371,11 +373,10 @@ def _committed(
 
 def _await_exit(attempt: Attempt, role: str, problems: list[str], timeout_s: float = STOP_S) -> None:
     entry = newest(attempt, role)
-    process = process_of(entry) if entry else None
-    if process is None:
+    if entry is None:
         return
     try:
-        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")  # type: ignore[arg-type]
+        wait_until(lambda: process_of(entry) is None, timeout_s=timeout_s, what=f"{role}: its end")
     except InfrastructureError as error:
         problems.append(str(error))
 

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
-from faultline.base.processes import RUN_MARK, end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.base.marks import RUN_MARK
+from faultline.base.processes import end_ledger, end_processes, marked, present_boot, read_ledger
 from faultline.base.settings import Settings
-from faultline.runner.collect import keep_logs_only, remove_working_data
+from faultline.base.target import endpoints_at
+from faultline.cluster.topics import delete_own_topics
+from faultline.runner.collect import drop_recordings, keep_logs_only, remove_working_data
 
 if TYPE_CHECKING:
     from faultline.records.record import Record
@@ -99,8 +103,14 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
         keep_logs_only(attempt)
         return []
     remove_working_data(attempt, settings)
+    for problem in drop_recordings(attempt):
+        print(problem)
     topics = [] if description.get("keep_topics") else list(description["topics"].values())
-    delete_topics(topics)
+    there = settings.at(endpoints_at(settings, description["config"].get("target", EMBEDDED)))
+    if there.target is None:
+        delete_topics(topics)
+    else:
+        delete_own_topics(there, topics)
     return topics
 
 

@@ -302,6 +302,27 @@ def test_the_clocks_of_other_hosts_stand_in_the_environment(tmp_path: Path) -> N
     assert offsets == {"node-2": {"offset_s": 0.003, "round_trip_s": 0.001}}
 
 
+@pytest.mark.parametrize(
+    ("end_s", "uncertain_ms", "unsure"), [(0.0105, 1.0, False), (0.010500001, 1.000001, True), (None, None, True)]
+)
+def test_by_whose_clock_latencies_end_stands_in_the_environment(
+    tmp_path: Path, end_s: float | None, uncertain_ms: float | None, unsure: bool
+) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    assert judge(directory).environment.latency_clock is None
+    (directory / "harvest_config.json").write_text(json.dumps({"emitted_ahead_ms": 10}))
+    clocks = [{"kind": "clock", "host": "kafka", "offset_s": one, "round_trip_s": 0.001} for one in (0.01, end_s)]
+    lines = list(read_ended(directory / "recorder.jsonl"))
+    asked = [one for one in clocks if one["offset_s"] is not None]
+    write_lines(directory / "recorder.jsonl", [*asked, *lines])
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    assert record.environment.latency_clock is not None
+    assert record.environment.latency_clock.model_dump() == {
+        "host": "kafka", "ahead_ms": 10, "uncertain_ms": uncertain_ms, "unsure": unsure
+    }  # fmt: skip
+
+
 def test_a_late_generator_makes_the_record_unsound(tmp_path: Path) -> None:
     directory = Synthetic(Scenario()).write(tmp_path)
     _edit(directory / "generator.jsonl", "done", schedule_lag_ms={"p50": 1, "p99": 73.2, "max": 90})
@@ -479,3 +500,17 @@ def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(tmp_path: 
     assert set(metrics.audit.model_dump().values()) == {None}
     assert metrics.not_measured == {"latency_ms": "no output tells", "audit": "no batch"}
     assert metrics.throughput_rps == before.metrics.throughput_rps
+
+
+def test_what_is_out_of_sight_on_a_target_is_null_with_its_reason_and_not_0(tmp_path: Path) -> None:
+    directory = Synthetic(Scenario(fault=False)).write(tmp_path)
+    path = directory / "attempt.json"
+    why = {f"{figure}.{role}": "far" for figure in ("cpu_cores", "rss_mb") for role in ("kafka", "executors")}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "not_measured": why}))
+    record = judge(directory)
+    jsonschema.validate(record.as_dict(), committed_schema())
+    metrics = record.metrics
+    assert (metrics.cpu_cores.kafka, metrics.cpu_cores.executors, metrics.rss_mb.executors) == (None, None, None)
+    assert metrics.cpu_cores.driver == pytest.approx(CORES["driver"], abs=1e-3)
+    assert metrics.cpu_s_per_million is None
+    assert metrics.not_measured == why and metrics.audit.lost == 0

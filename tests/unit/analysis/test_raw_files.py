@@ -14,14 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faultline.analysis.cpu import taken
-from faultline.analysis.raw_files import (
-    MACHINE_COLUMNS,
-    Gate,
-    _without_late_audit,
-    processes_of,
-    read_attempt,
-    read_raw,
-)
+from faultline.analysis.hosts import MACHINE_COLUMNS, all_processes
+from faultline.analysis.raw_files import Gate, _without_late_audit, read_attempt, read_raw
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.base.window import NS
@@ -113,7 +107,7 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
         [[990 * NS, 0.0, 0.0], [1_001 * NS, 0.55, 0.0], [1_031 * NS, 38.0, 0.0]], columns=MACHINE_COLUMNS
     )
     start = {"event": "started", "service": "spark-worker-1", "pid": 7, "wall_ns": round(1_003 * NS), "waited_s": 1.5}
-    own = processes_of(recorder, (start,))
+    own = all_processes(recorder, (start,), ())
     assert set(own.loc[own["pid"] == 7, "role"]) == {"restarted"} and set(own.loc[own["pid"] == 1, "role"]) == {
         "services"
     }
@@ -121,7 +115,7 @@ def test_a_service_that_starts_again_after_a_fault_disturbs_nobody() -> None:
     assert found is not None and found.worst < 0.2
     # What else came to be is others' all the same: another pid, another time, no start at all.
     for other in ({**start, "pid": 8}, {**start, "wall_ns": round(1_015 * NS)}, {**start, "event": "stopped"}):
-        found = taken(machine, processes_of(recorder, (other,)), 1_000 * NS, 1_020 * NS)
+        found = taken(machine, all_processes(recorder, (other,), ()), 1_000 * NS, 1_020 * NS)
         assert found is not None and found.worst > 1.0
 
 
@@ -130,9 +124,9 @@ def test_a_start_is_that_of_a_process_that_was_made_within_two_seconds_of_it(apa
     """After the time for which it was held down."""
     sample = {"kind": "proc", "wall_ns": 1_010 * NS, "role": "services", "pid": 7, "create_time": 1_000.0 + apart_s}
     start = {"event": "started", "pid": 7, "wall_ns": 1_030 * NS, "waited_s": 30.0}
-    (role,) = processes_of((sample,), (start,))["role"]
+    (role,) = all_processes((sample,), (start,), ())["role"]
     assert role == ("restarted" if abs(apart_s) < 2 else "services")
-    (role,) = processes_of(({**sample, "role": "kafka"},), (start,))["role"]
+    (role,) = all_processes(({**sample, "role": "kafka"},), (start,), ())["role"]
     assert role == "kafka", "only what nobody else counts"
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from faultline.analysis.hosts import PROCESS_COLUMNS
 from faultline.analysis.latency import TUPLE_COLUMNS, fold
-from faultline.analysis.raw_files import PROCESS_COLUMNS
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.series import latency_points, series, write_series
 from faultline.base.window import NS, Window
 
 WINDOW = Window.of(1_000 * NS, 2, 8, 1)
-NOBODY = pd.DataFrame([], columns=PROCESS_COLUMNS)
+NOBODY = pd.DataFrame([], columns=PROCESS_COLUMNS).assign(host="")
 
 
 def test_each_second_of_output_is_a_point() -> None:
@@ -32,7 +32,9 @@ def test_curves_count_seconds_from_t0(tmp_path: Path) -> None:
     bins = pd.DataFrame({"end_ns": [1_001_500_400_000, 1_003 * NS], "throughput_rps": [1 / 3, 2.0], "lag": [4, 0]})
     samples = [[at * NS, "kafka", 7, 999.0, float(at - 999), 1, False] for at in (1_000, 1_001, 1_002)]
     events = [Event("t0", 1_002_000_000_400, "here")]
-    found = series(WINDOW, bins, fold([], WINDOW), pd.DataFrame(samples, columns=PROCESS_COLUMNS), events)
+    found = series(
+        WINDOW, bins, fold([], WINDOW), pd.DataFrame(samples, columns=PROCESS_COLUMNS).assign(host=""), events
+    )
     assert found["throughput"] == [{"t_s": 1.5, "rps": 0.333}, {"t_s": 3.0, "rps": 2.0}]
     assert found["lag"] == [{"t_s": 1.5, "records": 4}, {"t_s": 3.0, "records": 0}]
     assert [(point["t_s"], point["kafka"], point["executors"]) for point in found["cpu"]] == [(1, 1, 0), (2, 1, 0)]

@@ -60,6 +60,7 @@ def test_a_late_generator_says_who_had_the_cores() -> None:
         ("schedule-lag", {"recovery_lateness_ms": 250.1}),
         ("clock-jumped", {"clock_jump_ms": -101.0}),
         ("clock-jumped", {"clock_jump_ms": 100.1}),
+        ("clocks-apart", {"clock_uncertain": ("worker-1", 5.1)}),
         ("disturbed", {"taken": Taken(0.31, 0.5)}),
         ("disturbed", {"taken": Taken(0.1, 1.01)}),
         ("generator-died", {"generator_died": "killed"}),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import ROOT, Settings, ssh_hosts
+from faultline.base.settings import ROOT, Settings, check_ssh_host, ssh_hosts
 from faultline.client.operations import require
 
 
@@ -32,9 +32,20 @@ def test_wide_modes_are_refused_in_one_line(tmp_path: Path, key_mode: int, known
     (tmp_path / "ssh_hosts.json").write_text(json.dumps({"node1": host}))
     settings = Settings(ROOT, tmp_path, tmp_path / "results")
     if said is None:
-        assert ssh_hosts(settings) == {"node1": {**host, "port": 22}}
+        assert ssh_hosts(settings) == {"node1": {**host, "port": 22, "python": "python3"}}
         return
     for refuse in (ssh_hosts, require):
         with pytest.raises(ConfigError) as caught:
             refuse(settings)
         assert str(caught.value) == f"ssh_hosts.json: node1.{said.format(folder=tmp_path)}"
+
+
+@pytest.mark.parametrize("python", ["python3 -c 'x'", "", "$(id)", 3, "py;id"])
+def test_a_hosts_python_is_the_name_of_a_program(tmp_path: Path, python: object) -> None:
+    """A shell over there reads it."""
+    for name in ("key", "known"):
+        (tmp_path / name).touch(0o600)
+    host = {"host": "a", "user": "b", "key_file": str(tmp_path / "key"), "known_hosts": str(tmp_path / "known")}
+    with pytest.raises(ConfigError, match=r"^here\.python: .*such as /usr/bin/python3"):
+        check_ssh_host("here", {**host, "python": python})
+    assert check_ssh_host("here", {**host, "python": "/opt/py-3.11/bin/python3"})["python"].startswith("/opt")

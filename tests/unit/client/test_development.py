@@ -10,7 +10,7 @@ import pytest
 from faultline import bootstrap
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import ROOT
-from faultline.client import development
+from faultline.client.testing import development
 
 BOTH = "both==1 \\\n    --hash=sha256:0\n"
 ADDED = "other==2 ; b \\\n    --hash=sha256:1\npytest==3 \\\n    --hash=sha256:2\n"

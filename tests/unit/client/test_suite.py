@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from faultline.base.settings import ROOT
-from faultline.client import suite
-from faultline.client.suite import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
+from faultline.client.testing import suite
+from faultline.client.testing.suite import LAYERS, Layer, Tally, closing_lines, run_layers, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     hook = (ROOT / "tests" / "conftest.py").read_text().partition("def pytest_terminal_summary")
     (tmp_path / "conftest.py").write_text(
         "import json, os\nimport pytest\nfrom pathlib import Path\n"
-        f"from faultline.client.suite import COUNTED, TALLY\n{''.join(hook[1:])}"
+        f"from faultline.client.testing.suite import COUNTED, TALLY\n{''.join(hook[1:])}"
     )
     for name, text in tests.items():
         (tmp_path / name).mkdir()

@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.errors import InfrastructureError
-from faultline.base.processes import INSTANCE_MARK, is_marked
+from faultline.base.marks import INSTANCE_MARK
+from faultline.base.processes import is_marked
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.spark import session as subject

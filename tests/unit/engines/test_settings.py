@@ -58,7 +58,7 @@ def test_a_build_under_test_brings_its_programs_and_settings_and_overrides_nothi
     attempt.folder.mkdir()
     config = parse_configuration({"fault": "none"})
     plan = resolve(
-        config, engine="spark", repetition=0, endpoints=Endpoints.loopback(DEFAULT_PORTS),
+        config, engine="spark", repetition=0, endpoints=Endpoints.embedded(DEFAULT_PORTS),
         topics={"input": "i", "output": "o", "warmup": "w"},
     )  # fmt: skip
     told: dict[str, Any] = {"config": config.model_dump(mode="json"), "spark": {"ui_port": 4040}}

@@ -115,7 +115,7 @@ try:
     steps.await_services(settings, config)
 except InfrastructureError as error:
     print(error)
-Endpoints.loopback = classmethod(lambda cls, ports: cls("kafka", "", "", str(folder), "", ""))
+Endpoints.embedded = classmethod(lambda cls, ports, placement, logins: cls("kafka", "", "", str(folder), "", ""))
 attempt = prepare.prepare(prepare.Order(config), settings, "17")
 said = attempt.read()
 print(said["slate"] == {"wall": str(folder)}, "spark" in said, sorted(said["services"]["holds"]))

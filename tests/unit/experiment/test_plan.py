@@ -28,7 +28,7 @@ from faultline.experiment.workloads.registry import WORKLOADS
 from generators.spec import GeneratorSpec
 
 HOSTS = {"node1": {"host": "10.0.0.5", "port": 22, "user": "bench", "key_file": "/k", "known_hosts": "/h"}}
-ENDPOINTS = replace(Endpoints.loopback(DEFAULT_PORTS), hosts=HOSTS)
+ENDPOINTS = replace(Endpoints.embedded(DEFAULT_PORTS), hosts=HOSTS)
 FAULTS = {"faults": [
     {"victim": "executor", "action": "pause", "at_s": 45, "duration_s": 2},
     {"victim": "kafka", "action": "delay", "at_s": 60, "duration_s": 1, "delay_ms": 100},

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fault import busy as busy_module
 from fault.busy import BUSY_NS, RECENT_NS, BusyWatch, Reading, await_busy, read_local
 from fault.identity import PYTHON_WORKER, ProcessIdentity
-from fault.victims import read_process
+from fault.procfs import read_process
 
 RUN = "20261121T061500Z-3fa9c1"
 MS = 1_000_000

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
 from fault.errors import VictimRefused
 from fault.hosts import Hosts, place
-from fault.identity import EXECUTOR, KAFKA, ProcessIdentity, Tokens
+from fault.identity import EXECUTOR, ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
 from fault.plan import ALLOWED
-from fault.remote_shell import act_program, parse_survey, survey_program
-from fault.victims import read_process
 
 RUN = "20261121T061500Z-3fa9c1"
 TOKENS = Tokens(RUN, "0123456789abcdef")
@@ -96,63 +92,3 @@ def test_a_placement_may_be_given_and_an_unknown_host_is_refused() -> None:
         hosts.signal(replace(VICTIM, host="elsewhere"), signal.SIGKILL)
     with pytest.raises(VictimRefused, match="^host: "):
         Hosts(Recorded(), {"": Recorded()})  # type: ignore[dict-item]
-
-
-def words(text: str) -> list[list[str]]:
-    return [line.split(" ")[1:] for line in text.splitlines() if line.startswith("faultline ")]
-
-
-def test_the_survey_of_a_shell_sees_what_is_there() -> None:
-    arguments = ["-Dfaultline.instance=0123456789abcdef", KAFKA.main, "two\nlines", "é", ""]
-    with subprocess.Popen(["sh", "-c", "read x", *arguments], stdin=subprocess.PIPE) as process:
-        try:
-            done = subprocess.run(["sh", "-s"], input=survey_program(), capture_output=True, text=True, check=True)
-        finally:
-            process.kill()
-    snapshot = parse_survey(words(done.stdout), "node1")
-    live = snapshot.processes[process.pid]
-    assert live.command[3:7] == tuple(arguments[:4])
-    assert snapshot.parents[process.pid] in snapshot.parents
-    assert snapshot.host == "node1"
-    assert process.pid not in snapshot.protected
-    assert snapshot.parents[process.pid] in snapshot.protected  # this process started that shell
-    assert done.stderr == ""
-
-
-def act_inside(wrapper: str, folder: Path, act: str) -> tuple[list[list[str]], int]:
-    """One act against a marked shell, run within that shell; gives what it said, and how the shell ended."""
-    arguments = [f"faultline-run={RUN}", EXECUTOR.main]
-    with subprocess.Popen(
-        ["sh", "-c", wrapper, "sh", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        live = read_process(process.pid)
-        while live is not None and EXECUTOR.main not in live.command:
-            live = read_process(process.pid)  # it has not been executed yet
-        assert live is not None
-        victim = ProcessIdentity(live.pid, live.create_time, EXECUTOR, RUN, live.command, live.start_ticks)
-        (folder / "program").write_text(act_program(victim, act))
-        said, _ = process.communicate(f"{folder / 'program'}\n", timeout=20)
-    return words(said), process.returncode
-
-
-def test_a_shell_does_not_signal_its_own_ancestors(tmp_path: Path) -> None:
-    inside = 'read program; sh -s <"$program"; exit 3'
-    said, status = act_inside(inside, tmp_path, "KILL")
-    assert (said[0][:3], status) == (["mismatch", "pid", "it"], 3)
-    assert act_inside(inside, tmp_path, "probe") == ([["alive"]], 3)
-
-
-def test_a_survey_that_was_cut_off_is_no_list() -> None:
-    with pytest.raises(ValueError, match="not complete"):
-        parse_survey([["clock", "100", "1", "7"], ["stat", "7", "S", "1", "5"]], "node1")
-    with pytest.raises(ValueError, match="not complete"):
-        parse_survey([["end"]], "node1")
-
-
-def test_zombies_and_processes_between_the_two_lists_are_left_out() -> None:
-    text = "6b61666b612e4b61666b6100"
-    said = [["clock", "100", "10", "7"], ["stat", "8", "Z", "1", "5"], ["stat", "9", "T", "1", "150"]]
-    snapshot = parse_survey([*said, *(["command", pid, text] for pid in ("8", "9", "10")), ["end"]], "node1")
-    assert list(snapshot.processes) == [9]
-    live = snapshot.processes[9]
-    assert (live.command, live.create_time, live.start_ticks, live.stopped) == (("kafka.Kafka",), 11.5, 150, True)

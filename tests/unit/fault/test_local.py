@@ -17,8 +17,9 @@ from fault.errors import IdentityMismatch, SignalRefused
 from fault.identity import EXECUTOR, PYTHON_WORKER, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome, Presence, executors_on, settle
 from fault.local import LocalInjector
+from fault.procfs import read_process
 from fault.undo import UndoStack
-from fault.victims import find_victims, read_process
+from fault.victims import find_victims
 from tests.support.decoys import NOBODY, decoy, only_root
 from tests.unit.sleepers import Spawn, only
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fault.proxy import loopback_address, main
+from fault.proxy import main, single_address
 from fault.proxy_control import ProxyControl, ProxyError, ProxyRefused, ProxySilent, ProxyUnreachable
 
 TOKEN = "faultline-run=20261121T061500Z-3fa9c1"
@@ -53,7 +53,7 @@ class Running:
 
     def client(self) -> socket.socket:
         """A connection to the proxy."""
-        made = socket.create_connection(loopback_address(self.file["listen"]), SECONDS)
+        made = socket.create_connection(single_address(self.file["listen"]), SECONDS)
         self._sockets.append(made)
         return made
 
@@ -169,6 +169,36 @@ def test_much_at_once_both_ways(proxy: Running) -> None:
     assert received[client] == payloads[server]
     status = proxy.control.status()
     assert (status["bytes_up"], status["bytes_down"], status["connections"]) == (size, size, 1)
+
+
+def test_only_connections_of_the_addresses_that_are_named_are_held(proxy: Running) -> None:
+    client, server = proxy.pair()
+    assert proxy.control.delay(5_000, only=["192.0.2.1"]) == 0
+    client.sendall(b"at once")
+    assert exactly(server, 7) == b"at once"
+    assert proxy.control.delay(100, jitter_ms=50, only=["127.0.0.1", "192.0.2.1"]) == 1
+    status = proxy.control.status()
+    assert (status["mode"], status["jitter_ms"], status["only"]) == ("delay", 50, ["127.0.0.1", "192.0.2.1"])
+    began = time.monotonic()
+    client.sendall(b"held")
+    assert exactly(server, 4) == b"held" and time.monotonic() - began > 0.045
+    proxy.control.heal()
+    assert proxy.control.status()["only"] is None
+
+
+def test_lost_bytes_come_later_and_in_order(proxy: Running) -> None:
+    """Of what happens by chance, the second is the first to be lost."""
+    client, server = proxy.pair()
+    assert proxy.control.loss(30) == 1
+    status = proxy.control.status()
+    assert (status["mode"], status["loss_percent"]) == ("loss", 30)
+    began = time.monotonic()
+    client.sendall(b"first")
+    assert exactly(server, 5) == b"first" and time.monotonic() - began < 0.15
+    began = time.monotonic()
+    client.sendall(b" second")
+    assert exactly(server, 7) == b" second" and time.monotonic() - began > 0.19
+    proxy.control.heal()
 
 
 def test_ipv6_loopback_works_too(tmp_path: Path) -> None:
@@ -390,14 +420,16 @@ def test_it_ends_when_told_also_in_a_cut(tmp_path: Path, number: signal.Signals)
     ("listen", "upstream", "named"),
     [
         ("0.0.0.0:0", "127.0.0.1:1", "0.0.0.0:0"),
-        ("127.0.0.1:0", "192.0.2.1:9092", "192.0.2.1:9092"),
+        ("[::]:0", "127.0.0.1:1", "[::]:0"),
+        ("127.0.0.1:0", "0.0.0.0:9092", "0.0.0.0:9092"),
+        ("224.0.0.1:0", "127.0.0.1:1", "224.0.0.1:0"),
         ("localhost:0", "127.0.0.1:1", "localhost:0"),
         ("127.0.0.1", "127.0.0.1:1", "HOST:PORT"),
         ("127.0.0.1:0", "127.0.0.1:0", "HOST:PORT"),
         ("127.0.0.1:65536", "127.0.0.1:1", "HOST:PORT"),
     ],
 )
-def test_anything_but_loopback_is_refused(
+def test_all_addresses_and_names_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], listen: str, upstream: str, named: str
 ) -> None:
     path = tmp_path / "proxy.json"
@@ -409,9 +441,13 @@ def test_anything_but_loopback_is_refused(
     assert not path.exists()
 
 
-def test_the_ports_of_loopback_are_those_from_1_to_65535() -> None:
-    assert [loopback_address(f"127.0.0.1:{port}") for port in (1, 65535)] == [("127.0.0.1", 1), ("127.0.0.1", 65535)]
-    assert loopback_address("[::1]:0", any_port=True) == ("::1", 0)
+def test_the_address_by_which_other_hosts_reach_this_one_is_one_too() -> None:
+    assert single_address("10.77.0.1:19093") == ("10.77.0.1", 19093)
+
+
+def test_ports_are_those_from_1_to_65535() -> None:
+    assert [single_address(f"127.0.0.1:{port}") for port in (1, 65535)] == [("127.0.0.1", 1), ("127.0.0.1", 65535)]
+    assert single_address("[::1]:0", any_port=True) == ("::1", 0)
 
 
 def test_a_busy_port_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -446,4 +482,4 @@ def test_an_answer_that_does_not_say_that_it_went_well_is_a_refusal(tmp_path: Pa
 @pytest.mark.parametrize("port", ["", "x", "-1", "1\u0662", "65536", "1 "])
 def test_a_port_is_a_number_in_plain_digits(port: str) -> None:
     with pytest.raises(ProxyError, match="not an address; give HOST:PORT"):
-        loopback_address(f"127.0.0.1:{port}")
+        single_address(f"127.0.0.1:{port}")

@@ -24,7 +24,8 @@ from faultline.base.settings import ROOT
 from faultline.experiment.config import Configuration
 from faultline.runner.healing import as_line, undo_of
 
-NAMES = ["kill", "term", "pause", "delay", "reset", "cut"]
+ON_HOSTS = ["partition", "loss", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"]
+NAMES = ["kill", "term", "pause", "delay", "reset", "cut", *ON_HOSTS]
 TOY = (ROOT / "tests" / "unit" / "toys" / "fill.py").read_text()
 
 
@@ -37,15 +38,17 @@ def test_every_file_is_an_action_of_its_name_and_they_stand_in_their_order() -> 
 def test_what_derives_from_the_actions_follows_them() -> None:
     assert list(get_args(Configuration.model_fields["fault_action"].annotation)) == NAMES
     for victim in VICTIMS:
-        assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause"))
-    assert {name for name in NAMES if ACTIONS[name].lasts} == {"pause", "delay", "cut"}
+        on_hosts = ("delay", *ON_HOSTS) if victim in ("executor", "worker") else ()
+        assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause", *on_hosts))
+    assert {name for name in NAMES if ACTIONS[name].lasts} == {"pause", "delay", "cut", *ON_HOSTS}
+    assert {name for name in NAMES if ACTIONS[name].on_hosts} == {"delay", *ON_HOSTS}
     assert {name for name in NAMES if ACTIONS[name].ends} == {"kill", "term"}
-    assert {name for name in NAMES if ACTIONS[name].detours} == {"delay", "reset", "cut"}
+    assert {name for name in NAMES if ACTIONS[name].detours} == {"delay", "reset", "cut", "loss"}
     assert ACTIONS["delay"].short_form == {"duration_s": 10.0, "delay_ms": 200.0}
     assert ACTIONS["kill"].short_form == {}
     words = in_words()
     assert all(f"`{name}` {ACTIONS[name].does}" in words for name in NAMES)
-    assert words.endswith("`duration_s` is 10 (pause, delay, cut) and `delay_ms` is 200 (delay).")
+    assert "`duration_s` is 10 (pause, delay, cut, partition," in words and "`delay_ms` is 200 (delay)" in words
 
 
 Packages = Callable[..., ModuleType]
@@ -72,7 +75,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
 
 
 def test_a_sound_file_is_found(package: Packages) -> None:
-    other = TOY.replace('name="fill"', 'name="flood"').replace("order=99", "order=1")
+    other = TOY.replace('name="fill"', 'name="flood"').replace("order=999", "order=1")
     assert list(discover(package(a=TOY, b=other))) == ["flood", "fill"]
 
 

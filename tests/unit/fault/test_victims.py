@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +31,7 @@ from fault.identity import (
     require_same,
 )
 from fault.plan import ALLOWED, Fault, FaultPlan
-from fault.victims import ROLES_OF, Snapshot, choose, executor_ids, own_line, read_process, select, sort_candidates
+from fault.victims import ROLES_OF, Snapshot, choose, executor_ids, own_line, select, sort_candidates
 
 RUN = "20261121T061500Z-3fa9c1"
 OTHER_RUN = "20261121T061500Z-3fa9c2"
@@ -445,24 +444,3 @@ def test_this_process_and_its_ancestors_are_protected() -> None:
     for pid in own_line() - {0, 1}:
         with pytest.raises(VictimRefused, match="^pid: "):
             Guard(TOKENS).check(KILL, [victim(pid)])
-
-
-@pytest.mark.parametrize("error", [PermissionError("no"), psutil.AccessDenied(4000)])
-def test_what_may_not_be_read_is_refused_and_not_taken_for_gone(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(pid: int) -> None:
-        raise error
-
-    monkeypatch.setattr("fault.victims.psutil.Process", refuse)
-    with pytest.raises(VictimRefused, match="^pid: process 4000 belongs to another user and cannot be read"):
-        read_process(4000)
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError(), ProcessLookupError(), psutil.NoSuchProcess(4000)])
-def test_what_ended_meanwhile_is_gone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(pid: int) -> None:
-        raise error
-
-    monkeypatch.setattr("fault.victims.psutil.Process", gone)
-    assert read_process(4000) is None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fault.registry import ACTIONS
 from faultline.base.settings import ROOT
 
 PACKAGES = ("fault", "generators", "include", "scripts")
@@ -145,7 +146,7 @@ def test_plans_and_configurations_take_it_and_refuse_what_it_does_not_take(house
 
 def test_the_form_and_the_table_of_the_documentation_offer_it(house: Path) -> None:
     assert said(house, FORM) == [
-        "['kill', 'term', 'pause', 'delay', 'reset', 'cut', 'fill']",
+        str([*ACTIONS, "fill"]),
         "True",
         "| `fill` | `executor` | `duration_s` | fills the attempt's folder |",
     ]

@@ -18,7 +18,7 @@ from faultline.runner import collect as subject
 def plan(**values: Any) -> AttemptPlan:
     config = parse_configuration(values)
     topics = {role: f"t-{role}" for role in topic_partitions(config)}
-    where = Endpoints.loopback(DEFAULT_PORTS)
+    where = Endpoints.embedded(DEFAULT_PORTS)
     return resolve(
         config, engine="spark", repetition=0, endpoints=where, topics=topics, cycles=ENGINE.capabilities.cycles
     )

@@ -21,7 +21,8 @@ from fault.identity import EXECUTOR, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Presence
 from fault.local import LocalInjector
 from fault.plan import Fault, FaultPlan
-from fault.victims import find_victims, read_process
+from fault.procfs import read_process
+from fault.victims import find_victims
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Journal, read_journal

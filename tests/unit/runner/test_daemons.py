@@ -32,7 +32,7 @@ def planned(*faults: Fault) -> tuple[PlannedFault, ...]:
 
 
 def plan(faults: tuple[PlannedFault, ...], *, gated: bool = False) -> AttemptPlan:
-    config, endpoints = parse_configuration({"fault": "none"}), Endpoints.loopback(DEFAULT_PORTS)
+    config, endpoints = parse_configuration({"fault": "none"}), Endpoints.embedded(DEFAULT_PORTS)
     topics = {"input": "a", "output": "b"}
     made = resolve(config, engine="spark", repetition=0, endpoints=endpoints, topics=topics)
     return replace(made, faults=faults, gated=gated)

@@ -17,8 +17,9 @@ import pytest
 
 from fault.action import UndoSpec
 from fault.identity import EXECUTOR, Tokens
+from fault.procfs import read_process
 from fault.proxy_control import ProxyControl
-from fault.victims import find_victims, read_process
+from fault.victims import find_victims
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal

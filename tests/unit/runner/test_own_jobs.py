@@ -17,7 +17,8 @@ from faultline.base import hashes
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError
 from faultline.base.hashes import kept_hash
-from faultline.base.processes import RUN_MARK, end_processes, marked
+from faultline.base.marks import RUN_MARK
+from faultline.base.processes import end_processes, marked
 from faultline.base.settings import ROOT
 from faultline.base.waiting import wait_until
 from faultline.experiment.config import Configuration, parse_configuration

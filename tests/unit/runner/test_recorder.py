@@ -10,37 +10,37 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fault.sampling import SETTLED_S, RoleRule, Table
 from faultline.base.attempt import Attempt
 from faultline.base.machine_lock import Claim
-from faultline.base.processes import spawn_detached
+from faultline.base.processes import read_ledger, spawn_detached
+from faultline.base.roles import SERVICES
 from faultline.base.waiting import wait_until
-from faultline.engines.running import NoSampler
-from faultline.runner.recorder import SETTLED_S, RoleTable, take_turn
+from faultline.runner.recorder import take_turn
 from tests.support.decoys import NOBODY, decoy, only_root
 
+RULE = RoleRule("kafka", "kafka", "of-this-run")
 # Waits, then becomes another program under the same pid, as a held service does.
 HELD = """
 import os, sys
 sys.stdin.readline()
-os.execvp("sh", ["sh", "-c", "read x", "kafka", sys.argv[1] + ".properties"])
+os.execvp("sh", ["sh", "-c", "read x", "kafka", "of-this-run"])
 """
 # Starts two processes, and stays.
 KEEPER = """
 import subprocess, sys, time
-for name in ("scheduler", "kafka.properties"):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", name])
+for name in ("scheduler", "of-this-run"):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "kafka", name])
 time.sleep(60)
 """
 
 
-def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path) -> None:
-    folder = tmp_path / "20261121T061500Z-3fa9c1"
-    folder.mkdir()
-    roles = RoleTable(Attempt(folder), f"{tmp_path}/server.properties", NoSampler())
-    process = subprocess.Popen([sys.executable, "-c", HELD, f"{tmp_path}/server"], stdin=subprocess.PIPE, text=True)
+def test_a_service_that_was_held_down_gets_its_role_once_it_runs() -> None:
+    roles = Table([RULE], {}, again_s=60.0)
+    process = subprocess.Popen([sys.executable, "-c", HELD], stdin=subprocess.PIPE, text=True)
 
     def role() -> str | None:
-        return next((name for found, name in roles.assign().values() if found.pid == process.pid), None)
+        return next((one.role for one in roles.look({}).values() if one.pid == process.pid), None)
 
     try:
         began = time.monotonic()
@@ -56,14 +56,12 @@ def test_a_service_that_was_held_down_gets_its_role_once_it_runs(tmp_path: Path)
 
 
 @only_root
-def test_another_users_look_alike_is_others_load(tmp_path: Path) -> None:
-    folder = tmp_path / "20261121T061500Z-3fa9c1"
-    folder.mkdir()
-    with decoy("kafka.properties", user=NOBODY) as planted, decoy("kafka.properties") as ours:
-        roles = RoleTable(Attempt(folder), "kafka.properties", NoSampler())
+def test_another_users_look_alike_is_others_load() -> None:
+    with decoy("kafka", "of-this-run", user=NOBODY) as planted, decoy("kafka", "of-this-run") as ours:
+        roles = Table([RULE], {})
 
         def told() -> set[int]:
-            return {process.pid for process, _ in roles.assign().values()}
+            return {one.pid for one in roles.look({}).values()}
 
         wait_until(lambda: ours.pid in told(), timeout_s=10, what="an age that is looked at")
         assert planted.pid not in told()
@@ -84,10 +82,11 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
         stderr=tmp_path / "err",
         cwd=tmp_path,
     )
-    roles = RoleTable(attempt, None, NoSampler())
+    roles = Table([], {})
 
     def found() -> str | None:
-        return next((name for process, name in roles.assign().values() if process.pid == entry.pid), None)
+        ledger = {(one.pid, one.start_ticks or 0): one.role for one in read_ledger(attempt.ledger)}
+        return next((one.role for one in roles.look(ledger).values() if one.pid == entry.pid), None)
 
     try:
         assert wait_until(found, timeout_s=10, what="an age that is looked at") == role
@@ -95,10 +94,7 @@ def test_what_the_ledger_names_is_the_experiments_own(tmp_path: Path, role: str)
         psutil.Process(entry.pid).kill()
 
 
-def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is_measured(tmp_path: Path) -> None:
-    folder = tmp_path / "20261121T061500Z-3fa9c1"
-    folder.mkdir()
-    attempt = Attempt(folder)
+def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is_measured() -> None:
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER])
     try:
         family = wait_until(
@@ -106,16 +102,16 @@ def test_what_runs_the_experiments_is_known_by_whose_children_it_is_unless_it_is
             timeout_s=10,
             what="its children",
         )
-        roles = RoleTable(attempt, "kafka.properties", NoSampler(), keeper.pid)
+        roles = Table([RULE], {})
 
         def told() -> dict[int, str]:
-            return {process.pid: role for process, role in roles.assign().values()}
+            return {one.pid: one.role for one in roles.look({}, (keeper.pid, SERVICES)).values()}
 
         wait_until(lambda: len(told()) >= 3, timeout_s=10, what="an age that is looked at")
         by_name = {process.cmdline()[-1]: told()[process.pid] for process in family}
-        assert by_name == {"scheduler": "services", "kafka.properties": "kafka"}
+        assert by_name == {"scheduler": "services", "of-this-run": "kafka"}
         assert told()[keeper.pid] == "services"
-        assert "services" not in set(role for _, role in RoleTable(attempt, None, NoSampler()).assign().values())
+        assert "services" not in {one.role for one in roles.look({}).values()}
     finally:
         for process in (*psutil.Process(keeper.pid).children(), keeper):
             process.kill()

@@ -16,7 +16,8 @@ import pytest
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
-from faultline.base.processes import RUN_MARK, Entry, append_entry, is_marked, present_boot
+from faultline.base.marks import RUN_MARK
+from faultline.base.processes import Entry, append_entry, is_marked, present_boot
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
 from faultline.engines.spark import throwaway

@@ -69,7 +69,7 @@ class FillAct:
 
 ACTION = Action(
     name="fill",
-    order=99,
+    order=999,
     targets=("executor",),
     does="fills the attempt's folder",
     past="filled the folder",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import psutil
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.processes import INSTANCE_MARK, RUN_MARK, Entry, is_own, read_ledger, send, victim_of
+from faultline.base.marks import INSTANCE_MARK, RUN_MARK
+from faultline.base.processes import Entry, is_own, read_ledger, send, victim_of
 from faultline.base.settings import Settings, instance
 from faultline.bench.leftovers import attempts_of
 

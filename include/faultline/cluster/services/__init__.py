@@ -11,6 +11,7 @@ from pathlib import Path
 
 from faultline.base.settings import Settings
 from faultline.cluster.services.airflow import airflow_health, airflow_services
+from faultline.cluster.services.hosts import host_services
 from faultline.cluster.services.kafka import kafka_ready, kafka_service, prepare_kafka
 from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import (
@@ -45,7 +46,8 @@ def data_services(settings: Settings, java: Path, instance: str) -> list[Service
     # One that is gone keeps nothing else from starting; whoever asks for it is told.
     there = [own for own in those_that_are_known(settings).values() if own.spark_home.is_dir()]
     builds = [one for own in there for one in spark_services(settings, instance, own)]
-    return [kafka_service(settings, java, instance), *spark_services(settings, instance), *builds]
+    own = [kafka_service(settings, java, instance), *spark_services(settings, instance)]
+    return [*host_services(settings), *own, *builds]
 
 
 def control_services(settings: Settings) -> list[Service]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import sync_tree, write_private, write_whole
 from faultline.base.kafka_login import kafka_client
+from faultline.base.marks import instance_option
 from faultline.base.secrets import (
     BROKER,
     HARNESS,
@@ -27,7 +28,8 @@ from faultline.base.secrets import (
 )
 from faultline.base.settings import HOST, Settings, is_open
 from faultline.base.text import say
-from faultline.cluster.services.service import Service, instance_mark
+from faultline.cluster.hosts.layout import kafka_disk
+from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import spark_home
 
 LISTENERS = ("DIRECT", "CONTROLLER", "PROXIED", "GATED")
@@ -52,7 +54,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
         [
             str(java),
             *HEAP_OPTIONS,
-            instance_mark(instance),
+            instance_option(instance),
             f"-Dlog4j2.configurationFile={(settings.home / 'kafka' / 'log4j2.properties').as_uri()}",
             "-cp",
             kafka_classpath(settings),
@@ -61,6 +63,7 @@ def kafka_service(settings: Settings, java: Path, instance: str) -> Service:
         ],
         ready=lambda: kafka_ready(settings.endpoints.kafka, settings.secrets),
         victim=True,
+        host=None if (host := settings.placement.host_of("kafka")) is None else host.name,
     )
 
 
@@ -74,8 +77,7 @@ def kafka_classpath(settings: Settings) -> str:
 
 def prepare_kafka(settings: Settings, java: Path) -> None:
     """Writes the broker's settings and formats its storage once; existing data are kept."""
-    folder = settings.home / "kafka"
-    data = folder / "data"
+    folder, store = settings.home / "kafka", _store(settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
     known = make_secrets(settings.secrets)
@@ -83,9 +85,10 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     controller = ports["kafka_controller"]
     # Who comes in through PROXIED is told to come back through the proxy, where faults of the connection work; through
     # GATED, by the gate, which logs in for whoever cannot.
-    own = f"DIRECT://{HOST}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
-    listeners = f"{own},PROXIED://{HOST}:{ports['kafka_proxied']},GATED://{HOST}:{ports['kafka_gated']}"
-    advertised = f"{own},PROXIED://{HOST}:{ports['kafka_proxy']},GATED://{HOST}:{ports['kafka_gate']}"
+    there, here = settings.placement.address("kafka"), settings.placement.conductor
+    own = f"DIRECT://{there}:{ports['kafka']},CONTROLLER://{HOST}:{controller}"
+    listeners = f"{own},PROXIED://{there}:{ports['kafka_proxied']},GATED://{there}:{ports['kafka_gated']}"
+    advertised = f"{own},PROXIED://{here}:{ports['kafka_proxy']},GATED://{here}:{ports['kafka_gate']}"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -94,7 +97,7 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
         "advertised.listeners": advertised,
         "inter.broker.listener.name": "DIRECT",
         "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(data),
+        "log.dirs": str(store / "data"),
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -109,8 +112,8 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     }
     file = folder / "server.properties"
     write_private(file, properties(values))
-    if not _knows_users(folder, known):
-        _format(settings, java, file, known)
+    if not _knows_users(store, known):
+        _format(settings, java, file, known, store)
 
 
 def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
@@ -135,6 +138,13 @@ def _who_may_come(settings: Settings, known: Secrets) -> dict[str, str]:
     }
 
 
+def _store(settings: Settings) -> Path:
+    """Where the broker's data lie: on its host's disk, if it has one."""
+    if settings.placement.host_of("kafka") is None:
+        return settings.home / "kafka"
+    return kafka_disk(settings)
+
+
 def _knows_users(folder: Path, known: Secrets) -> bool:
     """Whether the storage was formatted, to its end, with the passwords that hold now. One that was not is moved aside:
     nobody could log in, and topics are an attempt's."""
@@ -154,14 +164,14 @@ def _digest(known: Secrets) -> str:
     return hashlib.sha256(json.dumps(dict(known.kafka), sort_keys=True).encode()).hexdigest()
 
 
-def _format(settings: Settings, java: Path, file: Path, known: Secrets) -> None:
+def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: Path) -> None:
     """Formats the storage, with its users; by a file of arguments, since everybody can read command lines."""
     # `--cluster-id=` with an equals sign: a random id may begin with a dash.
     arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}"]
     arguments += ["--standalone", "-c", str(file)]
     for user, password in known.kafka.items():
         arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
-    marker = file.parent / "users.sha256"
+    marker = store / "users.sha256"
     marker.unlink(missing_ok=True)
     told = settings.secrets / "format.arguments"
     write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
@@ -170,16 +180,15 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets) -> None:
     finally:
         told.unlink()
     if done.returncode:
-        data = file.parent / "data"
-        raise InfrastructureError(f"kafka: storage in {data} could not be formatted: {_last_line(done.stderr)}")
+        raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
     # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
-    sync_tree(file.parent / "data")
+    sync_tree(store / "data")
     write_whole(marker, _digest(known))
 
 
 def kafka_ready(bootstrap: str, secrets: Path) -> bool:
     """True when the broker answers a metadata request of the harness, whose login lies among `secrets`."""
-    host, port = bootstrap.split(":")
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=0.5):
             pass

@@ -17,8 +17,7 @@ class Service:
     stop_signal: str = "TERM"
     # A fault may hold its restart back; see `faultline.cluster.restart_hold`.
     victim: bool = False
-
-
-def instance_mark(instance: str) -> str:
-    """The argument that marks a service's JVM as this installation's, for the guard rails of faults."""
-    return f"-Dfaultline.instance={instance}"
+    # The lower, the later it is stopped; supervisor's own default.
+    priority: int = 999
+    # The host that it runs on, where that is not this machine; see `faultline.cluster.hosts`.
+    host: str | None = None

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster, a master and two workers; and the Spark that stays, in one JVM, for short jobs."""
+"""Spark's standalone cluster, a master and its workers; and the Spark that stays, in one JVM, for short jobs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import InfrastructureError
 from faultline.base.files import write_private
+from faultline.base.marks import instance_option
 from faultline.base.secrets import make_secrets
-from faultline.base.settings import HOST, WORKERS, Settings, is_open
-from faultline.cluster.services.service import Service, instance_mark
+from faultline.base.settings import Settings, is_open, workers_of
+from faultline.cluster.services.service import Service
 from faultline.engines.spark import standalone
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.settings import properties_file, properties_text
@@ -70,13 +71,14 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
     endpoints = settings.endpoints if own is None else own.endpoints(settings.endpoints)
     home = spark_home() if own is None else own.spark_home
     work = settings.spark_work if own is None else settings.spark_work / f"build-{own.name}"
-    named = (lambda name: name) if own is None else own.service
+    named = str if own is None else own.service
+    placement = settings.placement
     spark_class = str(home / "bin" / "spark-class")
     told = ("--properties-file", str(properties_file(settings)))
     spark_environment = {
         "SPARK_HOME": str(home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": placement.conductor,
         "SPARK_DAEMON_MEMORY": "512m",
         # The REST submission port is not used, and it cannot be moved out of another service's way.
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
@@ -89,32 +91,41 @@ def spark_services(settings: Settings, instance: str, own: Distribution | None =
         [
             spark_class,
             "org.apache.spark.deploy.master.Master",
-            *("--host", HOST, "--port", str(ports["spark_master"]), "--webui-port", str(ports["spark_master_ui"])),
+            *("--host", placement.conductor, "--port", str(ports["spark_master"])),
+            *("--webui-port", str(ports["spark_master_ui"])),
             *told,
         ],
         ready=lambda: standalone.master_state(endpoints) is not None,
         environment=spark_environment,
     )
-    workers = [
-        Service(
-            named(f"spark-worker-{number}"),
+
+    def worker(number: int) -> Service:
+        name = named(f"spark-worker-{number}")
+        host, address = placement.host_of(name), placement.address(name)
+        return Service(
+            name,
             [
                 spark_class,
                 "org.apache.spark.deploy.worker.Worker",
-                *("--host", HOST, "--port", str(ports[f"spark_worker_{number}"])),
+                *("--host", address, "--port", str(ports[f"spark_worker_{number}"])),
                 *("--webui-port", str(ports[f"spark_worker_{number}_ui"])),
                 *("--cores", str(WORKER_SLOTS), "--memory", f"{worker_memory_mb()}m"),
                 *("--work-dir", str(work / f"worker-{number}")),
                 *told,
                 endpoints.engine,
             ],
-            ready=lambda number=number: worker_registered(endpoints, ports, number),  # type: ignore[misc]
-            environment={**spark_environment, "SPARK_WORKER_OPTS": instance_mark(instance)},
+            ready=lambda: worker_registered(endpoints, ports, number),
+            environment={
+                **spark_environment,
+                "SPARK_LOCAL_IP": address,
+                "SPARK_WORKER_OPTS": instance_option(instance),
+                **({} if host is None else {"SPARK_LOCAL_DIRS": str(work / f"worker-{number}" / "local")}),
+            },
             victim=True,
+            host=None if host is None else host.name,
         )
-        for number in range(1, WORKERS + 1)
-    ]
-    return [master, *workers]
+
+    return [master, *map(worker, workers_of(ports))]
 
 
 def session_service(settings: Settings) -> Service:

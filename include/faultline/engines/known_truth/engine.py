@@ -12,8 +12,9 @@ from faultline.base.attempt import Attempt
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.journal import JournalReader, Line, read_journal
-from faultline.base.processes import run_token
+from faultline.base.marks import run_token
 from faultline.base.settings import Settings
+from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Commit, Engine, Hit, Offsets, Progress, Seen, Traces
 from faultline.engines.batches import write_batches
 from faultline.engines.known_truth import traces as own
@@ -101,7 +102,7 @@ class KnownTruth:
         return None
 
     def endpoints(self, settings: Settings, config: Configuration) -> Endpoints:
-        return settings.endpoints
+        return endpoints_at(settings, config.target)
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
         return None

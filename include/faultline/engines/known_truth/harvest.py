@@ -36,8 +36,9 @@ def harvest(config: Path) -> None:
         (one.partition(), one.offset(), one.timestamp()[1], _is_primer(one))
         for one in read_topic(wanted["bootstrap"], wanted["input_topic"])
     ]
+    ahead_ms = int(wanted.get("emitted_ahead_ms", 0))
     outputs = [
-        (_text(one.key()), _text(one.value()), one.timestamp()[1], one.offset())
+        (_text(one.key()), _text(one.value()), one.timestamp()[1] - ahead_ms, one.offset())
         for one in read_topic(wanted["bootstrap"], wanted["output_topic"])
     ]
     write_tables(Path(wanted["target"]), tables(inputs, outputs, batches))

@@ -13,6 +13,7 @@ from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
+from faultline.engines.spark.shared import executor_logs, find_shared, remove_shared
 from faultline.engines.spark.throwaway import remove_throwaway
 
 # Of the batches that a program makes itself warm with.
@@ -35,9 +36,14 @@ def copy_executor_logs(attempt: Attempt, settings: Settings) -> None:
     """Copies each executor's standard error and pauses to spark-logs/<application>/<executor>/{stderr,gc.log}."""
     for folder in worker_folders(attempt, settings):
         for log in (*folder.glob("*/stderr"), *folder.glob(f"*/{EXECUTOR_FILE}")):
-            target = attempt.spark_logs / folder.name / log.parent.name / log.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(log, target)
+            _copy(log, attempt.spark_logs / folder.name / log.parent.name / log.name)
+    for application, executor, name, log in executor_logs(attempt):
+        _copy(log, attempt.spark_logs / application / executor / name)
+
+
+def _copy(log: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(log, target)
 
 
 def keep_logs(attempt: Attempt) -> None:
@@ -45,6 +51,8 @@ def keep_logs(attempt: Attempt) -> None:
 
     Killed at any point, it goes on when it is called again.
     """
+    if find_shared(attempt) is not None:
+        return  # on a target's disk it lies well
     link, kept = attempt.checkpoint, attempt.folder / KEPT_CHECKPOINT
     if link.is_symlink():
         shutil.rmtree(kept, ignore_errors=True)
@@ -56,7 +64,11 @@ def keep_logs(attempt: Attempt) -> None:
 
 
 def discard(attempt: Attempt, settings: Settings) -> None:
-    """Removes the checkpoints and the workers' folders."""
+    """Removes the checkpoints and the workers' folders; of a target only what lies in the shared one."""
+    if find_shared(attempt) is not None:
+        attempt.checkpoint.unlink(missing_ok=True)
+        remove_shared(attempt)
+        return
     if attempt.checkpoint.is_symlink():
         attempt.checkpoint.unlink()
     made = (WARM_UP_CHECKPOINT, KEPT_CHECKPOINT)
@@ -80,7 +92,8 @@ def _clear_generator(attempt: Attempt, settings: Settings) -> None:
 
 def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
     """What each Spark worker keeps of each application of the attempt."""
-    for application in application_ids(attempt):
+    # Those of another cluster may be called as some here.
+    for application in application_ids(attempt) if find_shared(attempt) is None else ():
         yield from settings.spark_work.glob(f"worker-*/{application}")
         yield from settings.spark_work.glob(f"build-*/worker-*/{application}")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from faultline.base.errors import ConfigError
-from faultline.base.processes import RUN_MARK
+from faultline.base.marks import RUN_MARK
 from faultline.base.text import suggest
 from faultline.experiment.build import OWN_PREFIX
 from faultline.experiment.config import Configuration, parse_configuration

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from faultline.base.attempt import write_json
-from faultline.base.endpoints import HOST, Endpoints
+from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.hashes import list_hash
 from faultline.base.settings import WORKERS, Settings, free_port
@@ -73,8 +73,8 @@ class Distribution:
         """Those of an experiment on it."""
         return replace(
             usual,
-            engine=f"spark://{HOST}:{self.ports['spark_master']}",
-            engine_ui=f"http://{HOST}:{self.ports['spark_master_ui']}",
+            engine=f"spark://{usual.here}:{self.ports['spark_master']}",
+            engine_ui=f"http://{usual.here}:{self.ports['spark_master_ui']}",
         )
 
     def service(self, name: str) -> str:

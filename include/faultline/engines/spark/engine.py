@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.endpoints import HOST, Endpoints
+from faultline.base.endpoints import EMBEDDED, Endpoints
 from faultline.base.errors import ConfigError
-from faultline.base.settings import WORKERS, Settings, free_port
+from faultline.base.settings import Settings, free_port, workers_of
+from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
@@ -71,8 +72,9 @@ class Spark:
             own = distribution(load_settings(), config.spark_build)
             assert own is not None
             require_unchanged(own)
-        standalone.check_capacity(config)
-        standalone.check_tasks(config)
+        if config.target == EMBEDDED:
+            standalone.check_capacity(config)
+            standalone.check_tasks(config)
         if config.state_store == "memory" and config.commit_mode == "aligned-changelog":
             raise ConfigError(
                 "commit_mode: aligned-changelog is a log of RocksDB's, and state_store=memory has none; use aligned, "
@@ -91,24 +93,33 @@ class Spark:
         from faultline.engines.spark.distributions import distribution
 
         own = distribution(settings, config.spark_build)
-        return settings.endpoints if own is None else own.endpoints(settings.endpoints)
+        usual = endpoints_at(settings, config.target)
+        return usual if own is None else own.endpoints(usual)
 
     def ready(self, endpoints: Endpoints, config: Configuration) -> str | None:
+        if not endpoints.engine_ui:  # neither YARN nor Kubernetes says it beforehand
+            return None
         room = standalone.slots_free(standalone.master_state(endpoints), config)
         return None if room else "Spark has no room for the executors"
 
     def holds(self, settings: Settings) -> dict[str, Path]:
         from faultline.engines.spark.distributions import those_that_are_known
 
-        workers: list[tuple[Mapping[str, int], str, int]]
-        workers = [(settings.ports, f"spark-worker-{number}", number) for number in range(1, WORKERS + 1)]
+        def of(ports: Mapping[str, int], named: Callable[[str], str]) -> dict[str, Path]:
+            services = {number: named(f"spark-worker-{number}") for number in workers_of(ports)}
+            return {
+                f"{settings.placement.address(name)}:{ports[f'spark_worker_{number}']}": settings.hold(name)
+                for number, name in services.items()
+            }
+
+        found = of(settings.ports, str)
         for one in those_that_are_known(settings).values():
-            workers += [(one.ports, one.service(name), number) for _, name, number in workers[:WORKERS]]
-        return {f"{HOST}:{ports[f'spark_worker_{number}']}": settings.hold(name) for ports, name, number in workers}
+            found |= of(one.ports, one.service)
+        return found
 
     def addresses(self, endpoints: Endpoints) -> dict[str, Any]:
         port = free_port()
-        return {"spark": {"master": endpoints.engine, "ui": f"http://{HOST}:{port}", "ui_port": port}}
+        return {"spark": {"master": endpoints.engine, "ui": f"http://{endpoints.here}:{port}", "ui_port": port}}
 
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         from faultline.engines.spark.submission import submit

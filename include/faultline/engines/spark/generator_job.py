@@ -7,13 +7,13 @@ from pathlib import Path
 
 import generators
 from faultline.base.attempt import Attempt
-from faultline.base.processes import RUN_MARK, load_option
+from faultline.base.marks import RUN_MARK, load_option
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.engines.running import Runtime
 from faultline.engines.spark.settings import (
+    driver_settings,
     logging_option,
-    loopback_settings,
     program,
     properties_file,
     spark_environment,
@@ -29,20 +29,22 @@ CODE = "faultline_code"
 def generator_job(
     attempt: Attempt, processes: int, settings: Settings, runtime: Runtime, arguments: tuple[str, ...]
 ) -> SparkSubmission:
-    """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's."""
+    """A job of so many executors of one core each; packs the code that they run. `arguments`: the generator's.
+    `settings`: of where it runs."""
     return SparkSubmission(
         command=(str(program(settings, "generate")), "--errors", str(attempt.logs / "generator.err"), *arguments),
         environment={
             **spark_environment(settings, runtime.java_home),
             "PYTHONPATH": str(settings.root),
-            LOGIN: str(login_file(settings.secrets, HARNESS)),
+            LOGIN: str(login_file(settings.logins, HARNESS)),
         },
         restart_delay_s=0.0,
         max_restarts=0,
         name=f"generator {attempt.id}",
+        master=settings.endpoints.engine if settings.endpoints.elsewhere else None,
         properties=properties_file(settings),
         settings={
-            **loopback_settings(),
+            **driver_settings(settings.endpoints.here),
             "spark.archives": f"{_packed(attempt)}#{CODE}",
             "spark.cores.max": str(processes),
             "spark.executor.cores": "1",
@@ -50,7 +52,7 @@ def generator_job(
             # A member that failed has sent records: another one that sent them again would be no help.
             "spark.task.maxFailures": "1",
             "spark.stage.maxConsecutiveAttempts": "1",
-            f"spark.executorEnv.{LOGIN}": str(login_file(settings.secrets, HARNESS)),
+            f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, HARNESS)),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": logging_option(settings),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from fault.sampling import RoleRule
 from faultline.base.journal import Line
-from faultline.base.processes import load_option
+from faultline.base.marks import load_option, run_option
 from faultline.engines.spark.rest import fetch_list
 
 EXECUTOR_MAIN = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -18,16 +19,12 @@ class DriverSampler:
     heirs: Mapping[str, str] = MappingProxyType({"executors": "python_workers"})
 
     def __init__(self, attempt: str, driver_ui: str) -> None:
-        self._attempt = attempt
+        self.rules: Sequence[RoleRule] = (
+            RoleRule("generator", EXECUTOR_MAIN, load_option(attempt)),
+            RoleRule("executors", EXECUTOR_MAIN, run_option(attempt)),
+        )
         self._applications = f"{driver_ui}/api/v1/applications"
         self._app_id: str | None = None
-
-    def role_of(self, command: Sequence[str]) -> str | None:
-        if EXECUTOR_MAIN not in command:
-            return None
-        if load_option(self._attempt) in command:
-            return "generator"
-        return "executors" if any(self._attempt in part for part in command) else None
 
     def sample(self) -> Iterable[Line]:
         if self._app_id is None:

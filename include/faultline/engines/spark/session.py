@@ -11,9 +11,10 @@ from typing import Any
 
 import psutil
 
-from fault.victims import start_ticks
+from fault.procfs import start_ticks
 from faultline.base.errors import FaultlineError
-from faultline.base.processes import INSTANCE_MARK, end_processes, is_marked
+from faultline.base.marks import INSTANCE_MARK
+from faultline.base.processes import end_processes, is_marked
 from faultline.base.settings import Settings, instance
 
 # A session that is there answers in milliseconds; one that is starting, or held up, is not waited for.

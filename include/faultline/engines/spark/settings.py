@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.processes import run_option
+from faultline.base.marks import run_option
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, properties
 from faultline.base.settings import HOST, Settings, is_open, load_settings
 from faultline.engines.spark.conf_rules import OWNED, changed, megabytes, options_of
 from faultline.engines.spark.distributions import Distribution
 from faultline.engines.spark.gc_log import DRIVER_FILE, EXECUTOR_FILE, gc_option
+from faultline.engines.spark.shared import SCRATCH, executor_options
 from faultline.engines.spark.tuning import NEXMARK_SETTINGS, workload_tuning
 from faultline.experiment.config import Configuration
 from generators.login import LOGIN
@@ -104,7 +105,7 @@ def experiment_settings(config: Configuration) -> dict[str, str]:
 
 def properties_file(settings: Settings) -> Path:
     """What every Spark process is told by a file, since everybody can read command lines."""
-    return settings.secrets / "spark.conf"
+    return settings.logins / "spark.conf"
 
 
 def properties_text(secret: str, *, is_open: bool) -> str:
@@ -113,9 +114,9 @@ def properties_text(secret: str, *, is_open: bool) -> str:
     return properties({**NOTHING_BY_PAGE, **closed})
 
 
-def loopback_settings() -> dict[str, str]:
-    """The driver listens on loopback only, also when the host has other addresses."""
-    return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+def driver_settings(address: str) -> dict[str, str]:
+    """The driver listens where its executors reach it and nowhere else: on loopback, when they are on this machine."""
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
 
 
 def workload_settings(
@@ -127,26 +128,29 @@ def workload_settings(
     archive: Path | None = None,
     programs: Path | None = None,
     own: Distribution | None = None,
+    shared: Path | None = None,
 ) -> dict[str, str]:
     """Everything the workload's spark-submit is told with --conf, but for what only a build under test has.
 
     `archive`: of loaded classes. `programs`: the folder of the build's; by default this project's. `own`: the Spark
-    that runs it, where that is not the installed one.
+    that runs it, where that is not the installed one. `shared`: the attempt's folder on a target; see `shared`.
     """
     # The attempt's id in an executor's command line is what the guard rails look for.
     classes = None if archive is None else str(archive)
-    login = str(jaas_file(settings.secrets, WORKLOAD))
-    options = java_options(
-        config, run_option(attempt.id), logging_option(settings), str(attempt.scratch), login, classes
-    )
+    login, scratch = str(jaas_file(settings.logins, WORKLOAD)), attempt.scratch if shared is None else shared / SCRATCH
+    options = java_options(config, run_option(attempt.id), logging_option(settings), str(scratch), login, classes)
+    if shared is not None:
+        usual = (logging_option(settings), gc_option(EXECUTOR_FILE))
+        kept = [one for one in options[EXECUTORS] if one not in usual]
+        options[EXECUTORS] = [*kept, *executor_options(shared)]
     return {
         **(own.conf if own else {}),
         **experiment_settings(config),
-        **loopback_settings(),
+        **driver_settings(settings.endpoints.here),
         **({} if own and own.own_connector else kafka_classes(settings)),
         "spark.ui.port": str(ui_port),
         "spark.executorEnv.PYTHONPATH": str(programs or settings.root / PROGRAMS),
-        f"spark.executorEnv.{LOGIN}": str(login_file(settings.secrets, WORKLOAD)),
+        f"spark.executorEnv.{LOGIN}": str(login_file(settings.logins, WORKLOAD)),
         "spark.driver.extraJavaOptions": " ".join(map(_quoted, options[DRIVER])),
         "spark.executor.extraJavaOptions": " ".join(map(_quoted, options[EXECUTORS])),
     }
@@ -207,9 +211,9 @@ def batch_settings(
     options = ["-XX:+UseParallelGC"] if large else ["-XX:TieredStopAtLevel=1"]
     options += [run_option(attempt)] if attempt else []
     options += [logging_option(settings), archive_option(archive)]
-    options += [_quoted(f"{_LOGIN}{jaas_file(settings.secrets, HARNESS)}")]
+    options += [_quoted(f"{_LOGIN}{jaas_file(settings.logins, HARNESS)}")]
     return {
-        **loopback_settings(),
+        **driver_settings(HOST),
         **kafka_classes(settings),
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
@@ -237,12 +241,12 @@ def spark_environment(
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java_home),
         "SPARK_CONF_DIR": str(settings.spark_conf),
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": settings.endpoints.here,
         # Processes of Python that plan a stream for the driver get no --py-files: they import from where programs lie.
         "PYTHONPATH": str(programs or settings.root / PROGRAMS),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        LOGIN: str(login_file(settings.secrets, WORKLOAD)),
+        LOGIN: str(login_file(settings.logins, WORKLOAD)),
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.http import fetch_json
-from faultline.base.settings import WORKERS
+from faultline.base.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
@@ -26,7 +26,7 @@ GENERATOR_MEMORY_MB = 512
 
 
 def worker_memory_mb() -> int:
-    """Memory that each of the two workers offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
+    """Memory that each worker offers, in MiB: FAULTLINE_WORKER_MEMORY_MB, or a share of the machine's.
 
     Raises ConfigError when the variable is no such number.
     """
@@ -47,9 +47,10 @@ def master_state(endpoints: Endpoints) -> dict[str, Any] | None:
 
 def check_capacity(config: Configuration) -> None:
     """Refuses executors that the workers can never hold, the generator's among them."""
-    per_worker = -(-config.executors // WORKERS)
+    workers = len(load_settings().workers)
+    per_worker = -(-config.executors // workers)
     wanted = per_worker * config.executor_memory_mb * MEMORY_OVERHEAD
-    wanted += -(-_generators(config) // WORKERS) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
+    wanted += -(-_generators(config) // workers) * GENERATOR_MEMORY_MB * MEMORY_OVERHEAD
     if wanted > worker_memory_mb():
         raise ConfigError(
             f"executor_memory_mb: {per_worker} executors of {config.executor_memory_mb} MiB do not fit a worker "

@@ -9,7 +9,7 @@ from typing import Any
 
 from faultline.base.attempt import Attempt
 from faultline.base.kafka_login import kafka_options
-from faultline.base.processes import RUN_MARK, run_token
+from faultline.base.marks import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
@@ -24,6 +24,7 @@ from faultline.engines.spark.settings import (
     workload_program,
     workload_settings,
 )
+from faultline.engines.spark.shared import find_shared, make_shared
 from faultline.engines.spark.throwaway import make_throwaway
 from faultline.experiment.common import MAX_RESTARTS
 from faultline.experiment.config import Configuration
@@ -39,7 +40,7 @@ class SparkSubmission(Submission):
     # A file of further settings, which nobody else can read.
     properties: Path
     main_class: str | None = None
-    # Of another Spark than the installed one: its own spark-submit, and its master.
+    # Of another Spark than the installed one: its own spark-submit; and the master, where it is not the embedded one.
     spark_submit: str | None = None
     master: str | None = None
 
@@ -47,15 +48,19 @@ class SparkSubmission(Submission):
 def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> SparkSubmission:
     """Writes what the program reads. See `faultline.engines.base.Engine`."""
     config, ui_port = configuration_of(attempt), attempt.read()["spark"]["ui_port"]
+    settings = settings.at(plan.endpoints)
+    shared = make_shared(attempt, plan.endpoints) if plan.endpoints.elsewhere else None
     by_spark = {**told_by_spark(attempt, plan, config), "kafka_options": kafka_options(settings)}
     told = write_program_configuration(attempt, plan, by_spark)
     described = attempt.read()
     # Attempts from before there were builds under test ran the installed one.
     programs = Path(described.get("programs") or settings.root / PROGRAMS)
     build = distribution(settings, config.spark_build)
-    # The archive is of the installed Spark's classes.
-    archive = to_spark(attempt, runtime) if build is None else None
-    usual = workload_settings(settings, attempt, config, ui_port, archive=archive, programs=programs, own=build)
+    # The archive is of the installed Spark's classes, and lies on this machine.
+    archive = to_spark(attempt, runtime) if build is None and shared is None else None
+    usual = workload_settings(
+        settings, attempt, config, ui_port, archive=archive, programs=programs, own=build, shared=shared
+    )
     own = config.kind.application(attempt, config.own, config, {**by_spark, **plan.program})
     environment = spark_environment(settings, runtime.java_home, programs, build)
     submission = SparkSubmission(
@@ -72,7 +77,7 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
             f"spark.executorEnv.{RUN_MARK}": attempt.id,
         },
         spark_submit=None if build is None else str(build.spark_submit),
-        master=None if build is None else plan.endpoints.engine,
+        master=None if build is None and shared is None else plan.endpoints.engine,
     )
     if own is None:
         program = workload_program(programs, config)
@@ -91,8 +96,10 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
 def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
     throw_away = config.commit_mode == "none"
+    checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
     return {
-        "checkpoint": str(make_throwaway(attempt) if throw_away else attempt.checkpoint),
+        # Where the other hosts of a target find it, too.
+        "checkpoint": str(checkpoint.resolve() if plan.endpoints.elsewhere else checkpoint),
         "listener_log": str(attempt.listener_journal),
         **_usual(attempt, plan, config),
     }
@@ -111,7 +118,7 @@ def _usual(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[s
         "first": str(attempt.folder / "warmed"),
         "warm_up": {
             "topic": plan.topics["warmup"].name,
-            "checkpoint": str(attempt.folder / WARM_UP_CHECKPOINT),
+            "checkpoint": str((find_shared(attempt) or attempt.folder) / WARM_UP_CHECKPOINT),
             "records_per_batch": -(-config.primer_records // config.kind.warm_up_batches),
         },
     }

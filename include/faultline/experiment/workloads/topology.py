@@ -7,7 +7,7 @@ from typing import Any
 
 from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
-from faultline.base.settings import HOST
+from faultline.base.settings import load_settings
 from faultline.experiment.common import Common
 from faultline.experiment.preparations import Companion
 from faultline.experiment.workloads.base import Workload, primer_records
@@ -185,4 +185,5 @@ def _queue_address(attempt: Attempt, own: TopologyParameters) -> list[str | int]
     """Of the Memcached that is there, or of the one that the attempt starts; None when the queue lies elsewhere."""
     if not queues_in_memcached(own):
         return None
-    return list(memcached_address() or (HOST, int(attempt.read()["companion_ports"]["memcached"])))
+    here = load_settings().placement.conductor
+    return list(memcached_address() or (here, int(attempt.read()["companion_ports"]["memcached"])))

@@ -39,6 +39,7 @@ CHARTS: Mapping[str, tuple[Chart, ...]] = {
     "input_rate": (_NON_COMPUTE, _LOAD),
     "executor_cores": (_NON_COMPUTE, _LOAD),
     "recovery": (_RECOVERY, _LATENCY),
+    "network_faults": (_RECOVERY, _LATENCY),
     "nexmark": (_EVENTS, _LATENCY),
     "topology_optimisation": (_SPEED, _LATENCY, _RESOURCES),
     "sweep": (_LATENCY, _RECOVERY, _RESOURCES),

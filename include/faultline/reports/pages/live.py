@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from faultline.analysis.cpu import cores_by_second
-from faultline.analysis.raw_files import processes_of
+from faultline.analysis.hosts import processes_of
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
 from faultline.base.roles import ENGINE

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 # Program: package.
-PACKAGES = {"chromium": "chromium", "sshd": "openssh-server", "initdb": "postgresql", "memcached": "memcached"}
+PACKAGES = {
+    "chromium": "chromium",
+    "sshd": "openssh-server",
+    "initdb": "postgresql",
+    "memcached": "memcached",
+    "nft": "nftables",
+}
 # Of tests that run with --thorough only.
 THOROUGH = {
     "podman": "podman", "runc": "runc", "buildah": "buildah", "catatonit": "catatonit", "debootstrap": "debootstrap",

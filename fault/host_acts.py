@@ -1,0 +1,263 @@
+"""What can be done to the host that this runs on: to its network, its disk, its processors and its memory.
+
+Each act is named, does nothing twice, and is undone by its name, also by somebody who did not do it: by a dead man that
+is posted before. Standard library only, since the agent brings it to other hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fault import traffic
+from fault.errors import ActRefused, FaultError
+from fault.procfs import all_pids, command_of, read_process
+
+# A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
+MOST_FREE = 16 * 2**30
+# Less than this is no room: a file has at least one block.
+_BLOCK = 4096
+BALLAST = "faultline-ballast-"
+NEIGHBOUR = "faultline-neighbour="
+# How often a dead man tries, and how many seconds apart, when what he undoes holds still.
+TRIES, APART_S = 30, 2.0
+SHOWN_S = 1.0
+_NAME = re.compile(r"[a-z0-9_]{1,40}")
+_MEMORY = Path("/proc/meminfo")
+# One that is busy, or full, until it is told to end; its name stands on its command line.
+_BUSY = "import sys\nwhile True: pass"
+# Where memory runs out it is the first to go, not whoever else lives there.
+_FULL = """
+import sys, time
+with open("/proc/self/oom_score_adj", "w") as file: file.write("1000")
+held = bytearray(int(sys.argv[2]) * 2**20)
+for at in range(0, len(held), 4096): held[at] = 1
+time.sleep(1e6)
+"""
+
+
+@dataclass(frozen=True)
+class HostAct:
+    """`check` refuses what cannot be done here; `do` and `undo` are harmless when repeated; `holds` tells whether it is
+    done. All take the name of the act, and what it was asked for."""
+
+    check: Callable[[str, Mapping[str, Any]], None]
+    do: Callable[[str, Mapping[str, Any]], None]
+    undo: Callable[[str, Mapping[str, Any]], None]
+    holds: Callable[[str, Mapping[str, Any]], bool]
+
+
+def act_of(kind: str, name: str) -> HostAct:
+    """The act of that kind. Raises ActRefused for an unknown one, and for a name that a program could misread."""
+    if kind not in HOST_ACTS or not _NAME.fullmatch(name):
+        raise ActRefused(f"{kind}: {name!r} is no act on a host")
+    return HOST_ACTS[kind]
+
+
+def name_of(run: str, index: int) -> str:
+    """What the act of that number is called in the attempt `run`; nobody else's act is called so."""
+    return f"{run.lower().replace('-', '_')}_{index}"
+
+
+def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> None:
+    """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then; again and again
+    while it holds still."""
+    act = act_of(kind, name)
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _sleep(seconds)
+        for _ in range(TRIES):
+            if _is_undone(act, name, asked):
+                break
+            _sleep(APART_S)
+    finally:
+        os._exit(0)
+
+
+def _is_undone(act: HostAct, name: str, asked: Mapping[str, Any]) -> bool:
+    """Undoes it; whether it is."""
+    try:
+        act.undo(name, asked)
+        return not act.holds(name, asked)
+    except (FaultError, OSError):
+        return False
+
+
+def _sleep(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(1.0, left))
+
+
+# --- the disk
+
+
+def _disk_check(name: str, asked: Mapping[str, Any]) -> None:
+    folder = Path(str(asked["folder"]))
+    if not folder.is_dir():
+        raise ActRefused(f"disk_full: {folder} is no folder here")
+    if os.stat(folder).st_dev == os.stat("/").st_dev:
+        raise ActRefused(
+            f"disk_full: {folder} lies on the disk of the whole host, which is not filled; give it its own"
+        )
+    if (free := shutil.disk_usage(folder).free) > MOST_FREE:
+        most = MOST_FREE / 2**30
+        raise ActRefused(f"disk_full: {folder} has {free / 2**30:.0f} GiB free, and {most:.0f} at most are filled")
+
+
+def _fill(name: str, asked: Mapping[str, Any]) -> None:
+    """Takes all the room there is, to the last byte. Raises ActRefused where some is left all the same."""
+    _disk_check(name, asked)
+    file = _opened(_ballast(name, asked))
+    try:
+        for size in (64 * 2**20, 2**20, _BLOCK, 1):
+            problem = _take(file, size)
+    finally:
+        os.close(file)
+    # Whoever writes there may have deleted something meanwhile; that much is left by no disk of the sizes above.
+    if (left := shutil.disk_usage(asked["folder"]).free) > 2**20:
+        raise ActRefused(f"disk_full: {left:,} bytes are left: {problem}")
+
+
+def _opened(path: Path) -> int:
+    """The act's own file, made by it and by nobody else. Raises ActRefused."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+        os.close(file)
+        raise ActRefused(f"disk_full: {path} is not ours")
+    return file
+
+
+def _take(file: int, size: int) -> OSError:
+    """Pieces of this size until none is left; what was said then."""
+    while True:
+        end = os.lseek(file, 0, os.SEEK_END)
+        try:
+            if size >= _BLOCK:
+                os.posix_fallocate(file, end, size)
+            else:
+                os.write(file, b"\0" * size)
+        except OSError as problem:
+            return problem
+
+
+def _empty(name: str, asked: Mapping[str, Any]) -> None:
+    _ballast(name, asked).unlink(missing_ok=True)
+
+
+def _filled(name: str, asked: Mapping[str, Any]) -> bool:
+    return _ballast(name, asked).exists()
+
+
+def _ballast(name: str, asked: Mapping[str, Any]) -> Path:
+    return Path(str(asked["folder"])) / f"{BALLAST}{name}"
+
+
+# --- neighbours
+
+
+def _crowd_check(name: str, asked: Mapping[str, Any]) -> None:
+    """Whatever may be started can be a neighbour."""
+
+
+def _swell_check(name: str, asked: Mapping[str, Any]) -> None:
+    words = _MEMORY.read_text().split()
+    total_mb = int(words[words.index("MemTotal:") + 1]) // 1024
+    if int(asked["memory_mb"]) >= total_mb:
+        raise ActRefused(f"memory_mb: {asked['memory_mb']} is refused, the host has {total_mb} MiB; give less")
+
+
+def _crowd(name: str, asked: Mapping[str, Any]) -> None:
+    """So many processes that compute, without an end."""
+    for _ in range(int(asked["cores"]) - len(_neighbours(name))):
+        _neighbour(name, _BUSY)
+
+
+def _swell(name: str, asked: Mapping[str, Any]) -> None:
+    """A process that holds so much memory."""
+    if not _crowded(name, asked):
+        _neighbour(name, _FULL, str(int(asked["memory_mb"])))
+
+
+def _neighbour(name: str, program: str, *words: str) -> None:
+    command = [sys.executable, "-I", "-S", "-c", program, neighbour_mark(name), *words]
+    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
+    # By its words it is found, which it shows a moment later.
+    until = time.monotonic() + SHOWN_S
+    while neighbour_mark(name) not in command_of(pid) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _leave(name: str, asked: Mapping[str, Any]) -> None:
+    for pid in _neighbours(name):
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            # It may have ended meanwhile, and another have its number.
+            if pid in _neighbours(name):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                os.waitpid(pid, 0)  # where it is this very agent's
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        finally:
+            os.close(handle)
+
+
+def _crowded(name: str, asked: Mapping[str, Any]) -> bool:
+    return bool(_neighbours(name))
+
+
+def _neighbours(name: str) -> list[int]:
+    mark, found = neighbour_mark(name), []
+    for pid in all_pids():
+        try:
+            if mark not in command_of(pid):
+                continue
+            process = read_process(pid)
+        except (OSError, FaultError):
+            continue  # gone, or somebody's that may not be looked at
+        if process is not None and not process.foreign and mark in process.command:
+            found.append(pid)
+    return found
+
+
+def neighbour_mark(name: str) -> str:
+    """The argument that tells whose neighbour a process is."""
+    return f"{NEIGHBOUR}{name}"
+
+
+HOST_ACTS: Mapping[str, HostAct] = {
+    "partition": HostAct(traffic.check_partition, traffic.partition, traffic.heal_partition, traffic.is_partitioned),
+    "loss": HostAct(traffic.check_partition, traffic.partition, traffic.heal_partition, traffic.is_partitioned),
+    "bandwidth": HostAct(traffic.check_bandwidth, traffic.narrow, traffic.widen, traffic.is_narrowed),
+    "delay": HostAct(traffic.check_delay, traffic.hold_up, traffic.let_go, traffic.is_held_up),
+    "disk_full": HostAct(_disk_check, _fill, _empty, _filled),
+    "cpu_pressure": HostAct(_crowd_check, _crowd, _leave, _crowded),
+    "memory_pressure": HostAct(_swell_check, _swell, _leave, _crowded),
+}

@@ -1,0 +1,118 @@
+"""Actions on what passes through a network: on the workload's connections to Kafka by the relay between the two; on all
+that passes between a victim's host and others by that host's kernel, or by the relay where its kernel cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fault.action import Act, Context, Daemon, Moment, Sent, Site, UndoSpec
+from fault.connections import ConnectionAct, Connections
+from fault.errors import KernelLacks
+from fault.injector import Settlement
+from fault.occurrence import Asked, Occurrence
+from fault.on_hosts import HostsAct, OnHosts
+from fault.proxy_control import ProxyControl
+
+# Tells the relay; with addresses, of clients there alone.
+Tell = Callable[[ProxyControl, Asked, Sequence[str] | None], int]
+
+
+@dataclass(frozen=True)
+class Impaired:
+    """`on_hosts` does it to hosts, `tell` has the relay do it. `falls_back`: of a host whose kernel cannot, its
+    connections to Kafka are taken; else it is refused there."""
+
+    on_hosts: OnHosts
+    tell: Tell
+    falls_back: bool
+
+    def prepare(self, site: Site) -> tuple[Daemon, ...]:
+        """The relay, on the detour."""
+        return self._relayed(None).prepare(site)
+
+    def act(self, planned: Occurrence, context: Context) -> Act:
+        """An act on all of the workload's connections, or on the hosts of victims."""
+        if planned.fault.most_processes == 0:
+            return self._relayed(None).act(planned, context)
+        return ImpairedAct(self, planned, context, self.on_hosts.act(planned, context))
+
+    def holds(self, undo: UndoSpec, context: Context) -> bool:
+        """Whether it holds still, wherever it was done."""
+        return self._of(undo).holds(undo, context)
+
+    def undo(self, undo: UndoSpec, context: Context) -> None:
+        """Undoes it there."""
+        self._of(undo).undo(undo, context)
+
+    def _of(self, undo: UndoSpec) -> OnHosts | Connections:
+        return self.on_hosts if "host" in undo.fields else self._relayed(None)
+
+    def _relayed(self, only: Sequence[str] | None) -> Connections:
+        return Connections(lambda proxy, fault: self.tell(proxy, fault, only))
+
+    def relayed(self, planned: Occurrence, context: Context, hosts: Sequence[str]) -> ConnectionAct:
+        """An act on the connections of these hosts to Kafka."""
+        return ConnectionAct(self._relayed([context.addresses[one] for one in hosts]), planned, context)
+
+
+@dataclass
+class ImpairedAct:
+    """One act on hosts, or on their connections where their kernels cannot; which of both is found out once."""
+
+    hands: Impaired
+    planned: Occurrence
+    context: Context
+    act: Act
+    _lack: str | None = None
+
+    def find(self) -> bool:
+        """As on hosts. Raises FaultError."""
+        assert isinstance(self.act, HostsAct | ConnectionAct)
+        if isinstance(self.act, ConnectionAct):
+            return self.act.find()
+        try:
+            return self.act.find()
+        except KernelLacks as refused:
+            if not self.hands.falls_back:
+                raise
+            self._lack = str(refused)
+            self.act = self.hands.relayed(self.planned, self.context, self.act.hosts)
+            self.act.find()
+            return True
+
+    def describe(self) -> list[str]:
+        """Those of the act, and by what it is done."""
+        return [f"{line}, {self._by}" for line in self.act.describe()]
+
+    def victims(self) -> list[dict[str, Any]]:
+        """Those of the act."""
+        return self.act.victims()
+
+    def undo(self) -> list[UndoSpec]:
+        """Those of the act."""
+        return self.act.undo()
+
+    def await_ready(self, until_mono_ns: int) -> bool:
+        """As the act."""
+        return self.act.await_ready(until_mono_ns)
+
+    def arm(self, planned: Moment) -> None:
+        """As the act."""
+        self.act.arm(planned)
+
+    def perform(self) -> list[Sent]:
+        """As the act."""
+        return self.act.perform()
+
+    def settle(self, sent: Sequence[Sent]) -> Settlement:
+        """Says by what it was done."""
+        found = self.act.settle(sent)
+        return Settlement(found.outcome, f"{found.detail}, {self._by}")
+
+    @property
+    def _by(self) -> str:
+        if self._lack is None:
+            return "by the host's kernel"
+        return f"by the relay, on its connections to Kafka alone: {self._lack}"

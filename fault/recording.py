@@ -1,0 +1,147 @@
+"""A journal of what a host's processes use, written there each second, whatever becomes of the way to it.
+
+The agent begins it and goes; it ends when it is told to, or by itself after so many seconds. Its folder stays until it
+was fetched, or the host is started again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fault.errors import VictimRefused
+from fault.groups import group_usage
+from fault.sampling import Key, RoleRule, Table, Usage, machine
+
+PREFIX = "faultline-record-"
+PERIOD_S = 1.0
+JOURNAL, STOP = "journal.jsonl", "stop"
+# How long an end is waited for.
+END_S = 5.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def begin(rules: Sequence[Mapping[str, str]], heirs: Mapping[str, str], again_s: float, longest_s: float) -> str:
+    """Starts a recording, which outlives this process; returns its folder."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        os.waitpid(child, 0)
+        with open(reader, "rb") as ready:
+            ready.read()  # until the first sample stands there
+        return str(folder)
+    # Twice, so that it is nobody's child; nothing of the connection stays open.
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        # The agent's lock among them, by which the next one knows that it lives.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        table = Table([RoleRule(**rule) for rule in rules], heirs, again_s=again_s)
+        _record(folder, table, longest_s, ready=writer)
+    finally:
+        os._exit(0)
+
+
+def end(folder: str) -> bool:
+    """Tells a recording to end; whether it did within `END_S` seconds. Raises VictimRefused for what is none."""
+    path = _own(folder)
+    (path / STOP).touch()
+    until = time.monotonic() + END_S
+    while not (over := _is_over(path)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return over
+
+
+def part(folder: str, offset: int, size: int) -> str:
+    """So many bytes of its journal from there on, in base 64; fewer at its end. Raises VictimRefused."""
+    with (_own(folder) / JOURNAL).open("rb") as file:
+        file.seek(offset)
+        return base64.b64encode(file.read(size)).decode()
+
+
+def drop(folder: str) -> None:
+    """Ends and removes it; harmless when it is gone. Raises VictimRefused for what is no recording."""
+    if os.path.lexists(folder):
+        with contextlib.suppress(OSError):
+            end(folder)
+        shutil.rmtree(_own(folder))
+
+
+def _own(folder: str) -> Path:
+    """The folder, when it is one that `begin` made. Raises VictimRefused."""
+    path = Path(folder)
+    found = path.lstat() if os.path.lexists(path) else None
+    fits = path.parent == Path(tempfile.gettempdir()) and path.name.startswith(PREFIX)
+    if found is None or not fits or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise VictimRefused(f"record: {folder} is no recording of this user's")
+    return path
+
+
+def _is_over(folder: Path) -> bool:
+    with (folder / JOURNAL).open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - 200))
+        lines = file.read().splitlines()
+    return bool(lines) and b'"stop"' in lines[-1]
+
+
+def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None:
+    """Samples until it is told to stop, or for so long."""
+    file = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
+    stop = folder / STOP
+    before: dict[Key, Usage] = {}
+    began = due = time.monotonic()
+    _write(file, {"kind": "start", "boot": _BOOT.read_text().strip(), "python": list(sys.version_info[:3])})
+    while True:
+        before = _sample(file, table, before)
+        if ready >= 0:
+            os.close(ready)
+            ready = -1
+        due += PERIOD_S
+        while not stop.exists() and time.monotonic() < due:
+            time.sleep(min(0.05, max(0.0, due - time.monotonic())))
+        if stop.exists() or time.monotonic() - began > longest_s:
+            break
+    _sample(file, table, before)
+    _write(file, {"kind": "stop"})
+
+
+def _sample(file: int, table: Table, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
+    present = table.look({})
+    _write(file, {"kind": "machine", **machine()})
+    _write(file, {"kind": "group", **group_usage()})
+    for usage in present.values():
+        _write(file, _line(usage, final=False))
+    # A pid's last counters are kept when it dies: its work was done all the same.
+    for key in before.keys() - present.keys():
+        _write(file, _line(before[key], final=True))
+    return present
+
+
+def _line(usage: Usage, *, final: bool) -> dict[str, Any]:
+    return {"kind": "proc", **vars(usage), "final": final}
+
+
+def _write(file: int, line: Mapping[str, Any]) -> None:
+    mono_ns = time.monotonic_ns()
+    stamped = {"wall_ns": time.time_ns(), "mono_ns": mono_ns, **line}
+    os.write(file, json.dumps(stamped, separators=(",", ":")).encode() + b"\n")

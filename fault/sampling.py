@@ -1,0 +1,154 @@
+"""Who uses this host's processors and memory: processes by the role that they play, as the kernel counts them.
+
+Standard library only: the recorder looks at its own host by this, and the agent at others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fault.procfs import all_pids, booted_at, command_of, owner_of, stat_of
+
+# Between fork and exec a process shows its parent's command line and memory; a younger one is left for the next look.
+SETTLED_S = 0.5
+_HERTZ, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_STAT = Path("/proc/stat")
+# Of the kinds of time in the first line of /proc/stat: user, nice, system, interrupts; guests are counted in user.
+_BUSY, _STOLEN = (0, 1, 2, 5, 6), 7
+
+# Pid, and when it began, in ticks since the machine's start.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RoleRule:
+    """A process plays `role` when both `main` and `mark` are whole arguments of its command line."""
+
+    role: str
+    main: str
+    mark: str
+
+    def fits(self, command: Sequence[str]) -> bool:
+        """Whether a command line is of the role."""
+        return self.main in command and self.mark in command
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One process: `cpu_s` seconds of a core since it began, at `create_time` (seconds since the epoch)."""
+
+    pid: int
+    role: str
+    create_time: float
+    cpu_s: float
+    rss_bytes: int
+
+
+class Table:
+    """Which processes play which role; command lines are read once per process.
+
+    `heirs`: the role of what a process starts, by the role of that process, where the two differ. A command line that
+    plays no role is read again while its process is younger than `again_s`: a service that a fault holds down shows its
+    own only when the hold is over. `apart`: leave out what lives in another space of process ids, as hosts on this
+    machine do.
+    """
+
+    def __init__(
+        self, rules: Sequence[RoleRule], heirs: Mapping[str, str], *, again_s: float = 0.0, apart: bool = False
+    ) -> None:
+        self._rules, self._heirs, self._again_s, self._apart = tuple(rules), dict(heirs), again_s, apart
+        self._known: dict[Key, str | None] = {}
+        self._born: dict[Key, float] = {}
+        self._here: dict[Key, bool] = {}
+        self._space = _space_of("self")
+
+    def look(self, more: Mapping[Key, str], keeper: tuple[int, str] | None = None) -> dict[Key, Usage]:
+        """The processes that matter. `more`: roles of further ones, by who they are; `keeper`: pid of one whose
+        descendants, and itself, play this role unless they play another."""
+        stats, now, boot = self._stats(), time.time(), booted_at()
+        children: dict[int, list[Key]] = {}
+        for key, stat in stats.items():
+            children.setdefault(int(stat[1]), []).append(key)
+        own: dict[Key, str] = {}
+        for key in stats:
+            role = self._role(key, now - (boot + key[1] / _HERTZ)) or more.get(key)
+            if role is not None:
+                own[key] = role
+        found = dict(own)
+        for key, role in own.items():
+            _descend(key, self._heirs.get(role, role), children, found)
+        if keeper is not None:
+            for key in stats:
+                if key[0] == keeper[0]:
+                    found.setdefault(key, keeper[1])
+                    _descend(key, keeper[1], children, found)
+        self._known = {key: role for key, role in self._known.items() if key in stats}
+        # A step of the wall clock makes no other process of it.
+        self._born = {key: self._born.get(key, boot + key[1] / _HERTZ) for key in found}
+        return {key: _usage(key, role, self._born[key], stats[key]) for key, role in found.items()}
+
+    def _stats(self) -> dict[Key, list[str]]:
+        found = {}
+        for pid in all_pids():
+            try:
+                stat = stat_of(pid)
+            except OSError:
+                continue
+            found[pid, int(stat[19])] = stat
+        if self._apart:
+            self._here = {key: self._here.get(key) or _space_of(key[0]) == self._space for key in found}
+            found = {key: stat for key, stat in found.items() if self._here[key]}
+        return found
+
+    def _role(self, key: Key, age_s: float) -> str | None:
+        if key in self._known:
+            return self._known[key]
+        if age_s < SETTLED_S:
+            return None
+        role = self._read_role(key[0])
+        if role is not None or age_s > self._again_s:
+            self._known[key] = role
+        return role
+
+    def _read_role(self, pid: int) -> str | None:
+        try:
+            command = command_of(pid)
+            role = next((one.role for one in self._rules if one.fits(command)), None)
+            # Another user's that looks like one of ours is others' load.
+            return None if role is None or owner_of(pid) != os.getuid() else role
+        except OSError:
+            return None
+
+
+def machine() -> dict[str, Any]:
+    """Seconds of a core that all processes of this machine have used since it started, and that its own host kept from
+    it; None where the system does not count those."""
+    counted = [int(one) / _HERTZ for one in _STAT.read_text().splitlines()[0].split()[1:]]
+    return {
+        "busy_s": sum(counted[place] for place in _BUSY),
+        "stolen_s": counted[_STOLEN] if len(counted) > _STOLEN else None,
+    }
+
+
+def _descend(parent: Key, role: str, children: Mapping[int, Sequence[Key]], found: dict[Key, str]) -> None:
+    for child in children.get(parent[0], ()):
+        if child not in found and child[1] >= parent[1]:
+            found[child] = role
+            _descend(child, role, children, found)
+
+
+def _usage(key: Key, role: str, born: float, stat: Sequence[str]) -> Usage:
+    return Usage(key[0], role, born, (int(stat[11]) + int(stat[12])) / _HERTZ, int(stat[21]) * _PAGE)
+
+
+def _space_of(process: int | str) -> str | None:
+    """Which space of process ids it lives in; None where that may not be known."""
+    try:
+        return os.readlink(f"/proc/{process}/ns/pid")
+    except OSError:
+        return None

@@ -1,0 +1,65 @@
+"""How the agent comes to a host: over the connection that it is asked by, into a folder that goes with it.
+
+The host needs Python 3.11 and no package. Whoever wants to allow nothing else gives the key this forced command, in
+`authorized_keys`: `restrict,command="…"` with `boot_command()`.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+
+PYTHON = "python3"
+# What the boot runs: it reads so many bytes, and does what they say.
+_BOOT = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline())))"
+# Unpacks nothing: Python imports from the archive. What was killed before it could tidy up, the next one removes.
+_LOADER = """\
+import fcntl, os, shutil, sys, tempfile
+PREFIX = "faultline-agent-"
+def held(folder):
+    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+for entry in os.scandir(tempfile.gettempdir()):
+    if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+        if entry.stat(follow_symlinks=False).st_uid == os.getuid() and (lock := held(entry.path)) is not None:
+            shutil.rmtree(entry.path, ignore_errors=True)
+            os.close(lock)
+# Under a name that nobody tidies up, until it is locked.
+made = tempfile.mkdtemp(prefix="faultline-new-agent-")
+lock = held(made)
+folder = os.path.join(os.path.dirname(made), PREFIX + made.rpartition("-")[2])
+os.rename(made, folder)
+try:
+    archive = os.path.join(folder, "fault.zip")
+    with open(archive, "xb") as file:
+        file.write(i.read(int(i.readline())))
+    sys.path.insert(0, archive)
+    sys.dont_write_bytecode = True
+    from fault.agent import serve
+    serve(i, sys.stdout.buffer)
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+def boot_command(python: str = PYTHON) -> str:
+    """What is run on the host: isolated from its environment, and from packages that are installed there."""
+    return f"{python} -I -S -c '{_BOOT}'"
+
+
+@cache
+def parcel() -> bytes:
+    """What is sent first: the loader, and the modules that the agent needs."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in sorted(Path(__file__).parent.glob("*.py")):
+            archive.writestr(f"fault/{module.name}", module.read_bytes())
+    parts = (_LOADER.encode(), packed.getvalue())
+    return b"".join(b"%d\n%s" % (len(part), part) for part in parts)

@@ -1,0 +1,35 @@
+"""What marks the processes of an attempt, and those of an installation, so that nobody else's are taken for them."""
+
+from __future__ import annotations
+
+# In the environment of every process of an attempt: whatever it starts inherits it, and nobody else comes to have it.
+# A token in a command line may be that of a person's `grep`.
+RUN_MARK = "FAULTLINE_RUN"
+# The same of a service of an installation: the name that its `up` made.
+INSTANCE_MARK = "FAULTLINE_INSTANCE"
+
+
+def run_token(attempt: str) -> str:
+    """The argument that marks every process of an attempt in its command line."""
+    return f"faultline-run={attempt}"
+
+
+def load_token(attempt: str) -> str:
+    """The argument in the place of `run_token` for what sends the attempt's load with programs that a fault may look
+    for: it is no victim."""
+    return f"faultline-load={attempt}"
+
+
+def run_option(attempt: str) -> str:
+    """What marks a JVM of an attempt, as `run_token` marks other processes."""
+    return f"-Dfaultline.run={attempt}"
+
+
+def load_option(attempt: str) -> str:
+    """The same of a JVM that sends the load."""
+    return f"-Dfaultline.load={attempt}"
+
+
+def instance_option(instance: str) -> str:
+    """What marks a service's JVM as this installation's, for the guard rails of faults."""
+    return f"-Dfaultline.instance={instance}"

@@ -1,0 +1,1 @@
+"""The test suite: its layers, and what it needs beside the project itself."""

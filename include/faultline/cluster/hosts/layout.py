@@ -1,0 +1,96 @@
+"""Which hosts there are: chosen by `up --hosts`, kept until it chooses anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from faultline.base.attempt import write_json
+from faultline.base.errors import ConfigError
+from faultline.base.placement import BROKER, FILE, HERE, Host, Placement
+from faultline.base.settings import WORKERS, Settings
+
+# What makes a host, and the Debian package that has it.
+NEEDED = {
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "mkfs.ext4": "e2fsprogs",
+    "mount": "mount",
+    "sshd": "openssh-server",
+    "nft": "nftables",
+}
+# Beyond PATH: where Debian puts programs for root.
+PLACES = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+MOST = 8
+SUBNETS = tuple(f"10.77.{third}" for third in range(256))
+
+
+def choose_hosts(settings: Settings, count: int) -> Placement:
+    """Lays out so many hosts beside this machine, none for 0, and keeps that.
+
+    Raises ConfigError for a number that cannot be had, naming what is lacking.
+    """
+    if count == 0:
+        (settings.home / FILE).unlink(missing_ok=True)
+        return HERE
+    least = WORKERS + 1
+    if not least <= count <= MOST:
+        raise ConfigError(
+            f"--hosts: {count} is refused; use {least} to {MOST} (the broker's and one for each Spark worker), or 0"
+        )
+    require_means()
+    present = settings.placement
+    if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0]):
+        # A network interface's name has 15 letters at most.
+        present = Placement.of(count, _free_subnet(), f"faultl-{os.urandom(4).hex()}")
+        write_json(settings.home / FILE, present.as_mapping())
+    return present
+
+
+def require_means() -> None:
+    """Raises ConfigError unless hosts can be made here."""
+    if os.geteuid() != 0:
+        raise ConfigError(
+            "--hosts: only root may make network namespaces; leave it out, or start as root (--allow-root)"
+        )
+    for name, package in NEEDED.items():
+        if found(name) is None:
+            raise ConfigError(f"--hosts: there is no {name}; install it (Debian: apt-get install {package})")
+
+
+def found(name: str) -> str | None:
+    """The path of a program, also where only root's PATH reaches."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES]))
+
+
+def disk_of(settings: Settings, host: Host) -> Path:
+    """Where a host's disk is mounted: what its service writes lies there."""
+    return kafka_disk(settings) if host.name == BROKER else settings.spark_work / host.name
+
+
+def kafka_disk(settings: Settings) -> Path:
+    """That of the broker's host."""
+    return settings.home / "kafka" / "disk"
+
+
+def folder_of(settings: Settings, name: str) -> Path:
+    """What this machine keeps of a host."""
+    return settings.hosts / name
+
+
+def _free_subnet() -> str:
+    for subnet in SUBNETS:
+        if not _is_taken(subnet):
+            return subnet
+    raise ConfigError("--hosts: all networks from 10.77.0 to 10.77.255 are in use; end what uses them (ip address)")
+
+
+def _is_taken(subnet: str) -> bool:
+    """Whether this machine has an address there, or a way to one."""
+    told = subprocess.run([str(found("ip")), "-j", "address"], capture_output=True, text=True, check=False).stdout
+    addresses = [info["local"] for link in json.loads(told or "[]") for info in link.get("addr_info", [])]
+    return any(str(address).startswith(f"{subnet}.") for address in addresses)

@@ -1,0 +1,107 @@
+"""Writes what programs log in with at a target, as its Connections say: files for this user only, in one folder.
+
+They are those that the embedded services have among the secrets, by the same names, so whoever logs in need not know
+whose cluster it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError
+from faultline.base.files import write_private
+from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, make_private, options_file, properties
+from faultline.base.settings import ENDPOINTS, Settings, check_ssh_host, targets_folder
+from faultline.base.target import Target, folder_of, targets, write_endpoints
+from faultline.cluster.targets.java_kafka import JavaKafka, translated
+from faultline.cluster.targets.said import Said, SparkSaid, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
+
+# What the Connections said when the logins were written, and when all was found well.
+SAID, FOUND_WELL = "said.sha256", "checked.sha256"
+
+
+def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -> Endpoints:
+    """Takes in what its Connections say, by their ids; returns where it is reached.
+
+    Raises ConfigError naming Connection, key and remedy; what was written before stays then.
+    """
+    kafka, spark = kafka_of(said[target.kafka]), spark_of(said[target.spark])
+    storage = storage_of(said[target.storage])
+    login = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
+    try:
+        java = translated(login)
+    except ConfigError as error:
+        raise said[target.kafka].refuse(f"extra: {error}") from None
+    _require_one_login(settings, target, kafka["bootstrap.servers"])
+    make_private(targets_folder(settings.home))
+    folder = folder_of(settings, target.name)
+    make_private(folder)
+    hosts = {name: _host(folder, name, said[target.host(name)]) for name in target.hosts}
+    _write_kafka(folder, login, java)
+    endpoints = Endpoints(
+        kafka=kafka["bootstrap.servers"],
+        kafka_detoured="",
+        kafka_detour="",
+        engine=spark.master,
+        engine_ui=spark.ui,
+        airflow=settings.endpoints.airflow,
+        hosts=hosts,
+        here=spark.here,
+        target=target.name,
+        logins=str(folder),
+        storage=storage,
+    )
+    write_private(properties_file(settings.at(endpoints)), _spark_properties(spark))
+    write_private(folder / SAID, digest(said))
+    write_endpoints(settings, endpoints)
+    return endpoints
+
+
+def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> None:
+    """Whoever only knows an address looks for its login by that."""
+    for other in targets(settings).values():
+        file = folder_of(settings, other.name) / ENDPOINTS
+        if other.kafka == target.kafka or other.name == target.name or not file.exists():
+            continue
+        if json.loads(file.read_text())["kafka"] == bootstrap:
+            raise ConfigError(
+                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; name that "
+                "one in both targets"
+            )
+
+
+def _write_kafka(folder: Path, login: Mapping[str, str], java: JavaKafka) -> None:
+    """For librdkafka and for Java; one user does all at a target."""
+    for name, content in java.files.items():
+        write_private(folder / name, content)
+    options = {name: value.replace("{folder}", str(folder)) for name, value in java.options.items()}
+    write_private(options_file(folder), json.dumps(options))
+    for user in (HARNESS, WORKLOAD):
+        write_private(login_file(folder, user), json.dumps(dict(login)))
+        # JVMs are told of the file in any case.
+        write_private(jaas_file(folder, user), java.jaas or "")
+
+
+def _spark_properties(spark: SparkSaid) -> str:
+    closed = {"spark.authenticate": "true", "spark.authenticate.secret": escaped(spark.secret)} if spark.secret else {}
+    told = {name: escaped(value) for name, value in spark.conf.items()}
+    return properties({**NOTHING_BY_PAGE, **told, **closed})
+
+
+def escaped(value: str) -> str:
+    """A value of a Java properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _host(folder: Path, name: str, said: Said) -> dict[str, object]:
+    """How a host is reached; its key lies in the folder where the Connection holds it."""
+    values = host_of(said)
+    if key := values.pop("private_key", None):
+        file = folder / f"host_{name}.key"
+        write_private(file, str(key).rstrip("\n") + "\n")
+        values["key_file"] = str(file)
+    return check_ssh_host(f"Connection {said.id}", values)

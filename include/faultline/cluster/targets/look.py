@@ -1,0 +1,94 @@
+"""One look at a target after another, each told in a line: what would stop an experiment is found before it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import FaultlineError
+from faultline.base.files import write_private
+from faultline.base.settings import Settings
+from faultline.base.target import Target, endpoints_at
+from faultline.base.text import Say
+from faultline.cluster.java import find_java
+from faultline.cluster.targets import kafka, spark
+from faultline.cluster.targets.logins import FOUND_WELL, SAID
+
+Look = tuple[str, Callable[[], object]]
+_OF_ATTEMPT = re.compile(rf"{kafka.PREFIX}(\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}})-.*")
+
+
+def look(settings: Settings, target: Target, say: Say) -> FaultlineError | None:
+    """Looks at everything, and says a line for each; what hangs on something that failed is left out.
+
+    Returns the first failure; None when all is well, which is noted.
+    """
+    first: FaultlineError | None = None
+    here = settings.at(endpoints_at(settings, target.name))
+    for looks in (_at_kafka(here, target), _at_spark(here, target)):
+        for what, one in looks:
+            try:
+                say(f"{what}: {one()}")
+            except FaultlineError as error:
+                say(f"{what}: NO: {error}")
+                first = first or error
+                break
+    if first is None:
+        write_private(here.logins / FOUND_WELL, (here.logins / SAID).read_text())
+    return first
+
+
+def require_well(settings: Settings, target: Target, say: Say) -> None:
+    """Raises the first thing that is wrong. What takes long is only looked at where the Connections were changed since
+    all was found well."""
+    here = settings.at(endpoints_at(settings, target.name))
+    noted = here.logins / FOUND_WELL
+    if not noted.exists() or noted.read_text() != (here.logins / SAID).read_text():
+        if error := look(settings, target, say):
+            raise error
+        return
+    for _, one in _quick(here, target):
+        one()
+
+
+def _quick(here: Settings, target: Target) -> Iterator[Look]:
+    """What may change between two experiments, and is seen at once."""
+    yield from list(_at_kafka(here, target))[:2]
+    if here.endpoints.engine_ui:
+        yield "spark", lambda: spark.alive(here, target.spark)
+
+
+def _at_kafka(here: Settings, target: Target) -> Iterator[Look]:
+    broker = kafka.Broker(here.endpoints.kafka, here.logins, target.kafka)
+    yield "kafka", lambda: kafka.reached(broker)
+    yield "kafka login", lambda: kafka.logged_in(broker)
+    yield "kafka rights", lambda: f"a topic was made, described, filled, read and deleted; {kafka.worked(broker)}"
+    yield "kafka topics", lambda: kafka.others_topics(broker, lambda name: _is_own(here, name))
+
+
+def _is_own(here: Settings, topic: str) -> bool:
+    match = _OF_ATTEMPT.fullmatch(topic)
+    return match is not None and (here.attempts / match.group(1)).exists()
+
+
+def _at_spark(here: Settings, target: Target) -> Iterator[Look]:
+    connection, installed = target.spark, version("pyspark")
+    state: dict[str, Any] = {}
+
+    def master() -> str:
+        state.update(spark.alive(here, connection))
+        return f"{here.endpoints.engine} has {len(spark.workers_of(state))} living workers"
+
+    def probe() -> str:
+        java: Path = find_java(here.home / "java.json").home
+        return spark.probed(here, connection, target.storage, java, max(1, len(spark.workers_of(state))))
+
+    if here.endpoints.engine_ui:
+        yield "spark", master
+        yield "spark version", lambda: spark.versions(here, connection, state, installed)
+    else:
+        yield "spark", lambda: f"{here.endpoints.engine} has no page that tells its workers and versions: not known"
+    yield "spark login and storage", probe

@@ -1,0 +1,85 @@
+"""What an attempt on a target keeps where all its hosts come: checkpoint, temporary files, executors' logs.
+
+A link in the attempt's folder says where that is, and `checkpoint` is a link into it, so whoever reads the checkpoint
+on this machine need not know. Executors write their logs there, since no worker's own folder can be read from here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from faultline.base.attempt import Attempt
+from faultline.base.endpoints import Endpoints
+from faultline.engines.spark.gc_log import EXECUTOR_FILE, gc_option
+
+EXECUTORS, SCRATCH, LOGGING = "executors", "scratch", "log4j2.properties"
+# Spark puts both in when it starts an executor.
+_PROCESS = "{{APP_ID}}_{{EXECUTOR_ID}}"
+_LOG = re.compile(r"(.+)_(\d+)\.(stderr|gc\.log)")
+_PROPERTY = "faultline.log"
+LOG4J = f"""\
+rootLogger.level = INFO
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = ${{sys:{_PROPERTY}}}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}}{{UTC}}Z %p [%t] %c{{1}}: %m%n%ex
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = WARN
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = INFO
+logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen
+logger.codegen.level = WARN
+"""
+
+
+def make_shared(attempt: Attempt, endpoints: Endpoints) -> Path:
+    """The attempt's folder there, the same at every call."""
+    folder = Path(endpoints.storage) / "faultline" / attempt.id
+    for name in (EXECUTORS, SCRATCH, "checkpoint"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / LOGGING).write_text(LOG4J)
+    for link, target in ((_link(attempt), folder), (attempt.checkpoint, folder / "checkpoint")):
+        if not link.is_symlink():
+            link.symlink_to(target, target_is_directory=True)
+    return folder
+
+
+def find_shared(attempt: Attempt) -> Path | None:
+    """The same; None of an attempt that has none."""
+    return _link(attempt).resolve() if _link(attempt).is_symlink() else None
+
+
+def executor_options(folder: Path) -> list[str]:
+    """JVM options by which an executor logs to the folder, in place of those that name files of a worker."""
+    log = folder / EXECUTORS / _PROCESS
+    return [
+        f"-Dlog4j2.configurationFile={(folder / LOGGING).as_uri()}",
+        f"-D{_PROPERTY}={log}.stderr",
+        gc_option(f"{log}.gc.log"),
+    ]
+
+
+def executor_logs(attempt: Attempt) -> Iterator[tuple[str, str, str, Path]]:
+    """Of each log there: application, executor, the name that it has among an attempt's raw files, and where it is."""
+    folder = find_shared(attempt)
+    for path in sorted((folder / EXECUTORS).glob("*")) if folder is not None else ():
+        if match := _LOG.fullmatch(path.name):
+            application, executor, kind = match.groups()
+            yield application, executor, "stderr" if kind == "stderr" else EXECUTOR_FILE, path
+
+
+def remove_shared(attempt: Attempt) -> None:
+    """Removes the folder with all that it holds; harmless where there is none, or another's name."""
+    folder = find_shared(attempt)
+    if folder is not None and folder.name == attempt.id:
+        shutil.rmtree(folder, ignore_errors=True)
+    _link(attempt).unlink(missing_ok=True)
+
+
+def _link(attempt: Attempt) -> Path:
+    return attempt.folder / "shared"

@@ -1,0 +1,185 @@
+"""The conductor: does the work of a guest's thin tasks, which come over a socket that only its user may open.
+
+What an experiment starts lives with it, and not with a task: a task may be killed at any time, and the one that Airflow
+begins in its place finds the work again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import multiprocessing
+import os
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import Settings
+from faultline.experiment.cell import EXPERIMENT
+from faultline.orchestration.guest.job import Job, write
+from faultline.runner.teardown import note_failure
+
+WORK = "faultline.orchestration.guest.work"
+# Done once an attempt: what is begun twice would be measured twice. The others give the same when they are done again.
+ONCE = frozenset({
+    "provision_topics", "start_recorder", "start_generator", "submit_workload", "inject_fault", "await_end",
+})  # fmt: skip
+LAST = "teardown"
+# A plan of the largest sweep is some megabytes.
+LONGEST_REQUEST = 64 * 2**20
+Key = tuple[Any, ...]
+# Does the work of a request, and says at the other end of the pipe how it goes.
+Work = Callable[[dict[str, Any], Connection], None]
+
+
+class Conductor:
+    """The work at hand, by whose it is. `work`: what does it, by default that of Faultline's own DAGs."""
+
+    def __init__(self, settings: Settings, work: Work | None = None) -> None:
+        self.settings = settings
+        self._work = work
+        self._jobs: dict[Key, Job] = {}
+        # Those that were begun under this conductor.
+        self._attempts: set[str] = set()
+        self._guard = threading.Lock()
+        # Each piece of work is forked from a process that has imported all of it, and nothing else.
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload([work.__module__ if work else WORK])
+
+    def serve(self, talk: Any) -> None:
+        """Answers one task, until its work has ended or it went away."""
+        with talk.makefile("rw", encoding="utf-8") as stream:
+            request = json.loads(stream.readline(LONGEST_REQUEST))
+            if why := self._lost(request):
+                write(stream, {"outcome": "fail", "why": why})
+                stream.readline()
+                return
+            key = key_of(request)
+            job = self._job(key, request)
+            end = job.attend(talk, stream)
+            if end is None:
+                return
+            if request["task"] == "prepare" and end["outcome"] == "done":
+                self._attempts.add(str(end["value"]))
+            write(stream, self._final(request, end))
+            if stream.readline():
+                self._forget(key, request)
+
+    def end(self) -> None:
+        """Ends all work at hand."""
+        with self._guard:
+            jobs, self._jobs = list(self._jobs.values()), {}
+        for job in jobs:
+            job.end()
+
+    def _job(self, key: Key, request: dict[str, Any]) -> Job:
+        """The work that was begun for this task before, or else begins it."""
+        with self._guard:
+            if key in self._jobs:
+                return self._jobs[key]
+            attempt = attempt_of(request)
+            if request["task"] == LAST:
+                # Whoever waits for it was stopped, and what it waits for is ended now.
+                for other in [one for one in self._jobs if attempt is not None and one[-1] == attempt]:
+                    self._jobs.pop(other).end()
+            self._jobs[key] = self._begin(request)
+            return self._jobs[key]
+
+    def _begin(self, request: dict[str, Any]) -> Job:
+        if self._work is None:
+            from faultline.orchestration.guest.work import run
+
+            self._work = run
+        ours, theirs = self._processes.Pipe()
+        process = self._processes.Process(target=self._work, args=(request, theirs), daemon=False)
+        process.start()
+        theirs.close()
+        return Job(process, ours)
+
+    def _lost(self, request: dict[str, Any]) -> str | None:
+        """Why a step cannot be done: the conductor that began its attempt is gone, and what it owned with it."""
+        attempt = attempt_of(request)
+        if request["task"] not in ONCE or attempt is None or attempt in self._attempts:
+            return None
+        why = f"{attempt}: the conductor was started anew since it began; what it measured is lost"
+        folder = self.settings.attempts / attempt
+        if Attempt(folder).over is None:
+            note_failure(folder, str(request["task"]), InfrastructureError(why))
+        return why
+
+    def _final(self, request: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
+        """How a task is told the end: a step that may be done once has no other try, however it failed."""
+        once = request["task"] in ONCE or (request["dag"] == EXPERIMENT and request["task"] == "prepare")
+        return {**end, "outcome": "fail"} if once and end["outcome"] == "error" else end
+
+    def _forget(self, key: Key, request: dict[str, Any]) -> None:
+        """After a task has heard how its work ended. How a step ended that is done once is kept till its attempt is
+        closed, for a task that heard it and was killed before Airflow did."""
+        with self._guard:
+            if request["task"] not in ONCE:
+                self._jobs.pop(key, None)
+            if request["task"] == LAST and (attempt := attempt_of(request)):
+                self._attempts.discard(attempt)
+                for other in [one for one in self._jobs if one[-1] == attempt]:
+                    self._jobs.pop(other)
+
+
+def attempt_of(request: dict[str, Any]) -> str | None:
+    """The attempt that a task is a step of."""
+    return next((str(one) for one in request.get("arguments", ())), None)
+
+
+def key_of(request: dict[str, Any]) -> Key:
+    """Whose work it is, the same for each try of a task."""
+    return (
+        *(request[name] for name in ("dag", "run_id", "task", "map_index")),
+        "ended" in request,
+        attempt_of(request),
+    )
+
+
+class Server(socketserver.ThreadingUnixStreamServer):
+    """Listens where only this user may connect."""
+
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        super().server_bind()
+        # Nobody can connect before it listens, which comes next.
+        os.chmod(str(self.server_address), 0o600)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A task that went away in the middle of a word is nothing to tell."""
+
+
+@contextlib.contextmanager
+def listening(settings: Settings, work: Work | None = None) -> Iterator[tuple[Server, Conductor]]:
+    """A conductor's server, to be run by whoever asked for it; its work ends with it.
+
+    Raises ConfigError when another conductor serves this installation.
+    """
+    with (settings.home / "conductor.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{settings.conductor_socket}: a conductor serves there already; stop that one first"
+            ) from None
+        settings.conductor_socket.unlink(missing_ok=True)
+        conductor = Conductor(settings, work)
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                conductor.serve(self.request)
+
+        try:
+            with Server(str(settings.conductor_socket), Handler) as server:
+                yield server, conductor
+        finally:
+            conductor.end()
+            settings.conductor_socket.unlink(missing_ok=True)

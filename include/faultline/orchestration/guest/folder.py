@@ -1,0 +1,201 @@
+"""`install` and `uninstall`: a folder of DAGs in an Airflow of others, its pool and its Connections; nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
+from faultline.base.files import write_whole
+from faultline.base.settings import Settings
+from faultline.base.text import Say
+
+DAG_FILE, PLACE_FILE = "faultline_dags.py", "faultline.json"
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
+_QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class Airflow(Protocol):
+    """What an Airflow of others is asked and told; see `faultline.orchestration.guest.other_airflow`."""
+
+    def pools(self) -> set[str]: ...
+    def connections(self) -> set[str]: ...
+    def dags(self) -> set[str]: ...
+    def add_pool(self, name: str) -> None: ...
+    def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None: ...
+    def delete_pool(self, name: str) -> None: ...
+    def delete_connection(self, name: str) -> None: ...
+    def delete_dag(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What is installed: the folder of DAGs of the other Airflow, the prefix of all names, the queue of the tasks."""
+
+    into: Path
+    prefix: str
+    queue: str
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ConfigError(f"--prefix {self.prefix}: a letter, then letters, digits, _ . - only, such as faultline_")
+        if not _QUEUE.fullmatch(self.queue):
+            raise ConfigError(f"--queue {self.queue}: letters, digits and _ . - only, such as faultline")
+        if not self.into.is_dir():
+            raise ConfigError(
+                f"--into {self.into}: is no folder; give the folder of DAGs of that Airflow, as "
+                "`airflow config get-value core dags_folder` says it"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """The one folder that is made, named after the prefix, so that two of them can be guests in one Airflow."""
+        return self.into / (self.prefix.rstrip("_.-") or self.prefix)
+
+    @property
+    def pool(self) -> str:
+        return f"{self.prefix}conductor"
+
+    def receipt(self) -> dict[str, Any] | None:
+        """What an `install` has noted; None where there is nothing of it.
+
+        Raises ConfigError for a folder that is somebody else's, or of another prefix.
+        """
+        if not self.folder.exists():
+            return None
+        try:
+            found = dict(json.loads((self.folder / PLACE_FILE).read_text()))
+            if found["prefix"] == self.prefix and isinstance(found["made"], dict):
+                return found
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise ConfigError(f"{self.folder}: is there, and not by install --prefix {self.prefix}; choose another prefix")
+
+
+def install(
+    guest: Guest,
+    airflow: Airflow,
+    settings: Settings,
+    connections: Mapping[str, Mapping[str, Any]],
+    dags: list[dict[str, Any]],
+    say: Say,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Writes the folder, and makes the pool and those of the `connections`, by id without prefix, that are missing.
+
+    What was there before stays as it is, and is not noted as made: `uninstall` leaves it. A second call writes the
+    folder anew. Raises ConfigError before anything is written, for names that are taken.
+    """
+    before = guest.receipt()
+    made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
+    _refuse_taken(guest, airflow, [one["dag"] for one in dags], known=before)
+    there, pools = airflow.connections(), airflow.pools()
+    missing = {
+        f"{guest.prefix}{name}": dict(one) for name, one in connections.items() if guest.prefix + name not in there
+    }
+    for name in sorted(missing):
+        say(f"Connection {name}: made")
+    for name in sorted({f"{guest.prefix}{one}" for one in connections} - missing.keys()):
+        say(f"Connection {name}: is there, and stays as it is")
+    new_pool = guest.pool not in pools
+    say(f"pool {guest.pool}: {'made, with 1 slot' if new_pool else 'is there, and stays as it is'}")
+    for file in (PLACE_FILE, DAG_FILE):
+        say(f"{guest.folder / file}: written")
+    if dry_run:
+        say("nothing was done: --dry-run")
+        return
+    made["connections"] = sorted({*(one for one in made["connections"] if one in there), *missing})
+    made["pool"] = new_pool or bool(made["pool"])
+    source = Path(__file__).with_name("thin_dags.py").read_text()
+    made["files"] = {DAG_FILE: _digest(source)}
+    place = {
+        "prefix": guest.prefix, "queue": guest.queue, "pool": guest.pool, "home": str(settings.home),
+        "socket": str(settings.conductor_socket), "host": socket.gethostname(), "made": made, "dags": dags,
+    }  # fmt: skip
+    # First what is to be undone, last what Airflow reads: whatever fails between them, `uninstall` puts right.
+    guest.folder.mkdir(exist_ok=True)
+    write_whole(guest.folder / PLACE_FILE, json.dumps(place, indent=1))
+    if missing:
+        airflow.add_connections(missing)
+    if new_pool:
+        airflow.add_pool(guest.pool)
+    write_whole(guest.folder / DAG_FILE, source)
+
+
+def uninstall(guest: Guest, airflow: Airflow, say: Say, *, dry_run: bool = False) -> None:
+    """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
+
+    Raises ConfigError where nothing is installed, InfrastructureError naming what could not be removed; then a second
+    call goes on.
+    """
+    receipt = guest.receipt()
+    if receipt is None:
+        raise ConfigError(f"{guest.folder}: there is none; give --into and --prefix as at install")
+    file = guest.folder / DAG_FILE
+    if file.exists() and _digest(file.read_text()) != receipt["made"]["files"][DAG_FILE]:
+        raise ConfigError(f"{file}: was changed since it was installed; move it away, and uninstall again")
+    made, known = receipt["made"], airflow.dags()
+    there, pools = airflow.connections(), airflow.pools()
+    ours = [f"{guest.prefix}{one['dag']}" for one in receipt["dags"]]
+    steps: list[tuple[str, Callable[[], None]]] = [(f"{file}: removed", lambda: file.unlink(missing_ok=True))]
+    steps += [(f"DAG {one}: removed with its runs", _bound(airflow.delete_dag, one)) for one in ours if one in known]
+    steps += [
+        (f"Connection {one}: removed", _bound(airflow.delete_connection, one))
+        for one in made["connections"]
+        if one in there
+    ]
+    if made["pool"] and guest.pool in pools:
+        steps.append((f"pool {guest.pool}: removed", _bound(airflow.delete_pool, guest.pool)))
+    if dry_run:
+        for text, _ in steps:
+            say(text)
+        say(f"{guest.folder}: removed")
+        say("nothing was done: --dry-run")
+        return
+    left = []
+    for text, step in steps:
+        try:
+            step()
+        except FaultlineError as error:
+            left.append(str(error))
+            continue
+        say(text)
+    if left:
+        raise InfrastructureError(f"uninstall: {'; '.join(left)}; uninstall again when that is mended")
+    _remove_folder(guest.folder, say)
+
+
+def _refuse_taken(guest: Guest, airflow: Airflow, names: list[str], *, known: Mapping[str, Any] | None) -> None:
+    if known is None and (taken := sorted({f"{guest.prefix}{name}" for name in names} & airflow.dags())):
+        raise ConfigError(f"--prefix {guest.prefix}: that Airflow has a DAG {taken[0]} already; choose another prefix")
+    if not os.access(guest.into, os.W_OK | os.X_OK):
+        raise ConfigError(f"--into {guest.into}: cannot be written; run this as a user who may")
+
+
+def _remove_folder(folder: Path, say: Say) -> None:
+    (folder / PLACE_FILE).unlink(missing_ok=True)
+    # Which Airflow leaves when it has read the DAGs.
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+    try:
+        folder.rmdir()
+    except OSError:
+        say(f"{folder}: holds more than was installed, and stays")
+        return
+    say(f"{folder}: removed")
+
+
+def _bound(action: Callable[[str], None], name: str) -> Callable[[], None]:
+    return lambda: action(name)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Connections of targets, read and made through Airflow."""

@@ -1,0 +1,93 @@
+"""The Connections of a target, from whichever secrets backend or database of Airflow holds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.base.target import Target, target
+from faultline.cluster.targets.logins import write_target
+from faultline.cluster.targets.look import require_well
+from faultline.cluster.targets.said import Said
+from faultline.runner.orphans import LOCAL_RUN
+
+
+def prepare_target(settings: Settings, name: str) -> None:
+    """Takes in what the Connections of an experiment's target say, and looks at it; nothing for the embedded one.
+
+    Within a task. Raises ConfigError or InfrastructureError for the first thing that is wrong.
+    """
+    one = target(settings, name)
+    if one is None:
+        return
+    # Without a scheduler, the tables of this run are its own, and whoever began it has read those of the installation.
+    if not os.environ.get(LOCAL_RUN):
+        write_target(settings, one, said_in_task(one))
+    require_well(settings, one, print)
+
+
+def said_in_task(one: Target) -> dict[str, Said]:
+    """Raises ConfigError naming the Connection that is missing."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
+
+    found = {}
+    for conn_id in one.connections:
+        try:
+            found[conn_id] = as_said(BaseHook.get_connection(conn_id))
+        except AirflowException:
+            raise missing(conn_id, one.name) from None
+    return found
+
+
+def said_outside(ids: Iterable[str]) -> dict[str, Said | None]:
+    """The same in a process of this installation's Airflow that is no task; None for a Connection that is missing."""
+    from airflow.exceptions import AirflowNotFoundException
+    from airflow.models.connection import Connection
+
+    found: dict[str, Said | None] = {}
+    for conn_id in ids:
+        try:
+            found[conn_id] = as_said(Connection.get_connection_from_secrets(conn_id))
+        except AirflowNotFoundException:
+            found[conn_id] = None
+    return found
+
+
+def make_missing(wanted: dict[str, dict[str, Any]]) -> list[str]:
+    """Makes those of the `wanted` Connections (keyword arguments of Airflow's, by id) that are nowhere; returns their
+    ids. One that is there stays as it is."""
+    from airflow.models.connection import Connection
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+    from sqlalchemy import inspect
+
+    with create_session() as session:
+        fresh = not inspect(session.get_bind()).has_table(Connection.__tablename__)
+    if fresh:
+        initdb()
+    known = said_outside(wanted)
+    made = [conn_id for conn_id in wanted if known[conn_id] is None]
+    with create_session() as session:
+        for conn_id in made:
+            session.add(Connection(conn_id=conn_id, **wanted[conn_id]))
+    return made
+
+
+def missing(conn_id: str, name: str) -> ConfigError:
+    """What is said where there is none."""
+    return ConfigError(
+        f"Connection {conn_id}: missing, and the target {name} needs it; ./faultline target add {name} makes it, or "
+        "Airflow's page"
+    )
+
+
+def as_said(connection: Any) -> Said:
+    """An Airflow Connection as a value of ours."""
+    return Said(
+        connection.conn_id, connection.conn_type or "", connection.host, connection.port, connection.login,
+        connection.password, dict(connection.extra_dejson),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What the runner does about hosts beside this one."""

@@ -1,0 +1,83 @@
+"""Looks at a cluster from its executors: what they can read, and whether they share a folder with the driver.
+
+    spark-submit probe.py --config FILE
+
+The configuration is JSON: storage (the shared folder), paths (what executors must be able to read), report (the file
+that is written here). The report: {"executors": [{"host", "python", "user", "sees", "wrote", "unreadable"}]}, one for
+each host that ran a task; `wrote` is null, or why it could not write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+TOKEN = "driver"
+# Tasks for each slot, so that every executor gets one.
+TASKS_A_SLOT = 4
+
+
+def look(folder: str, token: str, paths: list[str]) -> dict[str, Any]:
+    """What one executor sees of the folder and of the paths."""
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    try:
+        sees = Path(folder, TOKEN).read_text() == token
+    except OSError:
+        sees = False
+    wrote = None
+    try:
+        Path(folder, name).write_text(token)
+    except OSError as error:
+        wrote = error.strerror or str(error)
+    return {
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "user": os.geteuid(),
+        "sees": sees,
+        "wrote": wrote,
+        "file": name,
+        "unreadable": [path for path in paths if not os.access(path, os.R_OK)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    config: dict[str, Any] = json.loads(parser.parse_known_args()[0].config.read_text())
+    token, folder = uuid.uuid4().hex, Path(config["storage"], f"faultline-probe-{uuid.uuid4().hex[:12]}")
+    paths: list[str] = config["paths"]
+    folder.mkdir(parents=True)
+    # Executors may run as another user: whether the folder lets them in is what is asked, not this file.
+    folder.chmod(0o777)
+    try:
+        (folder / TOKEN).write_text(token)
+        where = str(folder)
+
+        def on_executor(_: Iterator[int]) -> Iterator[dict[str, Any]]:
+            yield look(where, token, paths)
+
+        spark = SparkSession.builder.getOrCreate()
+        slots = max(1, spark.sparkContext.defaultParallelism)
+        tasks = spark.sparkContext.parallelize(range(slots * TASKS_A_SLOT), slots * TASKS_A_SLOT)
+        seen = {one["host"]: one for one in tasks.mapPartitions(on_executor).collect()}
+        for one in seen.values():
+            if one["wrote"] is None and not (folder / one.pop("file")).exists():
+                one["wrote"] = "what it wrote is not seen here"
+        Path(config["report"]).write_text(json.dumps({"executors": list(seen.values())}))
+        spark.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A real Airflow in use by others, to which Faultline comes as a guest and from which it goes; no services."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.settings import Settings
+from faultline.orchestration.guest.conductor import listening
+from faultline.orchestration.guest.description import describe, guest_dags
+from faultline.orchestration.guest.folder import Guest, install, uninstall
+from faultline.orchestration.guest.other_airflow import OtherAirflow
+from tests.support.guest_work import work_of_a_run
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+
+COMMAND = str(Path(sys.executable).with_name("airflow"))
+THEIRS = """\
+from airflow.sdk import DAG, BaseOperator
+
+with DAG("their_dag", schedule=None):
+    BaseOperator(task_id="theirs")
+"""
+CONNECTIONS = {
+    "kafka_default": {"conn_type": "kafka", "extra": '{"bootstrap.servers": "127.0.0.1:1"}'},
+    "spark_default": {"conn_type": "spark", "host": "spark://127.0.0.1", "port": 1},
+    "spark_local": {"conn_type": "spark", "host": "local[2]"},
+}
+
+
+class Theirs:
+    """An Airflow with SQLite, a DAG, a pool and a Connection, none of which are Faultline's."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.dags = home, home / "dags"
+        self.dags.mkdir(parents=True)
+        (self.dags / "their_dag.py").write_text(THEIRS)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "FAULTLINE"))}
+        self.environment = {
+            **clean, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        }  # fmt: skip
+        self.call("db", "migrate")
+        self.call("pools", "set", "their_pool", "3", "theirs")
+        self.call("connections", "add", "their_connection", "--conn-type", "http", "--conn-host", "there")
+        # Somebody had made one of the names before, and it says something else.
+        self.call("connections", "add", "guest_spark_local", "--conn-type", "spark", "--conn-host", "local[7]")
+        self.call("dags", "reserialize")
+
+    def call(self, *words: str) -> str:
+        done = subprocess.run(
+            [COMMAND, *words], env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def rows(self, query: str) -> list[Any]:
+        with sqlite3.connect(self.home / "airflow.db") as database:
+            return sorted(database.execute(query).fetchall())
+
+    def state(self) -> Any:
+        """What of theirs must be as it was."""
+        files = {str(one): one.read_bytes() for one in self.dags.rglob("*.py")}
+        return (
+            files,
+            self.rows("SELECT conn_id, conn_type, host, login, password, port, extra FROM connection"),
+            self.rows("SELECT pool, slots, description FROM slot_pool"),
+            self.rows("SELECT dag_id, is_paused, is_stale FROM dag"),
+            self.rows("SELECT dag_id FROM serialized_dag"),
+            self.rows("SELECT dag_id, run_id FROM dag_run"),
+        )
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:
+    made = Theirs(tmp_path / "theirs")
+    for name in [one for one in os.environ if one.startswith("AIRFLOW")]:
+        monkeypatch.delenv(name)
+    for name in ("AIRFLOW_HOME", "AIRFLOW__CORE__LOAD_EXAMPLES"):
+        monkeypatch.setenv(name, made.environment[name])
+    return made
+
+
+@pytest.fixture
+def conductor(tmp_path: Path) -> Iterator[Settings]:
+    """A conductor whose work measures nothing, and writes down what was begun."""
+    settings = Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+    settings.home.mkdir()
+    with listening(settings, partial(work_of_a_run, str(tmp_path / "begun"))) as (server, _):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield settings
+        server.shutdown()
+        thread.join()
+
+
+def test_a_guest_comes_works_and_leaves_all_as_it_was(theirs: Theirs, conductor: Settings, tmp_path: Path) -> None:
+    before = theirs.state()
+    guest, airflow = Guest(theirs.dags, "guest_", "bench"), OtherAirflow(COMMAND)
+    dags = [describe(one, list(CONNECTIONS)) for one in guest_dags()]
+    said: list[str] = []
+    install(guest, airflow, conductor, CONNECTIONS, dags, said.append)
+    assert "Connection guest_spark_local: is there, and stays as it is" in said
+
+    theirs.call("dags", "reserialize")
+    assert theirs.rows("SELECT filename FROM import_error") == []
+    known = {one for (one,) in theirs.rows("SELECT dag_id FROM serialized_dag")}
+    assert known == {"their_dag", *(f"guest_{one['dag']}" for one in dags)}
+    assert airflow.dags() == known
+
+    theirs.call("dags", "test", "guest_experiment")
+    ((state,),) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
+    assert state == "success"
+    steps = [line.split() for line in (tmp_path / "begun").read_text().splitlines()]
+    assert [one[0] for one in steps][:1] == ["prepare"] and steps[-1] == ["teardown", "kafka_default,spark_default"]
+    assert ["harvest", "spark_local"] in steps and ["judge"] in steps
+
+    uninstall(guest, airflow, said.append)
+    assert theirs.state() == before

@@ -1,0 +1,273 @@
+"""Somebody else's cluster: taken in by its Connections, looked at, measured on; what is wrong is named in a line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.files import write_private
+from faultline.base.settings import ROOT, Settings, load_settings
+from faultline.base.target import Target, keep
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.targets import kafka, spark
+from faultline.cluster.targets.logins import write_target
+from faultline.cluster.targets.look import look
+from faultline.cluster.targets.said import Said
+from faultline.cluster.targets.turn import Turn, holder_of
+from faultline.cluster.topics import delete_own_topics
+from tests.support.certificates import Authority
+from tests.support.installation import Installation
+from tests.support.others_cluster import (
+    NOBODY,
+    PASSWORDS,
+    SECRET,
+    USER,
+    OthersKafka,
+    OthersSpark,
+    conf,
+    others_kafka,
+    others_spark,
+)
+from tests.support.secret_search import holding
+
+pytestmark = pytest.mark.timeout(300)
+LAB = Target("lab")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersKafka]:
+    with others_kafka(tmp_path_factory.mktemp("others") / "kafka") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersSpark]:
+    with others_spark(tmp_path_factory.mktemp("others") / "spark") as made:
+        yield made
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    made = replace(load_settings(), home=tmp_path / "home", results=tmp_path / "results")
+    made.home.mkdir()
+    (made.home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
+    (tmp_path / "shared").mkdir()
+    return made
+
+
+def taken_in(settings: Settings, login: dict[str, str], engine: OthersSpark | None = None, **of_spark: Any) -> Settings:
+    """Settings for what runs there."""
+    engine = engine or OthersSpark("spark://127.0.0.1:1", "http://127.0.0.1:1")
+    extra = {"ui": engine.ui, "conf": conf()}
+    said = [
+        Said(LAB.kafka, "kafka", extra=login),
+        replace(Said(LAB.spark, "spark", engine.master, password=SECRET, extra=extra), **of_spark),
+        Said(LAB.storage, "fs", extra={"path": str(settings.home.parent / "shared")}),
+    ]
+    keep(settings, LAB)
+    endpoints: Endpoints = write_target(settings, LAB, {one.id: one for one in said})
+    return settings.at(endpoints)
+
+
+def broker_of(there: Settings) -> kafka.Broker:
+    return kafka.Broker(there.endpoints.kafka, there.logins, LAB.kafka)
+
+
+def topics_of(there: Settings) -> set[str]:
+    admin: Any = importlib.import_module("confluent_kafka.admin")
+    names = admin.AdminClient(broker_of(there).settings()).list_topics(timeout=10).topics
+    # Those that begin so the broker has for itself.
+    return {name for name in names if not name.startswith("__")}
+
+
+def test_a_broker_with_tls_and_a_password_is_found_well_and_left_as_it_was(
+    settings: Settings, broker: OthersKafka
+) -> None:
+    there = taken_in(settings, broker.login())
+    before = topics_of(there)
+    one = broker_of(there)
+    assert kafka.reached(one) == f"{broker.bootstrap} answers"
+    assert kafka.logged_in(one) == "the login is accepted, 1 broker"
+    clock = kafka.worked(one)
+    # Both are this machine's.
+    assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1
+    assert kafka.others_topics(one, lambda _: False) == "no topic of anybody else's begins with faultline-"
+    assert topics_of(there) == before
+
+
+@pytest.mark.parametrize(
+    ("user", "more", "why"),
+    [
+        (USER, {"sasl.password": "wrong"}, r"extra: sasl\.password: the broker refuses the login \(.*credentials"),
+        (USER, {"ssl.ca.pem": Authority().pem}, r"extra: ssl\.ca\.pem: the certificate of 127\.0\.0\.1 is refused"),
+        (NOBODY, {}, r"its user may not create topics \(.*\); let it create, describe, delete, read and write topics"),
+        (USER, {"client.idd": "x"}, r"extra: client\.idd: Kafka's client in Spark has nothing like it"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_in_a_line(
+    settings: Settings, broker: OthersKafka, user: str, more: dict[str, str], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^Connection faultline_kafka: {why}"):
+        one = broker_of(taken_in(settings, broker.login(user, **more)))
+        kafka.reached(one)
+        kafka.logged_in(one)
+        kafka.worked(one)
+
+
+# Holds a target until its end, and says when it has it.
+HOLDER = """
+import pickle, select, sys
+from faultline.cluster.targets.turn import Turn
+broker, what = pickle.loads(bytes.fromhex(sys.argv[1]))
+turn = Turn(broker, what, session_s=6.0)
+turn.take(wait_s=60.0)
+print("has it", flush=True)
+while not select.select([sys.stdin], [], [], 0.2)[0]:
+    turn.keep()
+turn.leave()
+"""
+
+
+@contextmanager
+def holding_target(broker: kafka.Broker, what: str) -> Iterator[subprocess.Popen[bytes]]:
+    told = pickle.dumps((broker, what)).hex()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDER, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'include'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
+    settings: Settings, broker: OthersKafka
+) -> None:
+    one = broker_of(taken_in(settings, broker.login()))
+    with holding_target(one, "first") as first:
+        assert first.stdout is not None and first.stdout.readline() == b"has it\n"
+        assert str(holder_of(one)).startswith("first of ")
+        late = Turn(one, "late", session_s=6.0)
+        try:
+            with pytest.raises(InfrastructureError, match=r"^target: first of \S+@\S+ \(.*\) has it; wait for its end"):
+                late.take(wait_s=8.0)
+            first.kill()
+            late.take(wait_s=60.0)
+        finally:
+            late.leave()
+    assert holder_of(one) is None
+    with holding_target(one, "one") as early, holding_target(one, "other") as other:
+        assert early.stdout is not None and other.stdout is not None
+        # Whichever came first, only one of them has it.
+        ready, _, _ = select.select([early.stdout, other.stdout], [], [], 60)
+        assert len(ready) == 1
+        second = other if ready[0] is early.stdout else early
+        assert select.select([second.stdout], [], [], 5) == ([], [], [])
+        (early if second is other else other).communicate(b"\n", timeout=30)
+        assert select.select([second.stdout], [], [], 30)[0]
+
+
+def test_an_expired_certificate_is_told(settings: Settings, tmp_path: Path) -> None:
+    authority = Authority()
+    with others_kafka(tmp_path / "kafka", authority=authority, own=authority.signed(expired=True)) as broker:
+        with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: ssl\.ca\.pem: .*expired"):
+            kafka.reached(broker_of(taken_in(settings, broker.login())))
+
+
+def test_a_topic_of_somebody_elses_is_left_alone(settings: Settings, broker: OthersKafka) -> None:
+    there, admin = taken_in(settings, broker.login()), importlib.import_module("confluent_kafka.admin")
+    name = "faultline-20261121T061500Z-3fa9c1-input"
+    client = admin.AdminClient(broker_of(there).settings())
+    client.create_topics([admin.NewTopic(name, num_partitions=1, replication_factor=1)])[name].result()
+    said = kafka.others_topics(broker_of(there), lambda _: False)
+    assert said == f"1 topic of others begin with faultline-, such as {name}; they are left alone"
+    assert name in topics_of(there)
+    delete_own_topics(there, [name])
+    wait_until(lambda: name not in topics_of(there), timeout_s=20, what="the end of the topic")
+
+
+def test_a_cluster_is_found_well_as_a_whole_and_no_secret_is_left(
+    settings: Settings, broker: OthersKafka, engine: OthersSpark
+) -> None:
+    there, said = taken_in(settings, broker.login(), engine), list[str]()
+    assert look(settings, LAB, said.append) is None, said
+    assert [line.partition(":")[0] for line in said] == [
+        "kafka", "kafka login", "kafka rights", "kafka topics", "spark", "spark version", "spark login and storage",
+    ]  # fmt: skip
+    assert said[-1].endswith(f"share {there.endpoints.storage}")
+    assert list(Path(there.endpoints.storage).iterdir()) == []
+    readable = [path for path in holding([*PASSWORDS.values(), SECRET], [settings.home]) if path.stat().st_mode & 0o077]
+    assert readable == []
+
+
+def test_a_wrong_secret_is_told_before_a_minute_is_over(
+    settings: Settings, broker: OthersKafka, engine: OthersSpark
+) -> None:
+    there = taken_in(settings, broker.login(), engine, password="another")
+    with pytest.raises(
+        ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
+    ):
+        spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+
+
+def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
+    there = taken_in(settings, broker.login(), engine)
+    Path(there.endpoints.storage).rmdir()
+    with pytest.raises(ConfigError, match=r"^Connection faultline_storage: extra: path: .* is no folder here"):
+        spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+
+
+def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
+    with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
+        spark.alive(taken_in(settings, broker.login()), LAB.spark)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_an_experiment_is_measured_there_by_the_command_line(
+    installation: Installation, broker: OthersKafka, engine: OthersSpark, tmp_path: Path
+) -> None:
+    login, more, shared = tmp_path / "kafka.json", tmp_path / "spark.json", tmp_path / "shared"
+    write_private(login, json.dumps(broker.login()))
+    write_private(more, json.dumps({"secret": SECRET, "ui": engine.ui, "conf": conf()}))
+    shared.mkdir()
+    options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more), "--storage", str(shared))
+    added = installation.run("target", "add", "lab", *options)
+    assert added.returncode == 0 and added.stderr.count(": made") == 3, added.stderr
+    again = installation.run("target", "add", "lab", "--storage", "/another")
+    assert again.stderr.count("stays as it is") == 3, again.stderr
+    checked = installation.run("target", "check", "lab")
+    assert checked.returncode == 0 and "NO:" not in checked.stdout, checked.stdout + checked.stderr
+
+    refused = installation.run("run", "word_count", "target=lab", "fault=kafka")
+    assert refused.returncode == 2 and "fault: a kafka of lab is no victim" in refused.stderr
+
+    done = installation.run("run", "word_count", "target=lab", "fault=executor")
+    record = json.loads(done.stdout)
+    assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
+    assert record["config"]["target"] == "lab"
+    metrics = record["metrics"]
+    assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["wrong"] == 0
+    assert metrics["cpu_cores"]["kafka"] is None and metrics["cpu_cores"]["executors"] > 0
+    assert "lab" in metrics["not_measured"]["cpu_cores.kafka"]
+    assert metrics["recovery"]["detection_s"] is not None
+    assert not list((shared / "faultline").iterdir())
+    secrets = [*PASSWORDS.values(), SECRET, json.dumps(PASSWORDS[USER])[1:-1]]
+    assert holding(secrets, [installation.results]) == set()

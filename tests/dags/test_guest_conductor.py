@@ -1,0 +1,262 @@
+"""The conductor and the thin tasks of another Airflow: tasks come and go, the work is done once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import Settings
+from faultline.experiment.config import parse_configuration
+from faultline.orchestration.guest import thin_dags
+from faultline.orchestration.guest import work as real
+from faultline.orchestration.guest.conductor import ONCE, listening
+from faultline.orchestration.guest.thin_dags import NotDone, conduct
+from tests.support.guest_work import work
+
+ATTEMPT = "20261126T010000Z-abcdef"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "home").mkdir()
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+@pytest.fixture
+def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the folder of DAGs says of the conductor."""
+    told = {"prefix": "theirs_", "home": str(settings.home), "socket": str(settings.conductor_socket)}
+    told |= {"queue": "faultline", "host": "there"}
+    monkeypatch.setattr(thin_dags, "place", lambda: told)
+    return told
+
+
+@pytest.fixture
+def conductor(settings: Settings, here: dict[str, Any]) -> Iterator[Any]:
+    with listening(settings, work) as (server, made):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Ti:
+    """Stands for Airflow's task instance."""
+
+    task_id, map_index, try_number, max_tries = "judge", -1, 1, 3
+
+    def __init__(self, task: str) -> None:
+        self.task_id = task
+        self.asked: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+
+    def get_dr_count(self, **given: Any) -> int:
+        self.asked.append(given)
+        return len(self.asked)
+
+    def get_dagrun_state(self, **given: Any) -> Any:
+        self.asked.append(given)
+        return SimpleNamespace(value="running")
+
+    def xcom_pull(self, **given: Any) -> Any:
+        return self.answers.get(given["key"])
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.answers[key] = value
+
+
+def context_of(task: str, **params: Any) -> dict[str, Any]:
+    run = SimpleNamespace(run_after=datetime.now(UTC), start_date=datetime.now(UTC))
+    dag = SimpleNamespace(dag_id="theirs_experiment")
+    return {"ti": Ti(task), "dag_run": run, "dag": dag, "run_id": "r", "params": params, "logical_date": None}
+
+
+def begun(tmp_path: Path) -> list[str]:
+    file = tmp_path / "begun"
+    return file.read_text().split() if file.exists() else []
+
+
+def leave_in_the_middle(here: dict[str, Any], context: dict[str, Any], request: dict[str, Any]) -> None:
+    """What a thin task does that is killed while its work waits for an answer."""
+    with socket.socket(socket.AF_UNIX) as talk, talk.makefile("rw") as stream:
+        talk.connect(here["socket"])
+        stream.write(json.dumps({**thin_dags._about(context, here), **request}, default=str) + "\n")
+        stream.flush()
+        while "ask" not in json.loads(stream.readline()):
+            pass
+
+
+def test_work_prints_asks_airflow_under_the_prefix_and_returns_its_value(
+    conductor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = context_of("judge", begun=str(tmp_path / "begun"), asks=2)
+    assert conduct(context, {"arguments": [ATTEMPT]})["value"] == [1, 2]
+    assert context["ti"].asked == [{"dag_id": "theirs_experiment", "run_ids": ["r"]}] * 2
+    assert "begun judge" in capsys.readouterr().out
+
+
+def test_a_task_that_was_killed_finds_its_work_again(conductor: Any, here: dict[str, Any], tmp_path: Path) -> None:
+    context, request = context_of("judge", begun=str(tmp_path / "begun"), asks=3), {"arguments": [ATTEMPT]}
+    leave_in_the_middle(here, context, request)
+    leave_in_the_middle(here, context, request)
+    assert conduct(context, request)["value"] == [1, 2, 3]
+    assert begun(tmp_path) == ["judge"]
+
+
+def test_a_task_that_comes_anew_takes_the_place_of_one_that_hangs(
+    conductor: Any, here: dict[str, Any], tmp_path: Path
+) -> None:
+    context, request = context_of("judge", begun=str(tmp_path / "begun"), asks=1), {"arguments": [ATTEMPT]}
+    with socket.socket(socket.AF_UNIX) as hangs, hangs.makefile("rw") as stream:
+        hangs.connect(here["socket"])
+        stream.write(json.dumps({**thin_dags._about(context, here), **request}, default=str) + "\n")
+        stream.flush()
+        while "ask" not in json.loads(stream.readline()):
+            pass
+        assert conduct(context, request)["value"] == [1]
+        assert stream.readline() == ""
+    assert begun(tmp_path) == ["judge"]
+
+
+def test_a_measuring_step_is_done_once_and_another_one_whenever_it_is_asked_for(conductor: Any, tmp_path: Path) -> None:
+    file = str(tmp_path / "begun")
+    assert conduct(context_of("prepare", begun=file, value=ATTEMPT), {})["value"] == ATTEMPT
+    step, again = context_of("await_end", begun=file), context_of("judge", begun=file)
+    assert "await_end" in ONCE and "judge" not in ONCE
+    for one in (step, step, again, again):
+        conduct(one, {"arguments": [ATTEMPT]})
+    assert begun(tmp_path) == ["prepare", "await_end", "judge", "judge"]
+
+
+def test_a_step_of_an_attempt_from_before_this_conductor_is_lost_and_noted(
+    conductor: Any, settings: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(AirflowFailException, match="the conductor was started anew"):
+        conduct(context_of("await_end", begun=str(tmp_path / "begun")), {"arguments": [ATTEMPT]})
+    noted = (settings.attempts / ATTEMPT / "failures.jsonl").read_text()
+    assert "InfrastructureError" in noted and "await_end" in noted
+    assert begun(tmp_path) == []
+
+
+def test_the_teardown_ends_what_still_waits(conductor: Any, here: dict[str, Any], tmp_path: Path) -> None:
+    file = str(tmp_path / "begun")
+    conduct(context_of("prepare", begun=file, value=ATTEMPT), {})
+    waits = context_of("await_end", begun=file, asks=1)
+    leave_in_the_middle(here, waits, {"arguments": [ATTEMPT]})
+    (job,) = [one for key, one in conductor._jobs.items() if "await_end" in key]
+    conduct(context_of("teardown", begun=file), {"arguments": [ATTEMPT]})
+    job.process.join(10)
+    assert not job.process.is_alive()
+    assert not conductor._jobs
+    with pytest.raises(AirflowFailException):
+        conduct(waits, {"arguments": [ATTEMPT]})
+
+
+@pytest.mark.parametrize(
+    ("task", "outcome", "error"),
+    [
+        ("judge", "skip", AirflowSkipException),
+        ("judge", "fail", AirflowFailException),
+        ("judge", "error", NotDone),
+        ("prepare", "error", AirflowFailException),
+    ],
+)
+def test_a_task_ends_as_its_work_did(conductor: Any, tmp_path: Path, task: str, outcome: str, error: Any) -> None:
+    with pytest.raises(error, match="as it was told"):
+        conduct(context_of(task, begun=str(tmp_path / "begun"), outcome=outcome), {})
+
+
+def test_work_that_dies_is_told(conductor: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotDone, match=r"ended without a word \(7\)"):
+        conduct(context_of("judge", begun=str(tmp_path / "begun"), dies=True), {"arguments": [ATTEMPT]})
+
+
+def test_a_conductor_that_is_killed_has_the_task_tried_again(here: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(here["socket"])
+        listens.listen()
+        # With the request unread, which resets the connection.
+        thread = threading.Thread(target=lambda: listens.accept()[0].close())
+        thread.start()
+        with pytest.raises(NotDone, match="the conductor went away"):
+            conduct(context_of("judge"), {})
+        thread.join()
+
+
+def test_only_its_user_may_connect_and_there_is_one_conductor(conductor: Any, settings: Settings) -> None:
+    assert stat.S_IMODE(os.stat(settings.conductor_socket).st_mode) == 0o600
+    with pytest.raises(ConfigError, match="a conductor serves there already"), listening(settings, work):
+        pass
+    assert settings.conductor_socket.exists()
+
+
+def test_without_a_conductor_a_task_is_tried_again_and_on_another_host_it_fails(here: dict[str, Any]) -> None:
+    with pytest.raises(NotDone, match="no conductor answers"):
+        conduct(context_of("judge"), {})
+    here["home"] = "/nowhere"
+    with pytest.raises(AirflowFailException, match="is not the host of Faultline's conductor.*there.*queue faultline"):
+        conduct(context_of("judge"), {})
+
+
+def test_no_work_asks_for_more_than_it_needs() -> None:
+    with pytest.raises(AirflowFailException, match="asks for get_template_context"):
+        thin_dags._answer(context_of("judge"), "theirs_", "get_template_context", {})
+
+
+def answered(request: dict[str, Any], ti: Ti) -> dict[str, Any]:
+    """The outcome of real work, whose questions the given task instance answers."""
+    ours, theirs = Pipe()
+
+    def answer() -> None:
+        while (word := ours.recv()) is not None:
+            ours.send({"answer": thin_dags._answer({"ti": ti}, "theirs_", word["ask"], word["with"])})
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        return real.outcome(request, theirs)
+    finally:
+        theirs.send(None)
+        thread.join()
+
+
+def test_real_work_gives_the_reason_for_which_prepare_refused(here: dict[str, Any]) -> None:
+    context = context_of("require_accepted")
+    context["ti"].answers = {"refused": "rate: too high"}
+    said = answered(thin_dags._about(context, here), context["ti"])
+    assert said == {"outcome": "fail", "why": "rate: too high"}
+
+
+def test_real_work_says_of_a_cell_whether_to_measure_it_or_to_wait(
+    here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    config = parse_configuration({"workload": "word_count"}).model_dump(mode="json")
+    conf = {**config, "repetition": 1, "series": "s", "sweep_id": "x"}
+    cell = {"conf": conf, "trigger_run_id": "t", "max_measurements": 3, "cell": "c", "retries": 9}
+    context = context_of("run_experiment", only_missing=True)
+    request = {**thin_dags._about(context, here), "cell": cell}
+    monkeypatch.setattr(Ti, "get_dr_count", lambda self, **given: self.asked.append(given) or 0)
+    assert answered(request, context["ti"]) == {"outcome": "trigger"}
+    assert context["ti"].asked == [{"dag_id": "theirs_experiment", "run_ids": ["t"]}]
+    monkeypatch.setattr(Ti, "get_dr_count", lambda self, **given: 1)
+    assert answered(request, context["ti"]) == {"outcome": "defer"}
+    ended = answered({**request, "ended": ["t"]}, context["ti"])
+    assert ended["outcome"] == "error" and "ended without a record" in ended["why"]

@@ -1,0 +1,242 @@
+"""The folder of DAGs in another Airflow: what `install` makes, `uninstall` removes, and nothing else is touched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as bounds
+from hypothesis import strategies as some
+
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import Settings
+from faultline.experiment.matrices import MATRICES
+from faultline.orchestration.guest.description import describe, guest_dags
+from faultline.orchestration.guest.folder import DAG_FILE, PLACE_FILE, Guest, install, uninstall
+from faultline.orchestration.search import SEARCH_PARAMS
+
+CONNECTIONS = {
+    "kafka_default": {"conn_type": "kafka", "extra": '{"sasl.password": "hu5h-hu5h"}'},
+    "spark_default": {"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077},
+    "spark_local": {"conn_type": "spark", "host": "local[2]"},
+}
+DAGS = [describe(one, list(CONNECTIONS)) for one in guest_dags()]
+PREFIX = "bench_"
+MADE = {f"{PREFIX}{one}" for one in CONNECTIONS}
+
+
+class Fake:
+    """An Airflow that others use, as far as it is asked."""
+
+    def __init__(self, connections: Mapping[str, Any] = {}, pools: set[str] | None = None) -> None:
+        self.kept: dict[str, Any] = {"theirs": {"conn_type": "http"}, **connections}
+        self.slots, self.known = {"default_pool"} | (pools or set()), {"their_dag"}
+        self.breaks: str | None = None
+
+    def state(self) -> Any:
+        return (dict(self.kept), set(self.slots), set(self.known))
+
+    def pools(self) -> set[str]:
+        return set(self.slots)
+
+    def connections(self) -> set[str]:
+        return set(self.kept)
+
+    def dags(self) -> set[str]:
+        return set(self.known)
+
+    def add_pool(self, name: str) -> None:
+        self._break("pool")
+        self.slots.add(name)
+
+    def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        assert not self.kept.keys() & wanted.keys(), "one that is there is never written"
+        self.kept |= {name: dict(one) for name, one in wanted.items()}
+
+    def delete_pool(self, name: str) -> None:
+        self.slots.remove(name)
+
+    def delete_connection(self, name: str) -> None:
+        del self.kept[name]
+
+    def delete_dag(self, name: str) -> None:
+        self._break("dag")
+        self.known.remove(name)
+
+    def _break(self, what: str) -> None:
+        if self.breaks == what:
+            raise InfrastructureError(f"{what}: broken")
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (folder / "their_dag.py").write_text("# theirs\n")
+    return folder
+
+
+def here(into: Path) -> Settings:
+    return Settings(into.parent, into.parent / "home", into.parent / "results")
+
+
+def put(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
+    said: list[str] = []
+    install(Guest(into, PREFIX, "bench"), airflow, here(into), CONNECTIONS, DAGS, said.append, dry_run=dry_run)
+    return said
+
+
+def take(into: Path, airflow: Fake, *, dry_run: bool = False) -> list[str]:
+    said: list[str] = []
+    uninstall(Guest(into, PREFIX, "other"), airflow, said.append, dry_run=dry_run)
+    return said
+
+
+@given(some.sets(some.sampled_from(sorted(MADE))), some.booleans(), some.integers(1, 2))
+@bounds(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_was_there_before_is_there_after(into: Path, there: set[str], pool: bool, times: int) -> None:
+    airflow = Fake({one: {"edited": True} for one in there}, {f"{PREFIX}conductor"} if pool else set())
+    before, on_disk = airflow.state(), files(into)
+    for _ in range(times):
+        put(into, airflow)
+    assert MADE <= airflow.connections() and f"{PREFIX}conductor" in airflow.pools()
+    assert {name: airflow.kept[name] for name in there} == {one: {"edited": True} for one in there}
+    airflow.known |= {f"{PREFIX}{one['dag']}" for one in DAGS}  # it has read them
+    take(into, airflow)
+    assert airflow.state() == before
+    assert files(into) == on_disk and [one.name for one in into.iterdir()] == ["their_dag.py"]
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(into: Path) -> None:
+    airflow = Fake({f"{PREFIX}kafka_default": {}})
+    before, on_disk = airflow.state(), files(into)
+    said = put(into, airflow, dry_run=True)
+    assert f"Connection {PREFIX}kafka_default: is there, and stays as it is" in said
+    assert f"pool {PREFIX}conductor: made, with 1 slot" in said
+    assert (airflow.state(), files(into)) == (before, on_disk)
+    assert put(into, airflow) == said[:-1]
+    after = (airflow.state(), files(into))
+    assert f"Connection {PREFIX}spark_local: removed" in take(into, airflow, dry_run=True)
+    assert (airflow.state(), files(into)) == after
+
+
+def test_no_secret_stands_in_the_folder(into: Path) -> None:
+    put(into, Fake())
+    assert not any("hu5h" in text for text in files(into).values())
+
+
+def test_what_fails_midway_is_put_right_by_uninstall(into: Path) -> None:
+    airflow = Fake()
+    before, on_disk = airflow.state(), files(into)
+    airflow.breaks = "pool"
+    with pytest.raises(InfrastructureError, match="pool: broken"):
+        put(into, airflow)
+    assert DAG_FILE not in {path.name for path in into.rglob("*")}
+    take(into, airflow)
+    assert (airflow.state(), files(into)) == (before, on_disk)
+
+
+def test_an_uninstall_that_fails_midway_goes_on_when_it_is_called_again(into: Path) -> None:
+    airflow = Fake()
+    before, on_disk = airflow.state(), files(into)
+    put(into, airflow)
+    airflow.known.add(f"{PREFIX}experiment")
+    airflow.breaks = "dag"
+    with pytest.raises(InfrastructureError, match="uninstall again"):
+        take(into, airflow)
+    airflow.breaks = None
+    take(into, airflow)
+    assert (airflow.state(), files(into)) == (before, on_disk)
+
+
+def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path) -> None:
+    airflow = Fake()
+    airflow.known.add(f"{PREFIX}recovery")
+    before = airflow.state()
+    with pytest.raises(ConfigError, match="has a DAG bench_recovery already"):
+        put(into, airflow)
+    airflow.known.discard(f"{PREFIX}recovery")
+    (into / "bench").mkdir()
+    with pytest.raises(ConfigError, match="choose another prefix"):
+        put(into, airflow)
+    (into / "bench").rmdir()
+    put(into, airflow)
+    (into / "bench" / DAG_FILE).write_text("# mine now")
+    with pytest.raises(ConfigError, match="was changed since it was installed"):
+        take(into, airflow)
+    assert airflow.state() != before and (into / "bench" / DAG_FILE).read_text() == "# mine now"
+
+
+@pytest.mark.parametrize(("prefix", "queue"), [("", "q"), ("1x", "q"), ("a/b", "q"), ("a", "q q"), ("a", "")])
+def test_names_that_airflow_would_not_take_are_refused(into: Path, prefix: str, queue: str) -> None:
+    with pytest.raises(ConfigError, match="--(prefix|queue) "):
+        Guest(into, prefix, queue)
+    with pytest.raises(ConfigError, match="--into .*is no folder"):
+        Guest(into / "no", "p", "q")
+    with pytest.raises(ConfigError, match="there is none"):
+        take(into, Fake())
+
+
+@pytest.fixture
+def theirs(into: Path) -> Any:
+    """The DAGs as the other Airflow reads them: the installed file, with what lies beside it."""
+    put(into, Fake())
+    spec = importlib.util.spec_from_file_location("installed_dags", into / "bench" / DAG_FILE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["installed_dags"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["installed_dags"]
+
+
+def test_the_dags_are_those_of_faultline_itself_under_the_prefix(theirs: ModuleType, bag: Any) -> None:
+    told = json.loads(Path(theirs.__file__ or "").with_name(PLACE_FILE).read_text())
+    ours = {"experiment", *MATRICES}
+    made = theirs.dags(told)
+    assert set(made) == {f"{PREFIX}{name}" for name in ours}
+    for name in ours:
+        own, thin = bag.dags[name], made[f"{PREFIX}{name}"]
+        # The search for a rate needs an Airflow of its own: what comes after it comes after what was before it.
+        assert thin.task_dict.keys() == own.task_dict.keys() - {"search"}
+        assert dict(thin.params) == {key: value for key, value in dict(own.params).items() if key not in SEARCH_PARAMS}
+        for task in (one for one in own.tasks if one.task_id != "search"):
+            other, before = thin.get_task(task.task_id), set(task.upstream_task_ids)
+            if "search" in before:
+                before = before - {"search"} | own.get_task("search").upstream_task_ids
+            assert other.upstream_task_ids == before, task.task_id
+            assert (other.trigger_rule, other.is_setup, other.is_teardown, other.is_mapped) == (
+                task.trigger_rule, task.is_setup, task.is_teardown, task.is_mapped,
+            ), task.task_id  # fmt: skip
+            assert other.queue == "bench"
+            assert other.pool == ("bench_conductor" if name == "experiment" else "default_pool")
+            assert other.retries > 0, "a task may be killed"
+    assert made["bench_experiment"].max_active_runs == 1
+
+
+def test_airflow_finds_the_file_in_its_safe_mode_and_it_imports_nothing_of_faultline(theirs: ModuleType) -> None:
+    from airflow.utils.file import might_contain_dag_via_default_heuristic
+
+    file = str(theirs.__file__)
+    assert might_contain_dag_via_default_heuristic(file)
+    text = Path(file).read_text()
+    assert "import faultline" not in text and "from faultline" not in text
+
+
+def test_only_who_needs_them_gets_connections_and_harvest_none_with_a_login() -> None:
+    (experiment,) = [one for one in DAGS if one["dag"] == "experiment"]
+    given = {one["task"]: one["connections"] for one in experiment["tasks"]}
+    assert given["harvest"] == ["spark_local"]
+    assert given["provision_topics"] == ["kafka_default", "spark_default"]
+    assert given["judge"] == given["require_accepted"] == []

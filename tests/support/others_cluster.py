@@ -1,0 +1,178 @@
+"""A cluster of somebody else's: Kafka with TLS, SCRAM and rights, and Spark with a secret.
+
+Made of the project's own jars, each started by hand, with none of the marks that Faultline's own services carry.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.base.files import write_private
+from faultline.base.http import fetch_json
+from faultline.base.secrets import properties
+from faultline.base.settings import HOST, load_settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.java import find_java
+from faultline.cluster.services.kafka import LOG4J_KAFKA, kafka_classpath
+from faultline.cluster.services.spark import spark_home
+from tests.support.certificates import Authority, Pair
+from tests.support.installation import free_ports
+
+MECHANISM = "SCRAM-SHA-512"
+# One who may do all, and one who may nothing. A password as people choose them.
+USER, NOBODY = "bench", "nobody"
+PASSWORDS = {USER: 'pa"ss\\word 1', NOBODY: "of-nobody-0002"}
+SECRET = "a secret of the cluster \\ 7"
+
+
+@contextmanager
+def _process(
+    command: list[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env={**{key: value for key, value in os.environ.items() if not key.startswith("FAULTLINE")},
+                 **(environment or {})},
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@dataclass(frozen=True)
+class OthersKafka:
+    """`authority`: in PEM form, who signed the broker's certificate."""
+
+    bootstrap: str
+    authority: str
+
+    def login(self, user: str = USER, **more: str) -> dict[str, str]:
+        """librdkafka's settings."""
+        return {
+            "bootstrap.servers": self.bootstrap, "security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM,
+            "sasl.username": user, "sasl.password": PASSWORDS[user], "ssl.ca.pem": self.authority, **more,
+        }  # fmt: skip
+
+
+@contextmanager
+def others_kafka(folder: Path, *, authority: Authority | None = None, own: Pair | None = None) -> Iterator[OthersKafka]:
+    """A broker that answers. `own`: its certificate, by default one that holds."""
+    authority = authority or Authority()
+    own = own or authority.signed()
+    inner, outer, controller = free_ports(3)
+    folder.mkdir(parents=True)
+    write_private(folder / "own.pem", own.key + own.certificate)
+    (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
+    listeners = f"INNER://{HOST}:{inner},OUTER://{HOST}:{outer}"
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
+        "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "INNER:PLAINTEXT,CONTROLLER:PLAINTEXT,OUTER:SASL_SSL",
+        "inter.broker.listener.name": "INNER",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "data"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "auto.create.topics.enable": "false",
+        "sasl.enabled.mechanisms": MECHANISM,
+        f"listener.name.outer.{MECHANISM.lower()}.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "listener.name.outer.ssl.keystore.type": "PEM",
+        "listener.name.outer.ssl.keystore.location": str(folder / "own.pem"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Whoever comes by the inner listener, which is the broker itself.
+        "super.users": f"User:ANONYMOUS;User:{USER}",
+    }
+    file = folder / "server.properties"
+    file.write_text(properties(values))
+    java, settings = str(find_java().home / "bin" / "java"), load_settings()
+    cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    arguments = ["-cp", kafka_classpath(settings), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}"]
+    arguments += ["--standalone", "-c", str(file)]
+    for user, password in PASSWORDS.items():
+        arguments += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+    told = folder / "format.arguments"
+    write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
+    subprocess.run([java, f"@{told}"], check=True, capture_output=True, timeout=60)
+    logging = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
+    command = [java, "-Xmx384m", logging, "-cp", kafka_classpath(settings), "kafka.Kafka", str(file)]
+    with _process(command, folder / "kafka.log") as process:
+        wait_until(
+            lambda: _listens(outer), timeout_s=60, what="the others' broker",
+            alive=lambda: None if process.poll() is None else (folder / "kafka.log").read_text()[-2000:],
+        )  # fmt: skip
+        yield OthersKafka(f"{HOST}:{outer}", authority.pem)
+
+
+def _listens(port: int) -> bool:
+    import socket
+
+    try:
+        with socket.create_connection((HOST, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class OthersSpark:
+    master: str
+    ui: str
+
+
+@contextmanager
+def others_spark(folder: Path, *, workers: int = 1) -> Iterator[OthersSpark]:
+    """A standalone master with workers that ask for a secret, and encrypt what they say."""
+    folder.mkdir(parents=True)
+    port, page, *rest = free_ports(2 + 2 * workers)
+    told = folder / "spark.conf"
+    closed = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET.replace("\\", "\\\\"), **conf()}
+    write_private(told, properties(closed))
+    environment = {
+        "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": HOST,
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false", "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(folder), "SPARK_DAEMON_MEMORY": "384m",
+    }  # fmt: skip
+    spark_class = str(spark_home() / "bin" / "spark-class")
+    made = OthersSpark(f"spark://{HOST}:{port}", f"http://{HOST}:{page}")
+    with ExitStack() as stack:
+        master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(port)]
+        master += ["--webui-port", str(page), "--properties-file", str(told)]
+        stack.enter_context(_process(master, folder / "master.log", environment))
+        for number in range(workers):
+            worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", HOST]
+            worker += ["--port", str(rest[2 * number]), "--webui-port", str(rest[2 * number + 1]), "--cores", "8"]
+            worker += ["--memory", "6g", "--work-dir", str(folder / f"work-{number}")]
+            worker += ["--properties-file", str(told), made.master]
+            stack.enter_context(_process(worker, folder / f"worker-{number}.log", environment))
+        wait_until(lambda: _alive(made) == workers, timeout_s=60, what="the others' Spark workers")
+        yield made
+
+
+def conf() -> dict[str, str]:
+    """What the cluster asks of applications beside its secret."""
+    asked = {"enabled": "true", "authEngineVersion": "2", "cipher": "AES/GCM/NoPadding", "saslFallback": "false"}
+    return {f"spark.network.crypto.{name}": value for name, value in asked.items()}
+
+
+def _alive(spark: OthersSpark) -> int:
+    state = fetch_json(f"{spark.ui}/json/") or {}
+    workers = state.get("workers")
+    return sum(one["state"] == "ALIVE" for one in workers) if isinstance(workers, list) else 0

@@ -1,0 +1,160 @@
+"""An Airflow of others, in use, on which Faultline is a guest: a real experiment whose tasks are killed, then gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultline.base.processes import end_processes
+from faultline.base.waiting import wait_until
+from faultline.bench.installation import form
+from faultline.records.store import Store
+from tests.component.test_guest_airflow import COMMAND, Theirs
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation, free_ports
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
+
+SWEEP_ONLY = ("repetitions", "max_measurements")
+# What Airflow calls a worker of the LocalExecutor, and the processes below it.
+WORKER = "airflow worker -- "
+MEASURING = "SELECT state FROM task_instance WHERE dag_id = 'guest_experiment' AND task_id = 'inject_fault'"
+ENDED = {"success", "failed"}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[Theirs]:
+    """An Airflow with a LocalExecutor that runs, and has run a DAG of its own."""
+    made = Theirs(tmp_path / "theirs")
+    (port,) = free_ports(1)
+    made.environment |= {
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+    }
+    with (tmp_path / "theirs.log").open("w") as log:
+        process = subprocess.Popen(
+            [COMMAND, "standalone"], env=made.environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        made.call("dags", "unpause", "their_dag")
+        made.call("dags", "trigger", "their_dag")
+        wait_until(
+            lambda: made.rows("SELECT state FROM dag_run WHERE dag_id = 'their_dag'")[0][0] in ENDED,
+            timeout_s=120,
+            every_s=0.5,
+            what="their Airflow: the end of their run",
+            alive=lambda: None if process.poll() is None else (tmp_path / "theirs.log").read_text()[-2000:],
+        )
+        yield made
+    finally:
+        end_processes([*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)])
+        process.wait(30)
+
+
+@pytest.fixture
+def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
+    with (installation.home / "conductor.log").open("w") as log:
+        process = subprocess.Popen(
+            installation.command("conductor"),
+            env=installation.environment,
+            cwd=installation.home,
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+    log_file = installation.home / "conductor.log"
+    try:
+        wait_until(
+            lambda: "conductor: ready" in log_file.read_text(),
+            timeout_s=180,
+            every_s=0.5,
+            what="the conductor",
+            alive=lambda: None if process.poll() is None else log_file.read_text()[-2000:],
+        )
+        yield process
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def kill_the_task(theirs: Theirs) -> None:
+    """As a worker that is short of memory may: the process of the task that waits for the fault."""
+    wait_until(lambda: theirs.rows(MEASURING) == [("running",)], timeout_s=300, every_s=0.2, what="inject_fault")
+    tasks = []
+    for process in psutil.process_iter():
+        try:
+            words, above = process.cmdline(), process.parent()
+            if words and words[0].startswith(WORKER) and above and (above.cmdline() or [""])[0].startswith(WORKER):
+                if process.environ().get("AIRFLOW_HOME") == str(theirs.home):
+                    tasks.append(process)
+        except psutil.Error:
+            continue
+    assert tasks, "a task of theirs runs"
+    for process in tasks:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothing(
+    theirs: Theirs, installation: Installation, conducting: subprocess.Popen[str]
+) -> None:
+    before = theirs.state()
+    installation.given |= {name: value for name, value in theirs.environment.items() if name.startswith("AIRFLOW")}
+    where = ("--into", str(theirs.dags), "--prefix", "guest_", "--airflow", COMMAND)
+    dry = installation.run("install", *where, "--dry-run")
+    assert dry.returncode == 0 and "nothing was done" in dry.stderr, dry.stderr
+    assert theirs.state() == before
+    done = installation.run("install", *where)
+    assert done.returncode == 0, done.stderr
+    theirs.call("dags", "reserialize")
+
+    conf = {key: value for key, value in form("guest", [100.0], 1).items() if key not in SWEEP_ONLY}
+    theirs.call("dags", "trigger", "guest_experiment", "--conf", json.dumps({**conf, "rate": 100.0}))
+    kill_the_task(theirs)
+    state = "SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'"
+    wait_until(lambda: theirs.rows(state)[0][0] in ENDED, timeout_s=400, every_s=0.5, what="the end of the run")
+    (record,) = Store(installation.results).query()
+    assert record.status == "valid" or all(one.split(":")[0] in OF_A_BUSY_MACHINE for one in record.reasons)
+    tries = "SELECT try_number FROM task_instance WHERE dag_id = 'guest_experiment' AND task_id = 'inject_fault'"
+    assert theirs.rows(tries)[0][0] > 1, "the task that was killed came back"
+
+    done = installation.run("uninstall", *where)
+    assert done.returncode == 0, done.stderr
+    assert theirs.state() == before
+    conducting.terminate()
+    assert conducting.wait(120) == 0
+    assert not installation.settings.conductor_socket.exists()
+
+
+def test_two_conductors_of_one_installation_are_refused(
+    installation: Installation, conducting: subprocess.Popen[str]
+) -> None:
+    done = installation.run("conductor")
+    assert done.returncode == 2 and "a conductor serves there already" in done.stderr
+    assert conducting.poll() is None
+
+
+def test_the_services_of_a_conductor_that_was_killed_are_used_by_the_next_one(
+    installation: Installation, conducting: subprocess.Popen[str]
+) -> None:
+    conducting.kill()
+    conducting.wait(10)
+    with (installation.home / "second.log").open("w") as log:
+        second = subprocess.Popen(
+            installation.command("conductor"), env=installation.environment, cwd=installation.home, stderr=log
+        )
+    try:
+        said = installation.home / "second.log"
+        wait_until(lambda: "conductor: ready" in said.read_text(), timeout_s=120, every_s=0.5, what="the next one")
+    finally:
+        second.terminate()
+        second.wait(120)
+    assert not [one for one in installation.home.glob("*.sock")]

@@ -1,0 +1,80 @@
+"""Hosts of their own for real: the broker and two Spark workers in network namespaces, and what breaks them there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.journal import read_journal
+from faultline.cluster.hosts.layout import NEEDED, found
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(5400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
+    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+]
+
+HOSTS = {"kafka", "worker-1", "worker-2"}
+SHORT = ("rate=100", "warmup_s=10", "duration_s=45", "checkpoint_interval_s=2", "state_mb=0.5")
+VICTIMS = ("executor", "worker", "driver", "kafka")
+ACTS = ("partition", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure")
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    made = make_installation(tmp_path_factory.mktemp("hosts"))
+    up = made.run("up", "--no-airflow", "--hosts", "3")
+    assert up.returncode == 0, up.stderr
+    yield made
+    assert made.run("down").returncode == 0
+    links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
+    assert not any(name.startswith("faultline") for name in links) and str(made.home) not in mounts
+
+
+def measured(installation: Installation, workload: str, *parameters: str) -> dict[str, Any]:
+    """The record: complete and exact, of hosts whose clocks are known and whose counters agree."""
+    done = installation.run("run", workload, *SHORT, *parameters)
+    assert done.stdout, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
+    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+    audit = record["metrics"]["audit"]
+    assert audit["expected"] > 0
+    assert (audit["lost"], audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0, 0)
+    hosts = record["environment"]["hosts"]
+    assert set(hosts) == HOSTS
+    for name, host in hosts.items():
+        assert host["same_machine"] and abs(host["clock_ahead_s"]) < 0.001 and host["clock_uncertain_ms"] < 5, name
+        # The counter also has the host's first process and sshd, which wait for somebody.
+        assert host["cores_used"] <= host["cores_counted"] * 1.02 + 0.005, (name, host)
+        assert host["cores_used"] >= host["cores_counted"] * 0.9 - 0.02, (name, host)
+    return record
+
+
+def settled(installation: Installation, record: dict[str, Any]) -> list[str]:
+    journal = read_journal(installation.results / "attempts" / record["attempt"] / "conductor.jsonl")
+    return [line["outcome"] for line in journal if line["event"] == "settled"]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, victim: str) -> None:
+    record = measured(spread, "word_count", f"fault={victim}", "fault_at_s=14")
+    assert settled(spread, record) == ["effective"]
+    assert {"t0", "t2", "t4"} <= {event["name"] for event in record["timeline"]}
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("victim", ["worker", "kafka"])
+def test_whatever_is_done_to_a_host_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
+    record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=14")
+    journal = read_journal(spread.results / "attempts" / record["attempt"] / "conductor.jsonl")
+    registered = [line for line in journal if line["event"] == "undo_registered"]
+    undone = [line for line in journal if line["event"] == "undone"]
+    assert len(registered) == len(undone) == 1 and not undone[0]["error"], undone

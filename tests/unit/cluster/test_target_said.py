@@ -1,0 +1,174 @@
+"""What Connections of a target say is taken whole, or refused by Connection and key."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.endpoints import Endpoints
+from faultline.base.errors import ConfigError
+from faultline.base.kafka_login import kafka_client, kafka_options
+from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file
+from faultline.base.settings import Settings
+from faultline.base.target import Target, endpoints_at, folder_of, keep, named_after, target, targets
+from faultline.cluster.targets.logins import write_target
+from faultline.cluster.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
+from faultline.engines.spark.settings import properties_file
+from tests.support.certificates import Authority
+
+PASSWORD, SECRET = 'pa"ss\\word', "of the \\cluster"
+LAB = Target("lab")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+def said(storage: str = "/shared", **kafka: Any) -> dict[str, Said]:
+    login = {
+        "bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9094", "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bench", "sasl.password": PASSWORD,
+    }  # fmt: skip
+    return {
+        LAB.kafka: Said(LAB.kafka, "kafka", extra={**login, **kafka}),
+        LAB.spark: Said(
+            LAB.spark, "spark", "spark://127.0.0.1", 7077, password=SECRET,
+            extra={"conf": {"spark.network.crypto.enabled": "true"}},
+        ),
+        LAB.storage: Said(LAB.storage, "fs", extra={"path": storage}),
+    }  # fmt: skip
+
+
+def test_logins_lie_in_files_of_this_user_and_nowhere_else(settings: Settings, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.write_text(Authority().pem)
+    keep(settings, LAB)
+    endpoints = write_target(settings, LAB, said(**{"ssl.ca.location": str(authority)}))
+    there, folder = settings.at(endpoints), folder_of(settings, "lab")
+
+    assert (endpoints.engine, endpoints.engine_ui) == ("spark://127.0.0.1:7077", "http://127.0.0.1:8080")
+    assert (endpoints.here, endpoints.storage, endpoints.target) == ("127.0.0.1", "/shared", "lab")
+    assert there.endpoints == endpoints and there.logins == folder and settings.endpoints.target == "embedded"
+    client = kafka_client(endpoints.kafka, secrets=there.logins, user=WORKLOAD)
+    assert client["sasl.password"] == PASSWORD and client["ssl.ca.pem"] == authority.read_text()
+    assert '"pa\\"ss\\\\word"' in jaas_file(folder, HARNESS).read_text()
+    assert "spark.authenticate.secret=of the \\\\cluster\n" in properties_file(there).read_text()
+    options = kafka_options(there)
+    assert options["kafka.ssl.truststore.location"] == str(folder / "ca.pem")
+    # What is written into an experiment's files.
+    for told in (json.dumps(options), json.dumps(endpoints.as_mapping())):
+        assert PASSWORD not in told and json.dumps(PASSWORD) not in told and SECRET not in told
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for file in folder.iterdir():
+        text = file.read_text()
+        if any(secret in text for secret in (PASSWORD, json.dumps(PASSWORD)[1:-1], SECRET.replace("\\", "\\\\"))):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert endpoints_at(settings, "lab") == endpoints
+    assert Endpoints.from_mapping(json.loads(json.dumps(endpoints.as_mapping()))) == endpoints
+
+
+def test_whoever_only_knows_the_address_logs_in_as_well(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(settings, LAB)
+    bootstrap = write_target(settings, LAB, said()).kafka
+    monkeypatch.setenv("FAULTLINE_HOME", str(settings.home))
+    assert kafka_client(bootstrap)["sasl.username"] == "bench"
+    assert kafka_client("127.0.0.1:1") == {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_an_address_has_one_login_here(settings: Settings) -> None:
+    other = named_after("other", first=False)
+    keep(settings, LAB)
+    keep(settings, other)
+    write_target(settings, LAB, said())
+    again = {new: replace(one, id=new) for new, one in zip(other.connections, said().values(), strict=True)}
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka_other: .* is reached by faultline_kafka, too"):
+        write_target(settings, other, again)
+    # The same Connection is the same login.
+    write_target(settings, replace(other, kafka=LAB.kafka), {**again, LAB.kafka: said()[LAB.kafka]})
+
+
+def test_what_was_written_stays_when_a_connection_is_wrong(settings: Settings) -> None:
+    keep(settings, LAB)
+    write_target(settings, LAB, said())
+    before = {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()}
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka: extra: group.id: "):
+        write_target(settings, LAB, said(**{"group.id": "x", "sasl.password": "another"}))
+    assert {file.name: file.read_text() for file in folder_of(settings, "lab").iterdir()} == before
+
+
+def test_a_changed_password_is_noticed() -> None:
+    assert digest(said()) == digest(said()) != digest(said(**{"sasl.password": "another"}))
+
+
+@pytest.mark.parametrize(
+    ("read", "one", "why"),
+    [
+        (kafka_of, Said("k"), "extra: bootstrap.servers: missing"),
+        (kafka_of, Said("k", extra={"bootstrap.servers": "broker"}), "extra: bootstrap.servers: 'broker' is no HOST:"),
+        (kafka_of, Said("k", extra={"bootstrap.servers": "a:1", "ssl.ca.location": "/no/file"}),
+         "extra: ssl.ca.location: /no/file: No such file"),
+        (spark_of, Said("k", "spark", "local[2]"), "host: local[2] is no master"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"deploy-mode": "cluster"}),
+         "extra: deploy-mode: cluster cannot run a Python program here"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, password="two\nlines"),
+         "password: holds a line break"),
+        (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
+         "extra: conf: spark.authenticate.secret follows from the password"),
+        (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
+        (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is not supported yet"),
+        (storage_of, Said("k", "fs", extra={"path": "shared"}), "extra: path: 'shared' is no path of a folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_names_connection_key_and_remedy(read: Callable[[Said], Any], one: Said, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(one)
+    assert str(refused.value).startswith(f"Connection k: {why}") and "; " in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_masters_are_read_as_the_provider_of_spark_reads_them() -> None:
+    told = [
+        Said("k", "spark", "spark://127.0.0.1:7077"), Said("k", "spark", "127.0.0.1", 7077),
+        Said("k", "spark", "spark://127.0.0.1", 7077),
+    ]  # fmt: skip
+    assert {spark_of(one).master for one in told} == {"spark://127.0.0.1:7077"}
+    yarn = spark_of(Said("k", "spark", "yarn", extra={"driver-host": "10.0.0.9"}))
+    assert (yarn.master, yarn.ui, yarn.here, yarn.standalone) == ("yarn", "", "10.0.0.9", False)
+
+
+def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.touch(0o600)
+    one = Said(
+        "faultline_host_a", "ssh", "10.0.0.7", 2222, "bench", extra={"private_key": "KEY", "known_hosts": str(known)}
+    )
+    assert host_of(one)["port"] == 2222
+    lab = replace(LAB, hosts=("a",))
+    keep(settings, lab)
+    host = write_target(settings, lab, {**said(), "faultline_host_a": one}).hosts["a"]
+    assert Path(host["key_file"]).read_text() == "KEY\n" and "private_key" not in host
+    assert stat.S_IMODE(Path(host["key_file"]).stat().st_mode) == 0o600
+
+
+def test_targets_are_known_by_their_files(settings: Settings) -> None:
+    assert targets(settings) == {} and target(settings, "embedded") is None
+    keep(settings, LAB)
+    keep(settings, named_after("two", ("a", "b"), first=False))
+    assert list(targets(settings)) == ["lab", "two"] and target(settings, "lab") == LAB
+    assert targets(settings)["two"].connections == (
+        "faultline_kafka_two", "faultline_spark_two", "faultline_storage_two", "faultline_host_a", "faultline_host_b",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="^target: no target is called 'lap'; did you mean lab"):
+        target(settings, "lap")
+    with pytest.raises(ConfigError, match="^target: lab was not looked at yet; ./faultline target check lab"):
+        endpoints_at(settings, "lab")
+    for name in ("embedded", "Lab", "", "a/b"):
+        with pytest.raises(ConfigError, match="^NAME: "):
+            named_after(name)

@@ -1,0 +1,75 @@
+"""What an attempt on a target keeps in the shared folder is found through its own, and goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faultline.base.attempt import Attempt
+from faultline.base.endpoints import Endpoints
+from faultline.base.settings import Settings
+from faultline.engines.spark.collect import copy_executor_logs, discard, keep_logs
+from faultline.engines.spark.settings import workload_settings
+from faultline.engines.spark.shared import EXECUTORS, find_shared, make_shared
+from faultline.experiment.config import parse_configuration
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, tmp_path / "home", tmp_path / "results")
+
+
+@pytest.fixture
+def endpoints(tmp_path: Path) -> Endpoints:
+    return Endpoints(
+        kafka="b:1", kafka_detoured="", kafka_detour="", engine="spark://m:7077", engine_ui="", airflow="",
+        here="10.0.0.9", target="lab", logins=str(tmp_path / "home" / "targets" / "lab"), storage=str(tmp_path / "nfs"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def attempt(settings: Settings) -> Attempt:
+    made = Attempt(settings.attempts / "20261121T061500Z-3fa9c1")
+    made.folder.mkdir(parents=True)
+    return made
+
+
+def test_logs_that_executors_left_there_come_among_the_raw_files(
+    settings: Settings, endpoints: Endpoints, attempt: Attempt
+) -> None:
+    folder = make_shared(attempt, endpoints)
+    assert make_shared(attempt, endpoints) == folder == find_shared(attempt)
+    (folder / "checkpoint" / "commits").mkdir()
+    assert (attempt.checkpoint / "commits").is_dir()
+    (folder / EXECUTORS / "app-20261121061501-0007_3.stderr").write_text("said")
+    (folder / EXECUTORS / "app-20261121061501-0007_3.gc.log").write_text("paused")
+    (folder / EXECUTORS / "notes").touch()
+    copy_executor_logs(attempt, settings)
+    logs = attempt.spark_logs / "app-20261121061501-0007" / "3"
+    assert {path.name: path.read_text() for path in logs.iterdir()} == {"stderr": "said", "gc.log": "paused"}
+
+    keep_logs(attempt)
+    assert (attempt.checkpoint / "commits").is_dir()
+    another = folder.parent / "20261121T061500Z-000000"
+    another.mkdir()
+    # What workers here keep of an application that another cluster calls the same.
+    alike = settings.spark_work / "worker-1" / "app-20261121061501-0007"
+    alike.mkdir(parents=True)
+    discard(attempt, settings)
+    assert not folder.exists() and not attempt.checkpoint.is_symlink() and another.exists() and alike.exists()
+    discard(attempt, settings)
+
+
+def test_executors_of_a_target_are_told_nothing_of_this_machine_alone(
+    settings: Settings, endpoints: Endpoints, attempt: Attempt
+) -> None:
+    there, folder = settings.at(endpoints), make_shared(attempt, endpoints)
+    told = workload_settings(there, attempt, parse_configuration({"target": "lab"}), 4040, shared=folder)
+    assert told["spark.driver.host"] == told["spark.driver.bindAddress"] == "10.0.0.9"
+    executors, driver = told["spark.executor.extraJavaOptions"], told["spark.driver.extraJavaOptions"]
+    assert executors.count("-Dlog4j2.configurationFile=") == executors.count("-Xlog:gc") == 1
+    assert f"-Dfaultline.log={folder}/executors/{{{{APP_ID}}}}_{{{{EXECUTOR_ID}}}}.stderr" in executors
+    assert str(settings.spark_logging) in driver and str(settings.spark_logging) not in executors
+    assert f"-Dfaultline.run={attempt.id}" in executors and f"-Dfaultline.run={attempt.id}" in driver
+    assert str(there.logins / "workload.jaas") in executors and str(settings.secrets) not in executors

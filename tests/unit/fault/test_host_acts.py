@@ -1,0 +1,154 @@
+"""What is done to a host's disk and processors, on this one, and by whom it is undone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from fault import host_acts
+from fault.errors import ActRefused
+from fault.host_acts import BALLAST, HOST_ACTS, HostAct, name_of, neighbour_mark, undo_later
+from faultline.base.waiting import wait_until
+
+NAME = f"of_{uuid.uuid4().hex[:8]}_0"
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that passes for a disk of its own, which is full after three blocks."""
+    monkeypatch.setattr(host_acts, "_disk_check", lambda name, asked: None)
+    left = [3 * 4096]
+
+    def allocate(file: int, offset: int, size: int) -> None:
+        if size > left[0]:
+            raise OSError(28, "No space left on device")
+        left[0] -= size
+        os.truncate(file, offset + size)
+
+    def write(file: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(host_acts, "os", SimpleNamespace(**{**vars(os), "posix_fallocate": allocate, "write": write}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**30, 0, left[0]))
+    return tmp_path
+
+
+def test_a_full_disk_is_emptied_of_what_filled_it_alone(disk: Path) -> None:
+    act, asked = HOST_ACTS["disk_full"], {"folder": str(disk)}
+    (disk / "data").write_text("theirs")
+    for _ in range(2):
+        act.do(NAME, asked)
+    assert (disk / f"{BALLAST}{NAME}").stat().st_size == 3 * 4096 and act.holds(NAME, asked)
+    act.undo("of_another_0", asked)
+    assert act.holds(NAME, asked)
+    for _ in range(2):
+        act.undo(NAME, asked)
+    assert [one.name for one in disk.iterdir()] == ["data"] and not act.holds(NAME, asked)
+
+
+def test_a_disk_that_does_not_get_full_is_said(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**30, 0, 2**30))
+    with pytest.raises(ActRefused, match=r"bytes are left: .*No space left"):
+        HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
+
+
+@pytest.mark.parametrize("how", ["link", "symlink"])
+def test_a_file_that_somebody_put_in_its_place_is_not_touched(disk: Path, how: str) -> None:
+    victim = disk / "victim"
+    victim.write_text("theirs")
+    getattr(os, how)(victim, disk / f"{BALLAST}{NAME}")
+    with pytest.raises((ActRefused, OSError)):
+        HOST_ACTS["disk_full"].do(NAME, {"folder": str(disk)})
+    assert victim.read_text() == "theirs"
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(ActRefused, match=r"^memory_mb: 999999999 is refused, the host has \d+ MiB"):
+        HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 999_999_999})
+    HOST_ACTS["memory_pressure"].check(NAME, {"memory_mb": 1})
+
+
+def test_a_neighbour_that_holds_memory_is_the_first_that_a_host_without_any_ends() -> None:
+    act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 1}
+    act.do(NAME, asked)
+    try:
+        (pid,) = host_acts._neighbours(NAME)
+        score = Path(f"/proc/{pid}/oom_score_adj")
+        wait_until(lambda: score.read_text().strip() == "1000", timeout_s=10, what="it to say so")
+    finally:
+        act.undo(NAME, asked)
+    wait_until(lambda: not act.holds(NAME, asked), timeout_s=10, what="its end")
+
+
+def test_neighbours_that_are_missing_are_added_and_none_too_many() -> None:
+    act, asked = HOST_ACTS["cpu_pressure"], {"cores": 2}
+    try:
+        act.do(NAME, {"cores": 1})
+        act.do(NAME, asked)
+        act.do(NAME, asked)
+        assert len(host_acts._neighbours(NAME)) == 2
+    finally:
+        act.undo(NAME, asked)
+    wait_until(lambda: not act.holds(NAME, asked), timeout_s=10, what="their end")
+
+
+def test_a_process_that_may_not_be_looked_at_keeps_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", neighbour_mark(NAME)]) as process:
+        known = psutil.Process(process.pid)
+        wait_until(lambda: neighbour_mark(NAME) in known.cmdline(), timeout_s=10, what="its words")
+        theirs, real = os.getpid(), host_acts.command_of
+
+        def command(pid: int) -> tuple[str, ...]:
+            if pid == theirs:
+                raise PermissionError(13, "Permission denied")
+            return real(pid)
+
+        monkeypatch.setattr(host_acts, "command_of", command)
+        assert host_acts._neighbours(NAME) == [process.pid]
+        process.kill()
+
+
+def test_a_dead_man_tries_until_it_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He is nobody's child, and what fails once may go well."""
+    tries, child = tmp_path / "tries", subprocess.Popen(["true"])
+
+    def undo(name: str, asked: object) -> None:
+        with tries.open("a") as file:
+            file.write(f"{os.getpid()} {os.getppid()}\n")
+        if len(tries.read_text().splitlines()) < 3:
+            raise ActRefused("tc: busy")
+
+    never = HostAct(lambda name, asked: None, lambda name, asked: None, undo, lambda name, asked: False)
+    monkeypatch.setattr(host_acts, "HOST_ACTS", {"partition": never})
+    monkeypatch.setattr(host_acts, "APART_S", 0.01)
+    began = time.monotonic()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    undo_later("partition", NAME, {}, 0.2)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # another child is left to whoever started it
+    child.wait()
+    wait_until(lambda: tries.exists() and len(tries.read_text().splitlines()) == 3, timeout_s=10, what="three tries")
+    assert time.monotonic() - began > 0.2
+    pid, parent = (int(word) for word in tries.read_text().split()[:2])
+    assert os.getpid() not in (pid, parent)
+    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10, what="his end")
+    assert len(tries.read_text().splitlines()) == 3
+
+
+def test_acts_of_an_attempt_have_names_of_their_own() -> None:
+    names = {
+        name_of(run, index) for run in ("20261121T061500Z-3fa9c1", "20261121T061500Z-3fa9c2") for index in range(3)
+    }
+    assert len(names) == 6
+    for name in names:
+        host_acts.act_of("partition", name)

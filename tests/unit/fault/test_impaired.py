@@ -1,0 +1,219 @@
+"""Delay and loss: of a host by its kernel, or by the relay where that cannot; of connections to Kafka by the relay."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault import connections
+from fault.errors import ActRefused, KernelLacks, PlanError, VictimRefused
+from fault.injector import Outcome
+from fault.plan import Fault, FaultPlan
+from fault.registry import ACTIONS
+from fault.relay import MOST_RESENT, RESENT_S, SEGMENT_BYTES, Hold
+from tests.unit.fault.test_on_hosts import Agent, Now, broker, context, planned, worker
+
+
+@dataclass
+class Relay:
+    """What the relay was told."""
+
+    told: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    mode: str = "plain"
+
+    def status(self) -> dict[str, Any]:
+        return {"mode": self.mode, "connections": 9}
+
+    def delay(self, ms: float, jitter_ms: float | None, only: Sequence[str] | None) -> int:
+        self.told.append(("delay", (ms, jitter_ms, only)))
+        self.mode = "delay"
+        return 3
+
+    def loss(self, percent: float, only: Sequence[str] | None) -> int:
+        self.told.append(("loss", (percent, only)))
+        self.mode = "loss"
+        return 3
+
+    def heal(self) -> None:
+        self.mode = "plain"
+
+
+@dataclass
+class Plain(Agent):
+    """Of a host whose kernel has no netem."""
+
+    def host_act(self, do: str, **what: Any) -> Any:
+        if do == "check" and what["kind"] == "delay":
+            raise KernelLacks("10.0.0.3: netem: not in this host's kernel (unknown)")
+        return super().host_act(do, **what)
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    made = Relay()
+    monkeypatch.setattr(connections, "ProxyControl", lambda path: made)
+    return made
+
+
+def agents(kind: type[Agent]) -> dict[str, Agent]:
+    return {"kafka": kind((broker(),)), "worker-1": kind((worker(1),)), "worker-2": kind((worker(2),))}
+
+
+def test_where_the_kernel_can_it_holds_what_the_host_sends_for_both_directions(relay: Relay) -> None:
+    hosts, one = agents(Agent), planned("delay", jitter_ms=20.0)
+    act = one.fault.how.hands.act(one, context(hosts))
+    act.find()
+    (named,) = act.victims()
+    (undo,) = act.undo()
+    act.arm(Now())
+    settled = act.settle(act.perform())
+    assert settled.outcome is Outcome.EFFECTIVE and settled.detail.endswith(", by the host's kernel")
+    asked = next(what["asked"] for do, what in hosts[named["host"]].asked if do == "do")
+    assert (asked["delay_ms"], asked["jitter_ms"]) == (400.0, 40.0)
+    hands, here = one.fault.how.hands, context(hosts)
+    assert undo.fields["host"] == named["host"] and hands.holds(undo, here)
+    hands.undo(undo, here)
+    assert not hands.holds(undo, here) and relay.told == []
+
+
+def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(relay: Relay) -> None:
+    hosts, one = agents(Plain), planned("delay", jitter_ms=20.0)
+    act = one.fault.how.hands.act(one, context(hosts))
+    assert act.find()
+    assert not act.find(), "it is found out once"
+    (undo,) = act.undo()
+    act.arm(Now())
+    settled = act.settle(act.perform())
+    assert settled.outcome is Outcome.EFFECTIVE
+    assert settled.detail == (
+        "delay: 3 connections, by the relay, on its connections to Kafka alone: 10.0.0.3: netem: not in this host's "
+        "kernel (unknown)"
+    )
+    ((told, (ms, jitter_ms, only)),) = relay.told
+    assert (told, ms, jitter_ms) == ("delay", 200.0, 20.0) and only in (["10.0.0.3"], ["10.0.0.4"])
+    assert not any(do in ("do", "undo_later") for host in hosts.values() for do, _ in host.asked)
+    hands, here = one.fault.how.hands, context(hosts)
+    assert "host" not in json.loads(json.dumps(dict(undo.fields))) and hands.holds(undo, here)
+    hands.undo(undo, here)
+    assert not hands.holds(undo, here)
+
+
+@pytest.mark.parametrize("action", ["delay", "loss"])
+def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action: str) -> None:
+    hosts = agents(Agent)
+    for host in hosts.values():
+        host.refuses = True
+    one = planned(action)
+    with pytest.raises(ActRefused, match="not on this host"):
+        one.fault.how.hands.act(one, context(hosts)).find()
+    assert relay.told == []
+
+
+def test_packets_of_a_host_are_lost_by_its_kernel(relay: Relay) -> None:
+    hosts, one = agents(Plain), planned("loss", loss_percent=2.0)
+    act = one.fault.how.hands.act(one, context(hosts))
+    act.find()
+    act.arm(Now())
+    assert act.settle(act.perform()).detail.endswith(", by the host's kernel")
+    asked = [what["asked"] for host in hosts.values() for do, what in host.asked if do == "do"]
+    assert [(one["percent"], one["way"]) for one in asked] == [(2.0, "both")] and relay.told == []
+
+
+@pytest.mark.parametrize(("action", "told"), [("delay", (200.0, None, None)), ("loss", (5.0, None))])
+def test_of_the_broker_it_is_the_workloads_connections_on_any_kernel(
+    relay: Relay, action: str, told: tuple[Any, ...]
+) -> None:
+    hosts, one = agents(Agent), planned(action, "kafka")
+    assert one.fault.most_processes == 0 and not one.fault.needs_hosts
+    assert one.what().startswith(f"{action} the workload's connections to Kafka")
+    act = one.fault.how.hands.act(one, context(hosts))
+    act.find()
+    assert act.settle(act.perform()).detail == f"{action}: 3 connections"
+    assert relay.told == [(action, told)] and not any(host.asked for host in hosts.values())
+
+
+@pytest.mark.parametrize("action", ["delay", "loss"])
+def test_a_worker_of_this_host_has_no_host_to_be_slowed(relay: Relay, action: str) -> None:
+    one = planned(action)
+    assert one.fault.needs_hosts
+    here = context({"kafka": Agent((broker(),))})
+    here.injector._local = Agent((worker(1),))  # type: ignore[attr-defined]
+    with pytest.raises(VictimRefused, match="runs on this host"):
+        one.fault.how.hands.act(one, here).find()
+
+
+def test_they_are_told_by_what_they_are_done_to() -> None:
+    delay, loss = ACTIONS["delay"], ACTIONS["loss"]
+    assert delay.told("kafka", {}) == "with the connections to Kafka delayed by 200 ms for 10 s"
+    assert delay.told("worker", {"delay_ms": 50}).startswith("with the network of the host of ")
+    assert loss.told("kafka", {}) == "with 5 % of the packets of the connections to Kafka lost for 10 s"
+    assert loss.told("worker", {}).startswith("with 5 % of the packets of the host of ")
+    (one,) = FaultPlan((Fault("worker", "delay", at_s=1, duration_s=5, delay_ms=80, jitter_ms=8),)).resolve(
+        rate=1, checkpoint_interval_s=1, snapshot_interval_s=1
+    )
+    assert one.what() == "delay worker by 80 ms ± 8 ms for 5 s at T0 + 1 s"
+
+
+@pytest.mark.parametrize(
+    ("victim", "action", "more", "said"),
+    [
+        ("worker", "clock", {}, "^action: clock is not done: a host's wall clock is its machine's"),
+        ("worker", "delay", {"jitter_ms": 300.0}, "^jitter_ms: 300 is more than the delay of 200 ms"),
+        ("worker", "loss", {"loss_percent": 100}, "^loss_percent: "),
+        ("worker", "loss", {"loss_percent": 0}, "^loss_percent: "),
+        ("worker", "loss", {"jitter_ms": 1}, "^jitter_ms: the action loss delays nothing"),
+        ("worker", "kill", {"loss_percent": 1}, "^loss_percent: the action kill loses nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(victim: str, action: str, more: dict[str, Any], said: str) -> None:
+    taken = {} if action not in ACTIONS else ACTIONS[action].short_form
+    with pytest.raises(PlanError, match=said):
+        Fault(victim, action, at_s=1.0, **{**taken, **more})
+
+
+# --- the relay's loss
+
+
+UNIT = st.floats(0.0, 1.0, exclude_max=True)
+
+
+@given(UNIT, UNIT, st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.integers(0, 10**6))
+def test_a_delay_varies_within_its_jitter_and_never_ends_before_it_begins(
+    first: float, second: float, delay_s: float, jitter_s: float, size: int
+) -> None:
+    held = Hold(delay_s, jitter_s).seconds(size, (first, second))
+    assert max(0.0, delay_s - jitter_s) - 1e-9 <= held <= delay_s + jitter_s + 1e-9
+    assert Hold(delay_s).seconds(size, (first, second)) == delay_s
+
+
+@given(UNIT, st.floats(0.0001, 0.9), st.integers(0, 10**6))
+def test_what_is_lost_comes_after_a_time_that_doubles(luck: float, loss: float, size: int) -> None:
+    held = Hold(loss=loss).seconds(size, (0.5, luck))
+    steps = [RESENT_S * (2**n - 1) for n in range(MOST_RESENT + 1)]
+    assert any(math.isclose(held, one, abs_tol=1e-9) for one in steps)
+    assert held == 0.0 or size > 0
+
+
+@pytest.mark.parametrize(("size", "packets"), [(1, 1), (SEGMENT_BYTES, 1), (SEGMENT_BYTES + 1, 2), (10**6, 3)])
+@pytest.mark.parametrize("loss", [0.01, 0.3])
+def test_as_many_are_lost_as_it_says_and_again_by_the_same_chance(size: int, packets: int, loss: float) -> None:
+    chance, hold, tries = random.Random(7), Hold(loss=loss), 40_000
+    held = [hold.seconds(size, (chance.random(), chance.random())) for _ in range(tries)]
+    lost = [one for one in held if one > 0]
+    expected = 1 - (1 - loss) ** packets
+
+    def near(count: int, of: int, share: float) -> bool:
+        return abs(count - of * share) <= 5 * math.sqrt(of * share * (1 - share)) + 1
+
+    assert near(len(lost), tries, expected)
+    assert near(sum(one > 1.5 * RESENT_S for one in lost), len(lost), loss)
+    assert sorted(set(lost)) == [one for one, _ in itertools.groupby(sorted(lost))]

@@ -1,0 +1,222 @@
+"""What is done to a host's network, on a kernel that is made up; the real one is in tests/component/test_hosts.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fault import traffic
+from fault.errors import ActRefused
+from fault.host_acts import HOST_ACTS, name_of
+
+NAMES = [name_of(f"20261121T06150{n}Z-3fa9c1", index) for n in range(2) for index in range(2)]
+PEERS = ["10.0.0.1", "10.0.0.3", "192.0.2.7"]
+ASKED: dict[str, dict[str, Any]] = {
+    "partition": {"peers": PEERS, "way": "both"},
+    "loss": {"peers": PEERS, "percent": 2.5},
+    "bandwidth": {"peers": PEERS, "mbit_s": 10.0},
+    "delay": {"peers": PEERS, "delay_ms": 100.0, "jitter_ms": 5.0},
+}
+
+
+class Kernel:
+    """Tables of nft, and disciplines by interface: what has the handle `0:` is the kernel's own."""
+
+    def __init__(self, **roots: tuple[str, str]) -> None:
+        self.tables: dict[str, str] = {}
+        self.roots = {"eth0": ("noqueue", "0:"), "eth1": ("mq", "0:"), **roots}
+        self.below: dict[str, list[str]] = {"eth0": [], "eth1": []}
+        self.netem = True
+        self.fails: str | None = None
+
+    def run(self, program: str, *words: str, told: str = "") -> str:
+        if self.fails and self.fails in " ".join((program, *words)):
+            raise ActRefused(f"{program}: no")
+        return {"nft": self._nft, "ip": self._ip, "tc": self._tc, "unshare": self._apart}[program](list(words), told)
+
+    def _nft(self, words: list[str], told: str) -> str:
+        match words:
+            case ["list", "tables"]:
+                return "".join(f"table inet {name}\n" for name in self.tables)
+            case ["-f", "-"]:
+                found = re.match(r"table inet (\w+) \{\n((?:chain \w+ \{ .* \}\n)+)\}\n$", told)
+                assert found and found[1] not in self.tables
+                self.tables[found[1]] = found[2]
+            case ["delete", "table", "inet", name]:
+                del self.tables[name]
+            case _:
+                raise AssertionError(words)
+        return ""
+
+    def _ip(self, words: list[str], told: str) -> str:
+        assert words[:2] == ["route", "get"]
+        device = "eth1" if words[2].startswith("192") else "eth0"
+        return f"{words[2]} dev {device} src 10.0.0.9 uid 0 \n    cache \n"
+
+    def _tc(self, words: list[str], told: str) -> str:
+        match words:
+            case ["qdisc", "show"]:
+                return "".join(
+                    f"qdisc {kind} {handle} dev {on} root refcnt 2 \n" for on, (kind, handle) in self.roots.items()
+                )
+            case ["qdisc", "add", "dev", device, "root", "handle", handle, kind, *more]:
+                if self.roots[device][1] != "0:":
+                    raise ActRefused("Error: Exclusivity flag on, cannot modify.")
+                self.roots[device], self.below[device] = (kind, handle), [" ".join(more)]
+            case ["qdisc" | "filter", "add", "dev", device, "parent", *more]:
+                assert more[0].startswith(self.roots[device][1])
+                self.below[device].append(" ".join(more))
+            case ["qdisc", "delete", "dev", device, "root", "handle", handle]:
+                assert self.roots[device][1] == handle
+                self.roots[device], self.below[device] = ("noqueue", "0:"), []
+            case _:
+                raise AssertionError(words)
+        return ""
+
+    def _apart(self, words: list[str], told: str) -> str:
+        if not self.netem:
+            raise ActRefused("unshare --net sh: Error: Specified qdisc kind is unknown.")
+        return ""
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    made = Kernel()
+    with on(made):
+        monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5555 10.0.0.9 2222")
+        yield made
+
+
+class on:
+    """Has acts done to this kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._patch, self._kernel = pytest.MonkeyPatch(), kernel
+
+    def __enter__(self) -> None:
+        traffic._lack_of_netem.cache_clear()
+        self._patch.setattr(traffic, "run", self._kernel.run)
+        self._patch.setattr(traffic, "require", lambda program, package: None)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+        traffic._lack_of_netem.cache_clear()
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(sorted(ASKED)), st.sampled_from(NAMES), st.booleans()), max_size=30)
+
+
+@given(STEPS)
+def test_whatever_is_undone_only_what_bears_its_name_goes(steps: list[tuple[str, str, bool]]) -> None:
+    """Also when a dead man comes late, and another act is in force meanwhile."""
+    kernel, there = Kernel(eth1=("htb", "1:")), set()
+    kernel.tables["of_somebody"] = ""
+    asked = {kind: {**one, "peers": PEERS[:2]} for kind, one in ASKED.items()}
+    with on(kernel):
+        for kind, name, undo in steps:
+            if undo:
+                HOST_ACTS[kind].undo(name, asked[kind])
+                there -= {(one, name) for one in ("partition", "loss") if kind in ("partition", "loss")} | {
+                    (kind, name)
+                }
+            elif any(one in ("bandwidth", "delay") and (one, of) != (kind, name) for one, of in there) and kind in (
+                "bandwidth", "delay"
+            ):  # fmt: skip
+                with pytest.raises(ActRefused, match="Exclusivity"):
+                    HOST_ACTS[kind].do(name, asked[kind])
+            elif not (kind in ("partition", "loss") and {("partition", name), ("loss", name)} & there):
+                HOST_ACTS[kind].do(name, asked[kind])
+                there.add((kind, name))
+            for one, of in there:
+                assert HOST_ACTS[one].holds(of, asked[one]), (one, of)
+            tables = {f"faultline_{of}" for one, of in there if one in ("partition", "loss")}
+            assert set(kernel.tables) == {"of_somebody", *tables}
+            assert kernel.roots["eth1"] == ("htb", "1:")
+            shaped = [one for one, _ in there if one in ("bandwidth", "delay")]
+            assert (kernel.roots["eth0"][1] != "0:") == bool(shaped)
+
+
+@pytest.mark.parametrize("kind", ["bandwidth", "delay"])
+def test_every_interface_by_which_a_peer_is_reached_is_shaped_and_healed(kernel: Kernel, kind: str) -> None:
+    act, name = HOST_ACTS[kind], NAMES[0]
+    before = dict(kernel.roots)
+    act.check(name, ASKED[kind])
+    act.do(name, ASKED[kind])
+    act.do(name, ASKED[kind])
+    assert {handle for _, handle in kernel.roots.values()} == {traffic._handle(name)}
+    with pytest.raises(ActRefused, match="^eth0: it is shaped by .* already, which is not ours to replace$"):
+        act.check(NAMES[1], ASKED[kind])
+    act.undo(NAMES[1], ASKED[kind])
+    assert act.holds(name, ASKED[kind])
+    act.undo(name, ASKED[kind])
+    act.undo(name, ASKED[kind])
+    assert {handle for _, handle in kernel.roots.values()} == {"0:"} and kernel.roots.keys() == before.keys()
+
+
+def test_a_discipline_that_somebody_named_is_theirs_whatever_its_kind(kernel: Kernel) -> None:
+    kernel.roots["eth1"] = ("fq_codel", "8001:")
+    with pytest.raises(ActRefused, match="^eth1: it is shaped by fq_codel 8001:"):
+        HOST_ACTS["bandwidth"].check(NAMES[0], ASKED["bandwidth"])
+
+
+def test_what_ends_an_act_passes_by_whatever_port_it_came(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    HOST_ACTS["partition"].do(NAMES[0], ASKED["partition"])
+    (rules,) = kernel.tables.values()
+    assert "tcp dport 2222 accept" in rules and "tcp sport 2222 accept" in rules
+    HOST_ACTS["delay"].do(NAMES[0], ASKED["delay"])
+    first = next(one for one in kernel.below["eth0"] if "sport" in one)
+    assert "sport 2222 0xffff flowid" in first and " prio 1 " in first
+    monkeypatch.delenv("SSH_CONNECTION")
+    assert traffic.ssh_port() == 22
+
+
+def test_addresses_of_both_families_are_told_as_such(kernel: Kernel) -> None:
+    HOST_ACTS["partition"].do(NAMES[0], {"peers": ["10.0.0.1", "2001:db8::7", "10.0.0.3"], "way": "in"})
+    (rules,) = kernel.tables.values()
+    assert "ip saddr { 10.0.0.1, 10.0.0.3 } drop; ip6 saddr { 2001:db8::7 } drop;" in rules and "chain out" not in rules
+
+
+def test_packets_are_lost_by_chance_in_both_directions(kernel: Kernel) -> None:
+    HOST_ACTS["loss"].do(NAMES[0], ASKED["loss"])
+    (rules,) = kernel.tables.values()
+    assert len(re.findall(r"(?:saddr|daddr) \{[^}]*\} numgen random mod 1000000 < 25000 drop;", rules)) == 2
+
+
+def test_a_host_without_netem_says_so_and_one_that_fails_half_way_is_as_before(kernel: Kernel) -> None:
+    kernel.fails = "u32 match ip dst"
+    with pytest.raises(ActRefused):
+        HOST_ACTS["delay"].do(NAMES[0], ASKED["delay"])
+    assert kernel.roots["eth0"] == ("noqueue", "0:")
+    traffic._lack_of_netem.cache_clear()
+    kernel.netem = False
+    with pytest.raises(ActRefused, match="^netem: not in this host's kernel .*Specified qdisc kind is unknown"):
+        HOST_ACTS["delay"].check(NAMES[0], ASKED["delay"])
+
+
+@pytest.mark.parametrize("kind", sorted(ASKED))
+@pytest.mark.parametrize(
+    ("peers", "said"),
+    [
+        (["127.0.0.1"], "127.0.0.1 is this host itself"),
+        (["10.0.0.1", "::1"], "::1 is this host itself"),
+        (["0.0.0.0"], "0.0.0.0 is this host itself"),
+        (["node1"], "'node1' is no address"),
+        (["10.0.0.1; reboot"], "is no address"),
+        ([], "there is none"),
+    ],
+)
+def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str], said: str) -> None:
+    check: Callable[..., None] = HOST_ACTS[kind].check
+    with pytest.raises(ActRefused, match=f"^peer: .*{re.escape(said)}"):
+        check(NAMES[0], {**ASKED[kind], "peers": peers})
+    assert not kernel.tables
+
+
+def test_a_wide_way_gets_a_bucket_that_lets_it_be_wide(kernel: Kernel) -> None:
+    HOST_ACTS["bandwidth"].do(NAMES[0], {"peers": PEERS, "mbit_s": 1000.0})
+    assert "rate 1000mbit burst 250000b" in kernel.below["eth0"][0]
