@@ -100,7 +100,7 @@ def opened(browser: Browser, address: str, width: int = WIDTHS[0], height: int =
 
 
 def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
-    browser: Browser, pages: dict[str, str], pictures: Path
+    browser: Browser, pages: dict[str, str], pictures: Path, share: int
 ) -> None:
     found = []
     for name, address in pages.items():
@@ -111,7 +111,8 @@ def test_no_page_is_wider_than_its_window_and_at_a_desk_no_table_scrolls(
                 found.append(f"{name}: wider than {width}")
             for scheme in ("light", "dark")[: 2 if width == WIDTHS[0] else 1]:
                 page.emulate_media(color_scheme=scheme)
-                page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+                if share == 1:  # to be looked at, by whoever asks for all
+                    page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
             if width == WIDTHS[0]:
                 found += [f"{name}: {table} scrolls" for table in scrolling(page)]
         assert [one for one in problems if "404" not in one] == [], name

@@ -157,6 +157,7 @@ def holding_target(broker: kafka.Broker, what: str) -> Iterator[subprocess.Popen
         process.communicate()
 
 
+@pytest.mark.thorough
 def test_experiments_take_turns_on_a_target_and_a_killed_one_gives_it_back(
     settings: Settings, broker: OthersKafka
 ) -> None:
