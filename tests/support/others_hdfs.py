@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -57,8 +58,7 @@ def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
     path = [folder / "conf", *jars.classpath(load_settings().home, "hdfs", LOCK), spark_home() / "jars" / "*"]
     java = [str(find_java().executable), "-Xmx256m", "-cp", ":".join(map(str, path))]
     classes = [f"org.apache.hadoop.hdfs.server.{one}" for one in _NODES]
-    with process([*java, classes[0], "-format", "-nonInteractive"], folder / "format.log") as formatting:
-        assert formatting.wait(60) == 0
+    subprocess.run([*java, classes[0], "-format", "-nonInteractive"], check=True, capture_output=True, timeout=60)
     with ExitStack() as stack:
         running = [stack.enter_context(process([*java, one], folder / f"{one}.log")) for one in classes]
         wait_until(
