@@ -1,0 +1,68 @@
+"""A night that was missed: Airflow's own backfill and `missing --measure` end with the same cells."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from faultline.bench.installation import await_run
+from faultline.client.airflow_api import AirflowApi
+from faultline.client.sweeping import await_dags
+from faultline.experiment.nightly_schedule import NIGHTLY
+from faultline.records.store import Store
+from tests.support.installation import Installation
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
+
+NIGHT = """\
+schedule: "0 2 * * *"
+set:
+  - {workload: word_count, checkpoint_interval_s: 2, fault: none, rate: 100, warmup_s: 5, duration_s: 12, state_mb: 0.1}
+repetitions: 2
+controls: 0
+"""
+
+
+def backfill(api: AirflowApi, day: str) -> str:
+    """As the menu of the DAG does it, of one day; returns the run that it made."""
+    asked = {"dag_id": NIGHTLY, "from_date": f"{day}T00:00:00Z", "to_date": f"{day}T23:59:59Z",
+             "reprocess_behavior": "none", "max_active_runs": 1, "run_backwards": False, "dag_run_conf": {}}  # fmt: skip
+    api._call("POST", "/api/v2/backfills", asked)
+    until = time.monotonic() + 60
+    while not (found := [one for one in api.runs(NIGHTLY) if one["run_type"] == "backfill"]):
+        assert time.monotonic() < until, api.runs(NIGHTLY)
+        time.sleep(0.5)
+    return str(found[0]["dag_run_id"])
+
+
+def test_a_backfilled_night_and_the_one_that_is_completed_by_hand_have_the_same_cells(
+    shared_installation: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "nightly.yaml").write_text(NIGHT)
+    site = Installation(shared_installation.home, tmp_path / "results", {"FAULTLINE_NIGHTS": str(tmp_path)})
+    assert site.run("down").returncode == 0
+    assert site.run("up").returncode == 0
+    api, store = AirflowApi(site.settings), Store(site.results)
+    await_dags(api, NIGHTLY)
+    day = (datetime.now(UTC) - timedelta(days=3)).date().isoformat()
+    await_run(api, backfill(api, day), NIGHTLY, timeout_s=1200)
+    made = store.query()
+    assert {str(one.logical_date)[:13] for one in made} == {f"{day}T02"}
+    assert {one.repetition for one in made if one.sound} == {0, 1}, [one.reasons for one in made]
+
+    for one in made:
+        if one.repetition == 1:
+            for path in (site.results / "records").rglob(f"{one.attempt}.json"):
+                path.unlink()
+    left = {one.attempt for one in store.query()}
+    assert "1 of 2 missing" in site.run("missing", NIGHTLY).stdout
+    done = site.run("missing", NIGHTLY, "--measure", timeout_s=1200)
+    again = store.query()
+    assert {one.logical_date for one in again} == {one.logical_date for one in made}, done.stderr
+    assert {(one.config_id, one.repetition) for one in again} == {(one.config_id, one.repetition) for one in made}
+    assert {one.repetition for one in again if one.attempt not in left} == {1}, done.stderr
+    assert "0 of 2 missing" in site.run("missing", NIGHTLY).stdout
+    assert site.run("down").returncode == 0
