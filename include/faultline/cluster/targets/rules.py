@@ -58,6 +58,12 @@ def check_target(settings: Settings, config: Configuration) -> None:
                 raise ConfigError(f"fault: a {role.name} of {name} is no victim: {NOT_OURS}; use executor or driver")
 
 
+def require_possible(endpoints: Endpoints, config: Configuration) -> None:
+    """Refuses what the target cannot have as it is now. Raises ConfigError naming the key."""
+    require_storage(endpoints, config)
+    require_victims(endpoints, config)
+
+
 def require_storage(endpoints: Endpoints, config: Configuration) -> None:
     """Refuses programs that look into their checkpoint themselves, where it lies in HDFS. Raises ConfigError."""
     if endpoints.storage.startswith(SCHEME) and config.workload in LOOK_THERE:
