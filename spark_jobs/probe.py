@@ -54,13 +54,17 @@ def write_there(spark: SparkSession, url: str, slots: int) -> str | None:
     """Has executors write files to HDFS and read them again; why they cannot, or None."""
     jvm: Any = spark._jvm  # type: ignore[attr-defined]
     path = jvm.org.apache.hadoop.fs.Path(url)
+    system = path.getFileSystem(spark._jsc.hadoopConfiguration())  # type: ignore[attr-defined]
     try:
         rows = spark.range(0, slots * TASKS_A_SLOT, 1, slots).selectExpr("cast(id as string) as value")
         rows.write.text(url)
         found = spark.read.text(url).count()
-        path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)  # type: ignore[attr-defined]
     except Exception as error:
-        return str(error).strip().splitlines()[0]
+        # What Java says stands below what Py4J says of it.
+        java = getattr(error, "java_exception", None)
+        return str(error if java is None else java.toString()).strip().splitlines()[0]
+    finally:
+        system.delete(path, True)
     return None if found == slots * TASKS_A_SLOT else f"{found} rows are read where {slots * TASKS_A_SLOT} were written"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,11 +16,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from faultline.base.endpoints import Endpoints
-from faultline.base.errors import InfrastructureError
+from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_private
 from faultline.cluster.targets.storage import looked_at
 from faultline.engines.spark.checkpoint import committed_batches, latest_offsets, state_document
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
+from faultline.engines.spark.progress import CheckpointProgress
 from tests.support.installation import Installation
 from tests.support.others_cluster import SECRET, conf, others_kafka, others_spark
 from tests.support.others_hdfs import OthersHdfs, others_hdfs
@@ -78,7 +80,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path) -> None:
     made, here, hdfs = tmp_path / "made", tmp_path / "here", client(theirs)
     there = HdfsFolder(f"{theirs.url}/attempt/checkpoint", theirs.web)
-    assert latest_offsets(here) == {} and there.files() == []
+    assert latest_offsets(here) == {} and there.entries() == {}
     copy_logs(there, here)
     assert not here.exists()
 
@@ -90,10 +92,9 @@ def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path
     copy_state(there, here)
     assert latest_offsets(here) == latest_offsets(made) == {"0": 100, "1": 7}
     assert without_times(state_document(here)) == without_times(state_document(made))
-    seen = {one["name"]: one["modificationTime"] * 1_000_000 for one in (there / "commits").files()}
-    assert {one.number: one.committed_ns for one in committed_batches(here)} == {
-        number: seen[f"{there.path}/commits/{number}"] for number in (0, 1)
-    }
+    seen = {int(name): one["modificationTime"] * 1_000_000 for name, one in (there / "commits").entries().items()
+            if name.isdigit()}  # fmt: skip
+    assert {one.number: one.committed_ns for one in committed_batches(here)} == seen
     assert sorted(path.name for path in (here / "commits").iterdir()) == ["0", "1"]
 
     # One more, and one that Spark purged meanwhile.
@@ -106,17 +107,47 @@ def test_a_copy_says_what_the_checkpoint_says(theirs: OthersHdfs, tmp_path: Path
     copy_state(there, here)
     assert [one.number for one in committed_batches(here)] == [0, 1, 2]
     assert {path: path.stat().st_ino for path in before} == before, "what is there is not copied again"
+    # The same once more, as a batch that was killed amid it is done again.
+    (made / "state" / "0" / "0" / "11_abc.changelog").write_bytes(b"x" * 5000)
+    hdfs.rm(f"{there.path}/state/0/0/11_abc.changelog")
+    hdfs.put(f"{made}/state/0/0/11_abc.changelog", f"{there.path}/state/0/0/11_abc.changelog")
+    copy_state(there, here, operators=("1",))
+    assert without_times(state_document(here)) != without_times(state_document(made))
+    copy_state(there, here)
+    assert without_times(state_document(here)) == without_times(state_document(made))
+    # Of two archives of the newest version nobody knows which one will be read.
+    (made / "state" / "1" / "0" / "10.zip").rename(made / "state" / "1" / "0" / "12_a.zip")
+    hdfs.put(f"{made}/state/1/0/12_a.zip", f"{there.path}/state/1/0/12_a.zip")
+    hdfs.put(f"{made}/state/1/0/12_a.zip", f"{there.path}/state/1/0/12_b.zip")
+    copy_state(there, here)
+    for name in ("12_a.zip", "12_b.zip"):
+        assert zipfile.is_zipfile(here / "state" / "1" / "0" / name)
     there.remove()
-    assert there.files() == []
+    assert there.entries() == {}
+    there.remove()
+    with pytest.raises(InfrastructureError, match=r"^storage: .*: 127\.0\.0\.1:1 does not answer; "):
+        replace(there, web="http://127.0.0.1:1").remove()
+
+
+def test_a_cycle_that_began_is_seen_at_the_first_look(theirs: OthersHdfs, tmp_path: Path) -> None:
+    made, there = tmp_path / "made", HdfsFolder(f"{theirs.url}/cycles", theirs.web)
+    batch(made, 0)
+    client(theirs).put(f"{made}/", there.path, recursive=True)
+    progress = CheckpointProgress(tmp_path / "here", tmp_path / "none", there)
+    at = progress.await_cycle("checkpoint", 0, time.monotonic_ns() + 10**9)
+    assert at == (there / "commits" / "0").changed_ms() * 1_000_000 == progress.last_commit_ns()
+    assert progress.await_cycle("checkpoint", at + 1, time.monotonic_ns() + 10**8) is None
     there.remove()
 
 
 def test_the_storage_is_looked_at(theirs: OthersHdfs, endpoints: Endpoints) -> None:
     said = looked_at(endpoints, "faultline_storage")
     assert said.startswith(f"{theirs.url} can be written, its clock is ")
-    assert not [one for one in HdfsFolder(theirs.url, theirs.web).files() if "probe" in one["name"]]
-    with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: http://127\.0\.0\.1:1: no answer; "):
+    assert not [name for name in HdfsFolder(theirs.url, theirs.web).entries() if "probe" in name]
+    with pytest.raises(InfrastructureError, match=r"^Connection faultline_storage: .*: 127\.0\.0\.1:1 does not answer"):
         looked_at(replace(endpoints, storage_web="http://127.0.0.1:1"), "faultline_storage")
+    with pytest.raises(ConfigError, match=r"^Connection faultline_storage: .*/another: is not there; make it"):
+        looked_at(replace(endpoints, storage=f"{theirs.url}/another"), "faultline_storage")
 
 
 def test_an_experiment_keeps_its_checkpoint_there(
@@ -138,4 +169,4 @@ def test_an_experiment_keeps_its_checkpoint_there(
     assert metrics["audit"]["expected"] > 0
     assert metrics["audit"]["lost"] == metrics["audit"]["overcounted"] == metrics["audit"]["wrong"] == 0
     assert metrics["state_bytes"]["checkpoint"] > 0 and metrics["recovery"]["detection_s"] is not None
-    assert HdfsFolder(f"{theirs.url}/faultline", theirs.web).files() == []
+    assert HdfsFolder(f"{theirs.url}/faultline", theirs.web).entries() == {}

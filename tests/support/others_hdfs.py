@@ -20,6 +20,7 @@ from faultline.base.waiting import wait_until
 from faultline.cluster import jars
 from faultline.cluster.java import find_java
 from faultline.cluster.services.spark import spark_home
+from faultline.engines.spark.hdfs import HdfsFolder
 from tests.support.installation import free_ports
 from tests.support.others_cluster import process
 
@@ -65,7 +66,9 @@ def others_hdfs(folder: Path) -> Iterator[OthersHdfs]:
             lambda: _takes_files(f"http://{HOST}:{web}"), timeout_s=60, every_s=0.2, what="the others' HDFS",
             alive=lambda: None if all(one.poll() is None for one in running) else "a node ended",
         )  # fmt: skip
-        yield OthersHdfs(f"hdfs://{HOST}:{name}/faultline", f"http://{HOST}:{web}")
+        made = OthersHdfs(f"hdfs://{HOST}:{name}/faultline", f"http://{HOST}:{web}")
+        HdfsFolder(made.url, made.web).make()
+        yield made
 
 
 def _configuration(file: Path, values: Mapping[str, object]) -> None:

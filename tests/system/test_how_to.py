@@ -52,12 +52,17 @@ def test_a_gap_is_seen_and_filled(chosen: tuple[Installation, str]) -> None:
     for path in (installation.results / "records").rglob(f"{gone.attempt}.json"):
         path.unlink()
     look, fill, again = HowTo.read("fill-gaps").commands
-    assert "1 of 8 missing" in installation.run(*look).stdout
+    # A busy machine may have had the sweep give up others.
+    lacking = {Cell.of(gone)} | ({Cell.of(one) for one in Store(installation.results).query(sweep=sweep)} - {
+        Cell.of(one) for one in valid
+    })  # fmt: skip
+    assert f"{len(lacking)} of 8 missing" in installation.run(*look).stdout
     before = {one.attempt for one in Store(installation.results).query()}
     filled = installation.run(*fill, timeout_s=1500)
     new = [one for one in Store(installation.results).query() if one.attempt not in before]
-    assert {Cell.of(one) for one in new} == {Cell.of(gone)}, filled.stderr
-    assert any(one.sound for one in new) == ("0 of 8 missing" in installation.run(*again).stdout)
+    assert {Cell.of(one) for one in new} == lacking, filled.stderr
+    left = len(lacking - {Cell.of(one) for one in new if one.sound})
+    assert f"{left} of 8 missing" in installation.run(*again).stdout
 
 
 def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(

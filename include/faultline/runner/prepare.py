@@ -18,7 +18,7 @@ from faultline.base.secrets import require_logins
 from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
-from faultline.cluster.targets.rules import check_target, not_measured, require_victims
+from faultline.cluster.targets.rules import check_target, not_measured, require_possible
 from faultline.engines.base import Engine
 from faultline.engines.registry import engine_of
 from faultline.experiment.build import BuildSpec
@@ -89,7 +89,7 @@ def prepare(
     endpoints = engine_of(order.config).endpoints(settings, order.config)
     if endpoints.elsewhere:
         hosts = endpoints.hosts
-        require_victims(endpoints, order.config)
+        require_possible(endpoints, order.config)
     built = build_of(order.build_spec, settings, key="build_spec")
     make_folder(settings.attempts)
     attempt, engine = Attempt(settings.attempts / new_attempt_id(settings.attempts)), engine_of(order.config)

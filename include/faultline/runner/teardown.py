@@ -102,15 +102,16 @@ def _free(attempt: Attempt, settings: Settings, delete_topics: Callable[[list[st
     if ran_through and not harvested:
         keep_logs_only(attempt)
         return []
-    remove_working_data(attempt, settings)
-    for problem in drop_recordings(attempt):
-        print(problem)
     topics = [] if description.get("keep_topics") else list(description["topics"].values())
     there = settings.at(endpoints_at(settings, description["config"].get("target", EMBEDDED)))
-    if there.target is None:
-        delete_topics(topics)
-    else:
-        delete_own_topics(there, topics)
+    delete = delete_topics if there.target is None else lambda names: delete_own_topics(there, names)
+    try:
+        remove_working_data(attempt, settings)
+        for problem in drop_recordings(attempt):
+            print(problem)
+    finally:
+        # Whatever becomes of the rest: a storage may be away that the broker knows nothing of.
+        delete(topics)
     return topics
 
 

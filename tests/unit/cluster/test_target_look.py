@@ -22,7 +22,7 @@ from faultline.base.settings import Settings
 from faultline.base.target import Target, keep
 from faultline.cluster.targets import rules, spark, storage
 from faultline.cluster.targets.kafka import Broker, Clock, _clock, own_certificate_holds, reached
-from faultline.cluster.targets.rules import check_target, not_measured, require_victims
+from faultline.cluster.targets.rules import check_target, not_measured, require_storage, require_victims
 from faultline.experiment.config import parse_configuration
 from tests.support.certificates import Authority, Pair
 
@@ -224,6 +224,16 @@ def test_a_storage_whose_clock_is_off_is_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"^Connection t: extra: path: the clock of .* is \+60\d\d\d ms off this"):
         storage.looked_at(told, "t")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_that_open_their_checkpoint_need_a_folder() -> None:
+    hdfs = replace(endpoints(), storage="hdfs://n:1/x")
+    for workload, fault in (("nexmark", "none"), ("topology", "none")):
+        asked = parse_configuration({"target": "lab", "workload": workload, "fault": fault})
+        require_storage(endpoints(), asked)
+        with pytest.raises(ConfigError, match=f"^workload: {workload} reads its own checkpoint"):
+            require_storage(hdfs, asked)
+    require_storage(hdfs, parse_configuration({"target": "lab"}))
 
 
 def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatch) -> None:

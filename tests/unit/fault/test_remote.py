@@ -318,6 +318,7 @@ def test_an_executor_is_found_stopped_continued_and_killed(injector: RemoteInjec
     assert victim.create_time == pytest.approx(process.create_time(), abs=0.02)
     assert injector.probe(victim) is Presence.ALIVE
     assert injector.signal(victim, signal.SIGSTOP) is Delivery.SENT
+    await_stopped(process.pid)
     assert injector.probe(victim) is Presence.STOPPED
     assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
     injector.arm(victim)

@@ -11,12 +11,15 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.target import target
 from faultline.cluster.targets.spark import out_of_sight
+from faultline.engines.spark.hdfs import SCHEME
 from faultline.engines.spark.standalone import master_state
 
 if TYPE_CHECKING:
     from faultline.experiment.config import Configuration
 
 NOT_OURS = "its process does not bear the mark of this installation's services, so it cannot be told from a stranger's"
+# Programs that open files of their checkpoint.
+LOOK_THERE = ("nexmark", "topology")
 # Roles of which an executor is one, as records name them.
 _ON_WORKERS = ("executors", "python_workers")
 
@@ -53,6 +56,21 @@ def check_target(settings: Settings, config: Configuration) -> None:
         for role in ROLES_OF[fault.victim]:
             if role.scope == "services":
                 raise ConfigError(f"fault: a {role.name} of {name} is no victim: {NOT_OURS}; use executor or driver")
+
+
+def require_possible(endpoints: Endpoints, config: Configuration) -> None:
+    """Refuses what the target cannot have as it is now. Raises ConfigError naming the key."""
+    require_storage(endpoints, config)
+    require_victims(endpoints, config)
+
+
+def require_storage(endpoints: Endpoints, config: Configuration) -> None:
+    """Refuses programs that look into their checkpoint themselves, where it lies in HDFS. Raises ConfigError."""
+    if endpoints.storage.startswith(SCHEME) and config.workload in LOOK_THERE:
+        raise ConfigError(
+            f"workload: {config.workload} reads its own checkpoint as files, and that of {endpoints.target} lies in "
+            "HDFS; use a target whose storage is a folder"
+        )
 
 
 def require_victims(endpoints: Endpoints, config: Configuration) -> None:

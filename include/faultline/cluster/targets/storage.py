@@ -14,6 +14,7 @@ from pathlib import Path
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.text import one_line
 from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 
 PROBE = "faultline-probe-"
@@ -41,8 +42,8 @@ class StorageClock:
 
 
 def looked_at(endpoints: Endpoints, connection: str) -> str:
-    """Makes and removes small files there. Raises ConfigError for a storage that is no use, InfrastructureError for one
-    that is away."""
+    """Makes, reads and removes small files there. Raises ConfigError for a storage that is no use, InfrastructureError
+    for one that is away."""
     where = endpoints.storage
     try:
         if where.startswith(SCHEME):
@@ -52,6 +53,9 @@ def looked_at(endpoints: Endpoints, connection: str) -> str:
             clock = _of_folder(Path(where))
     except FaultlineError as error:
         raise type(error)(str(error).replace("storage:", f"Connection {connection}:", 1)) from None
+    except OSError as error:
+        why = error.strerror or one_line(error)
+        raise ConfigError(f"Connection {connection}: extra: path: {where}: {why}; mend it there") from None
     if clock.is_off:
         raise ConfigError(
             f"Connection {connection}: extra: path: the clock of {where} is {clock.ahead_ms:+.0f} ms off this "
@@ -68,38 +72,44 @@ def require_folder(folder: Path, connection: str) -> None:
         )
 
 
-def _clock(make: Callable[[str], object], changed_ms: Callable[[str], float], coarse_ms: float) -> StorageClock:
-    """From what was made the fastest. `make` makes something of a name; `changed_ms` tells when, and removes it."""
+def _clock(make: Callable[[], object], changed_ms: Callable[[], float], coarse_ms: float) -> StorageClock:
+    """Of what was made the fastest. `changed_ms`: when that was, by the storage's clock."""
     found = []
     for _ in range(LOOKS):
-        name = f"{PROBE}{secrets.token_hex(6)}"
         before = time.time() * 1000
-        make(name)
+        make()
         after = time.time() * 1000
         # A coarse time is the last tick before, so the middle lies half a tick later.
-        found.append((after - before, changed_ms(name) + coarse_ms / 2 - (before + after) / 2))
+        found.append((after - before, changed_ms() + coarse_ms / 2 - (before + after) / 2))
     took, ahead = min(found)
     return StorageClock(ahead, took / 2 + coarse_ms / 2)
 
 
 def _of_folder(folder: Path) -> StorageClock:
-    def changed_ms(name: str) -> float:
-        file = folder / name
-        try:
-            return file.stat().st_mtime_ns / 1e6
-        finally:
-            file.unlink()
-
-    return _clock(lambda name: (folder / name).write_bytes(b"?"), changed_ms, TICK_MS)
+    file = folder / f"{PROBE}{secrets.token_hex(6)}"
+    try:
+        return _clock(lambda: file.write_bytes(b"?"), lambda: file.stat().st_mtime_ns / 1e6, TICK_MS)
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _of_hdfs(folder: HdfsFolder) -> StorageClock:
-    """From folders, which the name node makes by itself: a file would also wait for where it lies."""
+    """Of folders, which the name node makes by itself: a file would also wait for where it lies."""
+    if folder.changed_ms() is None:
+        raise ConfigError(f"storage: {folder.url}: is not there; make it (hdfs dfs -mkdir)")
+    place = folder / f"{PROBE}{secrets.token_hex(6)}"
+    made: list[HdfsFolder] = []
 
-    def changed_ms(name: str) -> float:
-        try:
-            return float((folder / name).changed_ms())
-        finally:
-            (folder / name).remove()
+    def make() -> None:
+        made.append(place / str(len(made)))
+        made[-1].make()
 
-    return _clock(lambda name: (folder / name).make(), changed_ms, UNIT_MS)
+    try:
+        place.make()
+        # What is read comes from the data nodes, which may be out of reach where the name node is not.
+        (place / "file").write(b"?")
+        if (place / "file").read() != b"?":
+            raise ConfigError(f"storage: {folder.url}: what was written is not read again; look at its data nodes")
+        return _clock(make, lambda: float(made[-1].changed_ms() or 0), UNIT_MS)
+    finally:
+        place.remove()

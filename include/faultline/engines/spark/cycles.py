@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 POLL_S = 0.003
+# The operators whose snapshots are waited for.
+SNAPSHOTS_OF = ("0",)
 
 
 def cycle_files(checkpoint: Path, cycle: str) -> Iterator[os.DirEntry[str]]:
     """The files whose appearance begins a cycle: `commits/<k>`, or a partition's `<version>.zip`."""
     folders = [checkpoint / "commits"]
     if cycle == "snapshot":
-        folders = sorted((checkpoint / "state" / "0").glob("[0-9]*"))
+        folders = [one for name in SNAPSHOTS_OF for one in sorted((checkpoint / "state" / name).glob("[0-9]*"))]
     for folder in folders:
         try:
             with os.scandir(folder) as entries:

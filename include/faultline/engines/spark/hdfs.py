@@ -1,15 +1,17 @@
 """A checkpoint that lies in HDFS, and its copy here: files as old as the ones there, read over HTTP (WebHDFS).
 
-Whoever reads a checkpoint reads files, so what is new is copied before each look. Of the state only the newest archive
-of each store is copied; of all other files nobody reads more than name, size and age.
+Whoever reads a checkpoint reads files, so what is new is copied before each look. Content is copied where somebody
+reads it: of offsets, of where the query began, and of the newest archive of each store. Of all other files name, size
+and age are enough.
 """
 
 from __future__ import annotations
 
-import getpass
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import pwd
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,16 +22,20 @@ from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.text import one_line
 
 SCHEME = "hdfs://"
-# Offsets before commits: whoever sees a commit looks for its offsets.
-LOGS = ("sources/0", "offsets", "commits")
-ANSWER_S, TRIES = 10.0, 3
+ANSWER_S, TRIES = 5.0, 2
+ARCHIVE = ".zip"
+KEPT = (ARCHIVE, ".snapshot", ".changelog", ".delta")
+# Of a store's table files and logs, which its archives name.
+APART = ("SSTs", "logs")
 _MS = 1_000_000
-ARCHIVES = (".zip", ".snapshot")
+_SILENT = re.compile(r"host='([^']+)', port=(\d+)")
+
+Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class HdfsFolder:
-    """`url`: as Spark is told it, hdfs://HOST:PORT/PATH; `web`: where WebHDFS answers, http://HOST:PORT."""
+    """Or a file. `url`: as Spark is told it, hdfs://HOST:PORT/PATH; `web`: where WebHDFS answers, http://HOST:PORT."""
 
     url: str
     web: str
@@ -42,56 +48,72 @@ class HdfsFolder:
         """Without scheme and host."""
         return urlsplit(self.url).path
 
-    def files(self) -> list[Mapping[str, Any]]:
-        """What lies in it, each with `name` (its whole path), `type`, `size` and `modificationTime` in ms; nothing
-        where there is no such folder. Raises InfrastructureError."""
+    def entries(self) -> dict[str, Entry]:
+        """What lies in it by name, each with `type`, `size` and `modificationTime` in ms; nothing where there is no
+        such folder. Raises FaultlineError."""
 
-        def listed(client: Any) -> list[Mapping[str, Any]]:
+        def listed(client: Any) -> dict[str, Entry]:
             try:
-                return list(client.ls(self.path, detail=True))
+                return {str(one["name"]).rpartition("/")[2]: one for one in client.ls(self.path, detail=True)}
             except FileNotFoundError:
-                return []
+                return {}
 
-        return list(self._asked(listed))
+        found: dict[str, Entry] = self._asked(listed)
+        return found
 
     def read(self) -> bytes | None:
-        """Of a file; None where it is gone. Raises InfrastructureError."""
+        """Of a file; None where it is gone. Raises FaultlineError."""
 
         def content(client: Any) -> bytes | None:
             try:
-                return bytes(client.cat_file(self.path))
+                # What the public calls of fsspec read takes the page of an error for the file.
+                return bytes(client._call("OPEN", path=self.path).content)
             except FileNotFoundError:
                 return None
 
         found: bytes | None = self._asked(content)
         return found
 
-    def make(self) -> None:
-        """Makes the folder, with those above it. Raises InfrastructureError."""
-        self._asked(lambda client: client.makedirs(self.path, exist_ok=True))
+    def write(self, content: bytes) -> None:
+        """Makes a file. Raises FaultlineError."""
+        self._asked(lambda client: client.pipe_file(self.path, content))
 
-    def changed_ms(self) -> int:
-        """When it was changed last, by the clock of the name node. Raises InfrastructureError."""
-        return int(self._asked(lambda client: client.info(self.path))["modificationTime"])
+    def make(self) -> None:
+        """Makes the folder. Raises FaultlineError."""
+        self._asked(lambda client: client.mkdir(self.path))
+
+    def changed_ms(self) -> int | None:
+        """When it was changed last, by the name node's clock; None where it is not there. Raises FaultlineError."""
+
+        def at(client: Any) -> int | None:
+            try:
+                return int(client.info(self.path)["modificationTime"])
+            except FileNotFoundError:
+                return None
+
+        found: int | None = self._asked(at)
+        return found
 
     def remove(self) -> None:
-        """With all that lies in it; harmless where it is gone. Raises InfrastructureError."""
-        self._asked(lambda client: client.exists(self.path) and client.rm(self.path, recursive=True))
+        """With all that lies in it; harmless when it is gone. Raises FaultlineError."""
+        self._asked(lambda client: client.rm(self.path, recursive=True))
 
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
         try:
             return ask(_client(self.web))
         except PermissionError as error:
             raise ConfigError(f"storage: {self.url}: {one_line(error)}; let this user write there") from None
-        except (OSError, RuntimeError, ValueError) as error:  # those of `requests` are the first, too
-            why = "no answer" if "Max retries exceeded" in str(error) else one_line(error)
-            raise InfrastructureError(f"storage: {self.web}: {why}; look whether WebHDFS is there") from None
+        except (OSError, RuntimeError, ValueError, LookupError) as error:  # those of `requests` are the first, too
+            silent = _SILENT.search(str(error))
+            why = f"{silent[1]}:{silent[2]} does not answer" if silent else one_line(error)
+            raise InfrastructureError(
+                f"storage: {self.url}: {why}; let this machine reach WebHDFS, of name node ({self.web}) and data nodes"
+            ) from None
 
 
 @lru_cache(maxsize=4)
 def _client(web: str) -> Any:
-    """One that waits for no answer for ever."""
-    web_hdfs: Any = importlib.import_module("fsspec.implementations.webhdfs")
+    """One that waits for no answer for ever, and is the user that Spark's programs are."""
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
@@ -99,65 +121,72 @@ def _client(web: str) -> Any:
         def send(self, *args: Any, **more: Any) -> Any:
             return super().send(*args, **{**more, "timeout": ANSWER_S})
 
-    address = urlsplit(web)
-    client = web_hdfs.WebHDFS(address.hostname, address.port, user=getpass.getuser(), skip_instance_cache=True)
+    address, web_hdfs = urlsplit(web), importlib.import_module("fsspec.implementations.webhdfs")
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    client: Any = web_hdfs.WebHDFS(address.hostname, address.port, user=user, skip_instance_cache=True)
     client.session.trust_env = False  # no proxy stands between
     client.session.mount("http://", Patient(max_retries=Retry(TRIES, backoff_factor=0.2)))
     return client
 
 
 def copy_logs(there: HdfsFolder, here: Path) -> None:
-    """Copies what is new of a checkpoint's logs. What was purged there stays here. Raises InfrastructureError."""
-    for log in LOGS:
-        _copy_new(there / log, here / log, lambda name: name.isdigit(), lambda _: True)
+    """Copies what is new of a checkpoint's logs. What was purged there stays here. Raises FaultlineError."""
+    # Listed first and copied last: whoever sees a commit looks for its offsets.
+    committed = _numbered(there / "commits")
+    for log in ("sources/0", "offsets"):
+        _copy(there / log, here / log, _numbered(there / log), read=lambda _: True)
+    _copy(there / "commits", here / "commits", committed, read=lambda _: False)
 
 
-def copy_state(there: HdfsFolder, here: Path) -> None:
-    """Copies what is new of the state's files; see above. Raises InfrastructureError."""
-    for store in _stores(there / "state", depth=3):
-        names = [_name(one) for one in store.files() if one["type"] == "file" and _name(one).endswith(ARCHIVES)]
-        newest = max(names, key=_version, default=None)
-        local = here / str(Path(store.path).relative_to(there.path))
-        _copy_new(store, local, lambda name: name[0].isdigit(), newest.__eq__)
+def copy_state(there: HdfsFolder, here: Path, *, operators: Iterable[str] | None = None) -> None:
+    """Copies what is new of the state of these operators, or of all; see above. Raises FaultlineError."""
+    for operator in operators if operators is not None else _numbered(there / "state", "directory"):
+        for partition in _numbered(there / "state" / operator, "directory"):
+            _copy_stores(there / "state" / operator / partition, here / "state" / operator / partition)
 
 
-def _stores(folder: HdfsFolder, depth: int) -> Iterator[HdfsFolder]:
-    """`state/operator/partition`, and what lies in a partition for each store."""
-    for one in folder.files():
-        if one["type"] == "directory":
-            inner = folder / _name(one)
-            if depth < 3:
-                yield inner
-            if depth > 1:
-                yield from _stores(inner, depth - 1)
+def _copy_stores(there: HdfsFolder, here: Path) -> None:
+    """A join keeps several stores in a partition, each in a folder of its own."""
+    found = there.entries()
+    kept = {name: one for name, one in found.items() if one["type"] == "file" and _is_kept(name)}
+    newest = max((_version(name) for name in kept if name.endswith(ARCHIVE)), default=None)
+    _copy(there, here, kept, read=lambda name: name.endswith(ARCHIVE) and _version(name) == newest)
+    for name, one in found.items():
+        if one["type"] == "directory" and name not in APART:
+            _copy_stores(there / name, here / name)
 
 
-def _copy_new(there: HdfsFolder, here: Path, wanted: Callable[[str], bool], is_read: Callable[[str], bool]) -> None:
-    for one in sorted(there.files(), key=_name):
-        name = _name(one)
-        target = here / name
-        if one["type"] != "file" or not wanted(name) or (target.exists() and not _is_hollow(target, is_read(name))):
-            continue
-        content = (there / name).read() if is_read(name) else b""
-        if content is None:
-            continue  # purged meanwhile
+def _numbered(folder: HdfsFolder, kind: str = "file") -> dict[str, Entry]:
+    return {name: one for name, one in folder.entries().items() if one["type"] == kind and name.isdigit()}
+
+
+def _copy(there: HdfsFolder, here: Path, entries: Mapping[str, Entry], *, read: Callable[[str], bool]) -> None:
+    """Those that are new, or were written anew. `read`: whether somebody reads what is in them."""
+    for name, one in entries.items():
+        target, size, changed_ns = here / name, int(one["size"]), int(one["modificationTime"]) * _MS
+        hollow = not read(name)
+        if target.exists() and (target.stat().st_size, target.stat().st_mtime_ns) == (size, changed_ns):
+            if hollow or not _is_hollow(target):
+                continue
+        content = b"" if hollow else (there / name).read()
+        if content is None or not (hollow or len(content) == size):
+            continue  # purged or written anew meanwhile: the next look sees it
         here.mkdir(parents=True, exist_ok=True)
         made = here / f".{name}.new"
         made.write_bytes(content)
-        os.truncate(made, one["size"])
-        changed_ns = int(one["modificationTime"]) * _MS
+        os.truncate(made, size)
         os.utime(made, ns=(changed_ns, changed_ns))
         made.rename(target)
 
 
-def _is_hollow(file: Path, is_read: bool) -> bool:
-    """Whether what is to be read now was noted by its size alone."""
-    found = file.stat()
-    return is_read and found.st_size > 0 and found.st_blocks == 0
+def _is_hollow(file: Path) -> bool:
+    """Whether only name, size and age of it were copied: an archive that is the newest of its version since."""
+    with file.open("rb") as content:
+        return not content.read(4).strip(b"\0")
 
 
-def _name(one: Mapping[str, Any]) -> str:
-    return str(one["name"]).rpartition("/")[2]
+def _is_kept(name: str) -> bool:
+    return name[0].isdigit() and name.endswith(KEPT)
 
 
 def _version(name: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from faultline.base.journal import events, read_journal
 from faultline.engines.base import Offsets
 from faultline.engines.spark import checkpoint as on_disk
-from faultline.engines.spark.cycles import await_cycle
+from faultline.engines.spark.cycles import SNAPSHOTS_OF, await_cycle
 from faultline.engines.spark.hdfs import HdfsFolder, copy_logs, copy_state
 
 # Between two looks at what is asked for over HTTP.
@@ -46,15 +46,16 @@ class CheckpointProgress:
         if self.there is None:
             return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)
 
-        def look(_: float) -> None:
-            time.sleep(THERE_POLL_S)
-            self._looked_at(state=cycle == "snapshot")
+        def look(pause_s: float = THERE_POLL_S) -> None:
+            time.sleep(max(pause_s, THERE_POLL_S))
+            self._looked_at()
+            if cycle == "snapshot" and self.there is not None:
+                copy_state(self.there, self.checkpoint, operators=SNAPSHOTS_OF)
 
+        look()
         return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=look)
 
-    def _looked_at(self, *, state: bool = False) -> Path:
+    def _looked_at(self) -> Path:
         if self.there is not None:
             copy_logs(self.there, self.checkpoint)
-            if state:
-                copy_state(self.there, self.checkpoint)
         return self.checkpoint

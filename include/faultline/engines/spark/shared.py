@@ -98,7 +98,7 @@ def executor_logs(attempt: Attempt) -> Iterator[tuple[str, str, str, Path]]:
 def remove_shared(attempt: Attempt) -> None:
     """Removes the folder with all that it holds; harmless where there is none, or another's name."""
     folder, there = find_shared(attempt), find_hdfs(attempt)
-    if there is not None:
+    if there is not None and there.url.endswith(f"/{attempt.id}"):
         there.remove()
     if folder is not None and folder.name == attempt.id:
         shutil.rmtree(folder, ignore_errors=True)
