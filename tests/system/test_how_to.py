@@ -9,13 +9,13 @@ import pytest
 
 from faultline.bench.installation import await_run
 from faultline.client.airflow_api import AirflowApi
-from faultline.client.sweeping import await_dags
 from faultline.experiment.cell import Cell
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store
 from tests.support.how_to import HowTo
 from tests.support.installation import Installation
 from tests.support.receivers import webhook
+from tests.system.test_backfill import switch_on
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 # Added to what a page measures, so that it takes minutes.
@@ -81,7 +81,7 @@ def test_a_night_in_pairs_says_in_the_morning_what_it_came_to(
         assert night.run("nightly", "check").returncode == 0
         assert night.run("up").returncode == 0
         api = AirflowApi(night.settings)
-        await_dags(api, NIGHTLY)
+        switch_on(api)
         run = api.trigger(NIGHTLY, {}, run_id="first_night")
         await_run(api, run, NIGHTLY, timeout_s=3000)
         (told,) = [one for one in api.runs(NIGHTLY) if one["dag_run_id"] == run]
