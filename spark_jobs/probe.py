@@ -10,6 +10,7 @@ each host that ran a task; `wrote` is null, or why it could not write.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -64,7 +65,8 @@ def write_there(spark: SparkSession, url: str, slots: int) -> str | None:
         java = getattr(error, "java_exception", None)
         return str(error if java is None else java.toString()).strip().splitlines()[0]
     finally:
-        system.delete(path, True)
+        with contextlib.suppress(Exception):  # what could not be written cannot be removed either: the first is told
+            system.delete(path, True)
     return None if found == slots * TASKS_A_SLOT else f"{found} rows are read where {slots * TASKS_A_SLOT} were written"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from faultline.base.waiting import wait_until
 from faultline.bench.installation import await_run
 from faultline.client.airflow_api import AirflowApi
-from faultline.client.sweeping import await_dags
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store
 from tests.support.installation import Installation
+from tests.support.nights import switch_on
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(2400)]
 
@@ -26,23 +26,15 @@ controls: 0
 """
 
 
-def switch_on(api: AirflowApi) -> None:
-    """What the page on nights has one do; a night that was due long ago begins then, and refuses itself."""
-    await_dags(api, NIGHTLY, unpaused=False)
-    api._call("PATCH", f"/api/v2/dags/{NIGHTLY}?update_mask=is_paused", {"is_paused": False})
-    await_dags(api, NIGHTLY)
-
-
 def backfill(api: AirflowApi, day: str) -> str:
     """As the menu of the DAG does it, of one day; returns the run that it made."""
     of_day = {"dag_id": NIGHTLY, "from_date": f"{day}T00:00:00Z", "to_date": f"{day}T23:59:59Z"}
     asked = {**of_day, "reprocess_behavior": "none", "max_active_runs": 1, "run_backwards": False, "dag_run_conf": {}}
     api._call("POST", "/api/v2/backfills", asked)
-    until = time.monotonic() + 60
-    while not (found := [one for one in api.runs(NIGHTLY) if one["run_type"] == "backfill"]):
-        assert time.monotonic() < until, api.runs(NIGHTLY)
-        time.sleep(0.5)
-    return str(found[0]["dag_run_id"])
+    return wait_until(
+        lambda: next((str(one["dag_run_id"]) for one in api.runs(NIGHTLY) if one["run_type"] == "backfill"), None),
+        timeout_s=60, every_s=0.5, what="the run of the backfill",
+    )  # fmt: skip
 
 
 def test_a_backfilled_night_and_the_one_that_is_completed_by_hand_have_the_same_cells(

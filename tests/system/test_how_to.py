@@ -14,8 +14,8 @@ from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.store import Store
 from tests.support.how_to import HowTo
 from tests.support.installation import Installation
+from tests.support.nights import switch_on
 from tests.support.receivers import webhook
-from tests.system.test_backfill import switch_on
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 # Added to what a page measures, so that it takes minutes.

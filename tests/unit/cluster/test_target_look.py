@@ -21,7 +21,8 @@ from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.target import Target, keep
 from faultline.cluster.targets import rules, spark, storage
-from faultline.cluster.targets.kafka import Broker, Clock, _clock, own_certificate_holds, reached
+from faultline.cluster.targets.clock import Clock
+from faultline.cluster.targets.kafka import Broker, _clock, own_certificate_holds, reached
 from faultline.cluster.targets.rules import check_target, not_measured, require_storage, require_victims
 from faultline.experiment.config import parse_configuration
 from tests.support.certificates import Authority, Pair

@@ -18,6 +18,7 @@ from faultline.base.errors import ConfigError, FaultlineError, InfrastructureErr
 from faultline.base.kafka_login import kafka_client
 from faultline.base.text import counted, one_line
 from faultline.base.waiting import wait_until
+from faultline.cluster.targets.clock import Clock, clock_of
 
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
@@ -133,17 +134,6 @@ def _plain(text: str) -> str:
     return one_line(text).split("]: ")[-1].split(": ", 1)[-1].split(" (after")[0]
 
 
-@dataclass(frozen=True)
-class Clock:
-    """The broker's against this machine's, in ms."""
-
-    ahead_ms: float
-    uncertain_ms: float
-
-    def __str__(self) -> str:
-        return f"its clock is {self.ahead_ms:+.1f} ms off this one's, give or take {self.uncertain_ms:.1f} ms"
-
-
 def worked(broker: Broker) -> Clock:
     """Makes, describes, fills, reads and deletes a topic. Raises ConfigError naming the right that is missing."""
     admin: Any = importlib.import_module("confluent_kafka.admin")
@@ -242,9 +232,9 @@ def _read(broker: Broker, topic: str) -> list[float]:
 
 
 def _clock(sent: list[tuple[float, float]], given: list[float]) -> Clock:
-    """From the record that was on its way for the shortest time; the broker counts whole milliseconds."""
-    (before, after), at = min(zip(sent, given, strict=True), key=lambda one: one[0][1] - one[0][0])
-    return Clock((at + 0.0005 - (before + after) / 2) * 1000, (after - before) / 2 * 1000 + 0.5)
+    """The broker counts whole milliseconds."""
+    looks = zip(sent, given, strict=True)
+    return clock_of(((before * 1000, after * 1000, at * 1000) for (before, after), at in looks), coarse_ms=1.0)
 
 
 def others_topics(broker: Broker, is_own: Callable[[str], bool]) -> str:

@@ -109,17 +109,8 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    write_private(
-        told,
-        json.dumps(
-            {
-                "storage": str(shared),
-                "hdfs": endpoints.storage if in_hdfs else None,
-                "paths": paths,
-                "report": str(report),
-            }
-        ),
-    )
+    config = {"storage": str(shared), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
+    write_private(told, json.dumps({**config, "report": str(report)}))
     logging = folder / "log4j2.properties"
     write_private(logging, LOG4J_SPARK)
     conf = {

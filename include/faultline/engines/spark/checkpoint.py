@@ -18,6 +18,10 @@ from typing import Any
 from faultline.base.errors import InfrastructureError
 from faultline.engines.base import Commit
 
+# Of state stores. The in-memory one has names of its own for both.
+ARCHIVE = ".zip"
+SNAPSHOTS, CHANGES = (ARCHIVE, ".snapshot"), (".changelog", ".delta")
+
 
 def committed_batches(checkpoint: Path, *, after: int = -1, lineage: int = 0) -> list[Commit]:
     """The committed batches above `after`, in order; empty before the first commit."""
@@ -118,16 +122,15 @@ def state_document(checkpoint: Path) -> dict[str, Any]:
     snapshot_bytes = changelog_bytes = 0
     snapshots = []
     for operator, partition, store in _stores(checkpoint / "state"):
-        # The in-memory store has names of its own for both: `snapshot` and `delta`.
-        archives = sorted(_files(store, ".zip", ".snapshot"), key=_version)
+        archives = sorted(_files(store, *SNAPSHOTS), key=_version)
         name = "" if store == partition else store.name
         where = {"operator": int(operator.name), "partition": int(partition.name), "store": name}
         snapshots += [{**where, "version": _version(path), "wall_ns": path.stat().st_mtime_ns} for path in archives]
         newest = archives[-1] if archives else None
         if newest:
-            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ".zip" else 0)
+            snapshot_bytes += newest.stat().st_size + (_table_bytes(newest) if newest.suffix == ARCHIVE else 0)
         base = _version(newest) if newest else 0
-        changes = _files(store, ".changelog", ".delta")
+        changes = _files(store, *CHANGES)
         changelog_bytes += sum(path.stat().st_size for path in changes if _version(path) > base)
     return {"snapshot_bytes": snapshot_bytes, "changelog_bytes": changelog_bytes, "snapshots": snapshots}
 
@@ -147,8 +150,12 @@ def _files(store: Path, *suffixes: str) -> list[Path]:
 
 
 def _version(path: Path) -> int:
+    return version_of(path.name)
+
+
+def version_of(name: str) -> int:
     """The state version in names such as 25.zip and 25_<unique id>.changelog."""
-    return int(path.name.split(".")[0].split("_")[0])
+    return int(name.split(".")[0].split("_")[0])
 
 
 def _table_bytes(archive: Path) -> int:

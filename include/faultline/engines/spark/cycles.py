@@ -40,9 +40,12 @@ def await_cycle(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int | None:
-    """Wall instant at which the first `cycle` at or after `not_before_wall_ns` began; None when none did in time."""
+    """Wall instant at which the first `cycle` at or after `not_before_wall_ns` began; None when none did in time.
+
+    Looks at least once, however short the time.
+    """
     known: set[str] = set()
-    while time.monotonic_ns() < until_mono_ns:
+    while True:
         found: list[int] = []
         for entry in cycle_files(checkpoint, cycle):
             if entry.path in known:
@@ -56,5 +59,6 @@ def await_cycle(
                 found.append(began)
         if found:  # a folder names its files in no order
             return min(found)
+        if time.monotonic_ns() >= until_mono_ns:
+            return None
         sleep(POLL_S)
-    return None

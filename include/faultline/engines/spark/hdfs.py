@@ -20,11 +20,10 @@ from urllib.parse import urlsplit
 
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.text import one_line
+from faultline.engines.spark.checkpoint import ARCHIVE, CHANGES, SNAPSHOTS, version_of
 
 SCHEME = "hdfs://"
 ANSWER_S, TRIES = 5.0, 2
-ARCHIVE = ".zip"
-KEPT = (ARCHIVE, ".snapshot", ".changelog", ".delta")
 # Of a store's table files and logs, which its archives name.
 APART = ("SSTs", "logs")
 _MS = 1_000_000
@@ -149,8 +148,8 @@ def _copy_stores(there: HdfsFolder, here: Path) -> None:
     """A join keeps several stores in a partition, each in a folder of its own."""
     found = there.entries()
     kept = {name: one for name, one in found.items() if one["type"] == "file" and _is_kept(name)}
-    newest = max((_version(name) for name in kept if name.endswith(ARCHIVE)), default=None)
-    _copy(there, here, kept, read=lambda name: name.endswith(ARCHIVE) and _version(name) == newest)
+    newest = max((version_of(name) for name in kept if name.endswith(ARCHIVE)), default=None)
+    _copy(there, here, kept, read=lambda name: name.endswith(ARCHIVE) and version_of(name) == newest)
     for name, one in found.items():
         if one["type"] == "directory" and name not in APART:
             _copy_stores(there / name, here / name)
@@ -186,8 +185,4 @@ def _is_hollow(file: Path) -> bool:
 
 
 def _is_kept(name: str) -> bool:
-    return name[0].isdigit() and name.endswith(KEPT)
-
-
-def _version(name: str) -> int:
-    return int(name.split(".")[0].split("_")[0])
+    return name[0].isdigit() and name.endswith((*SNAPSHOTS, *CHANGES))

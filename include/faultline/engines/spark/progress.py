@@ -46,16 +46,18 @@ class CheckpointProgress:
         if self.there is None:
             return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns)
 
-        def look(pause_s: float = THERE_POLL_S) -> None:
-            time.sleep(max(pause_s, THERE_POLL_S))
-            self._looked_at()
-            if cycle == "snapshot" and self.there is not None:
-                copy_state(self.there, self.checkpoint, operators=SNAPSHOTS_OF)
+        self._looked_at(cycle)
 
-        look()
-        return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=look)
+        def wait(_: float) -> None:
+            time.sleep(THERE_POLL_S)
+            self._looked_at(cycle)
 
-    def _looked_at(self) -> Path:
+        return await_cycle(self.checkpoint, cycle, not_before_ns, until_mono_ns, sleep=wait)
+
+    def _looked_at(self, cycle: str = "checkpoint") -> Path:
+        """The checkpoint, with what shows that this cycle began."""
         if self.there is not None:
             copy_logs(self.there, self.checkpoint)
+            if cycle == "snapshot":
+                copy_state(self.there, self.checkpoint, operators=SNAPSHOTS_OF)
         return self.checkpoint
