@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -29,19 +29,15 @@ from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
 from fault.sampling import RoleRule
 from faultline.base.errors import ConfigError
-from faultline.base.marks import INSTANCE_MARK, instance_option, run_option
-from faultline.base.placement import Host
-from faultline.base.settings import ROOT, Settings, load_settings, ssh_hosts
+from faultline.base.marks import instance_option, run_option
+from faultline.base.settings import ROOT, Settings, ssh_hosts
 from faultline.base.waiting import wait_until
-from faultline.cluster.hosts.enter import first_process, through
-from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.cluster.hosts.enter import first_process
 from faultline.cluster.hosts.layout import NEEDED, choose_hosts, disk_of, found
-from faultline.cluster.services.hosts import host_services
 from faultline.runner.assignment import remote_hosts
+from tests.support.machines import INSTANCE, Machines, machines_at
 
-INSTANCE = "0123456789abcdef"
 RUN = "20261121T061500Z-3fa9c1"
-SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
 SPINNER = "print('up', flush=True)\nwhile True: pass"
 # The host's name, and the lowest number that a process has there.
 LOOK = """
@@ -55,64 +51,13 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Machines:
-    """The hosts of an installation, kept by processes of this test."""
-
-    settings: Settings
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return self.settings.placement.hosts
-
-    def environment(self) -> dict[str, str]:
-        paths = f"{ROOT / 'include'}{os.pathsep}{ROOT}"
-        return {**os.environ, "PYTHONPATH": paths, INSTANCE_MARK: INSTANCE}
-
-    def start(self) -> None:
-        prepare_hosts(self.settings)
-        for service in host_services(self.settings):
-            command = service.command if service.host is None else through(service.host, service.command)
-            self.started.append(subprocess.Popen(command, env=self.environment(), stderr=subprocess.DEVNULL))
-        for service in host_services(self.settings):
-            wait_until(service.ready, timeout_s=30, what=service.name)
-
-    def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
-        """Something on a host; its output can be read."""
-        self.started.append(subprocess.Popen(through(host, command), env=self.environment(), stdout=subprocess.PIPE))
-        return self.started[-1]
-
-    def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
-        """A process on a host that shows these words, once it shows them."""
-        process = self.run(host, sys.executable, "-c", program, *words)
-        assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        return process
-
-    def end(self) -> None:
-        for process in reversed(self.started):
-            process.terminate()
-        for process in self.started:
-            process.wait(20)
-            if process.stdout is not None:
-                process.stdout.close()
-        clear_hosts(self.settings)
-
-
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAULTLINE_HOME", str(home))
-        settings = load_settings()
-        made = Machines(replace(settings, placement=choose_hosts(settings, 3)))
-        try:
-            made.start()
-            yield made
-        finally:
-            made.end()
+    with machines_at(home) as made:
+        yield made
     links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
-    assert settings.placement.bridge not in links and str(home) not in mounts
+    assert made.settings.placement.bridge not in links and str(home) not in mounts
     assert not list(Path("/sys/fs/cgroup").glob(f"*/{made.settings.placement.bridge}-*"))
 
 

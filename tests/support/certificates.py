@@ -30,7 +30,7 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates for this machine's loopback address."""
+    """Signs certificates for addresses of this machine."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -43,15 +43,15 @@ class Authority:
         )
         self.pem = made.public_bytes(Encoding.PEM).decode()
 
-    def signed(self, *, expired: bool = False, password: str | None = None) -> Pair:
-        """A certificate for HOST; of one that is `expired` the time is over since yesterday."""
+    def signed(self, host: str = HOST, *, expired: bool = False, password: str | None = None) -> Pair:
+        """A certificate for an address; of one that is `expired` the time is over since yesterday."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)
         made = (
             _builder(name, self._name, key, end - timedelta(days=10), end)
             .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")]),
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host)), x509.DNSName("localhost")]),
                 critical=False,
             )
             .sign(self._key, hashes.SHA256())

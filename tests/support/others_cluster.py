@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,17 @@ def process(
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a program of theirs runs: the address that it listens at, and what is run so that it runs there."""
+
+    address: str = HOST
+    enter: tuple[str, ...] = ()
+
+
+_HERE = Place()
+
+
+@dataclass(frozen=True)
 class OthersKafka:
     """`authority`: in PEM form, who signed the broker's certificate."""
 
@@ -68,20 +79,22 @@ class OthersKafka:
 
 
 @contextmanager
-def others_kafka(folder: Path, *, authority: Authority | None = None, own: Pair | None = None) -> Iterator[OthersKafka]:
+def others_kafka(
+    folder: Path, *, authority: Authority | None = None, own: Pair | None = None, place: Place = _HERE
+) -> Iterator[OthersKafka]:
     """A broker that answers. `own`: its certificate, by default one that holds."""
-    authority = authority or Authority()
-    own = own or authority.signed()
+    authority, host = authority or Authority(), place.address
+    own = own or authority.signed(host)
     inner, outer, controller = free_ports(3)
     folder.mkdir(parents=True)
     write_private(folder / "own.pem", own.key + own.certificate)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
-    listeners = f"INNER://{HOST}:{inner},OUTER://{HOST}:{outer}"
+    listeners = f"INNER://{host}:{inner},OUTER://{host}:{outer}"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.bootstrap.servers": f"{HOST}:{controller}",
-        "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
+        "controller.quorum.bootstrap.servers": f"{host}:{controller}",
+        "listeners": f"{listeners},CONTROLLER://{host}:{controller}",
         "advertised.listeners": listeners,
         "listener.security.protocol.map": "INNER:PLAINTEXT,CONTROLLER:PLAINTEXT,OUTER:SASL_SSL",
         "inter.broker.listener.name": "INNER",
@@ -113,20 +126,20 @@ def others_kafka(folder: Path, *, authority: Authority | None = None, own: Pair 
     write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
     subprocess.run([java, f"@{told}"], check=True, capture_output=True, timeout=60)
     logging = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
-    command = [java, "-Xmx384m", logging, "-cp", kafka_classpath(settings), "kafka.Kafka", str(file)]
+    command = [*place.enter, java, "-Xmx384m", logging, "-cp", kafka_classpath(settings), "kafka.Kafka", str(file)]
     with process(command, folder / "kafka.log") as running:
         wait_until(
-            lambda: _listens(outer), timeout_s=60, what="the others' broker",
+            lambda: _listens(host, outer), timeout_s=60, what="the others' broker",
             alive=lambda: None if running.poll() is None else (folder / "kafka.log").read_text()[-2000:],
         )  # fmt: skip
-        yield OthersKafka(f"{HOST}:{outer}", authority.pem)
+        yield OthersKafka(f"{host}:{outer}", authority.pem)
 
 
-def _listens(port: int) -> bool:
+def _listens(host: str, port: int) -> bool:
     import socket
 
     try:
-        with socket.create_connection((HOST, port), timeout=1):
+        with socket.create_connection((host, port), timeout=1):
             return True
     except OSError:
         return False
@@ -139,31 +152,36 @@ class OthersSpark:
 
 
 @contextmanager
-def others_spark(folder: Path, *, workers: int = 1) -> Iterator[OthersSpark]:
+def others_spark(
+    folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE
+) -> Iterator[OthersSpark]:
     """A standalone master with workers that ask for a secret, and encrypt what they say."""
     folder.mkdir(parents=True)
-    port, page, *rest = free_ports(2 + 2 * workers)
+    port, page, *rest = free_ports(2 + 2 * len(workers))
     told = folder / "spark.conf"
     closed = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET.replace("\\", "\\\\"), **conf()}
     write_private(told, properties(closed))
     environment = {
-        "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": HOST,
+        "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(spark_home()),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false", "PYSPARK_PYTHON": sys.executable,
         "SPARK_CONF_DIR": str(folder), "SPARK_DAEMON_MEMORY": "384m",
     }  # fmt: skip
     spark_class = str(spark_home() / "bin" / "spark-class")
-    made = OthersSpark(f"spark://{HOST}:{port}", f"http://{HOST}:{page}")
+    made = OthersSpark(f"spark://{master_at.address}:{port}", f"http://{master_at.address}:{page}")
     with ExitStack() as stack:
-        master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", str(port)]
+        at = master_at.address
+        master = [*master_at.enter, spark_class, "org.apache.spark.deploy.master.Master", "--host", at]
+        master += ["--port", str(port)]
         master += ["--webui-port", str(page), "--properties-file", str(told)]
-        stack.enter_context(process(master, folder / "master.log", environment))
-        for number in range(workers):
-            worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", HOST]
+        stack.enter_context(process(master, folder / "master.log", {**environment, "SPARK_LOCAL_IP": at}))
+        for number, place in enumerate(workers):
+            at = place.address
+            worker = [*place.enter, spark_class, "org.apache.spark.deploy.worker.Worker", "--host", at]
             worker += ["--port", str(rest[2 * number]), "--webui-port", str(rest[2 * number + 1]), "--cores", "8"]
             worker += ["--memory", "6g", "--work-dir", str(folder / f"work-{number}")]
             worker += ["--properties-file", str(told), made.master]
-            stack.enter_context(process(worker, folder / f"worker-{number}.log", environment))
-        wait_until(lambda: _alive(made) == workers, timeout_s=60, what="the others' Spark workers")
+            stack.enter_context(process(worker, folder / f"worker-{number}.log", {**environment, "SPARK_LOCAL_IP": at}))
+        wait_until(lambda: _alive(made) == len(workers), timeout_s=60, what="the others' Spark workers")
         yield made
 
 

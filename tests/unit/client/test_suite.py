@@ -24,6 +24,7 @@ from faultline.client.testing.suite import LAYERS, Layer, Tally, closing_lines, 
         (["tests"], [], ["tests"]),
         (["tests/unit/records", "-x"], [], ["tests/unit/records", "-x"]),
         (["-q", "tests/unit/test_cli.py::test_x"], [], ["-q", "tests/unit/test_cli.py::test_x"]),
+        (["unit", "tests/unit/records"], ["unit"], ["tests/unit/records"]),
     ],
 )
 def test_layers_are_named_first_and_a_path_stands_for_itself(
@@ -83,3 +84,6 @@ def test_each_layer_runs_by_itself_and_a_failure_stops_no_other(
     lines = capfd.readouterr().out.splitlines()
     assert "FAILED bad/test_it.py::test_1" in lines
     assert lines[-1].strip("= ").startswith("1 failed, 2 passed in ")
+    # A path stands in place of the folders.
+    assert run_layers(["bad"], ["good/test_it.py"], said.append) == 0
+    assert capfd.readouterr().out.splitlines()[-1].strip("= ").startswith("2 passed in ")

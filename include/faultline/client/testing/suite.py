@@ -63,7 +63,7 @@ class Tally:
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Layers and pytest's arguments; no layers when single tests are named, all when neither is.
 
-    Layers are named before everything else: `unit -k store`.
+    Layers are named before everything else: `unit -k store`, `component tests/component/test_hdfs.py --thorough`.
     """
     named = 0
     while named < len(arguments) and arguments[named] in LAYERS:
@@ -119,7 +119,9 @@ def _run(layer: Layer, arguments: Sequence[str]) -> Tally:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faultline-tests-") as folder:
         left = Path(folder) / "tally.json"
-        command = [sys.executable, "-m", "pytest", *layer.folders, *layer.options, *arguments]
+        # A path is run in place of the layer's folders, as tests of that layer are.
+        folders = () if any(map(_names_tests, arguments)) else layer.folders
+        command = [sys.executable, "-m", "pytest", *folders, *layer.options, *arguments]
         with subprocess.Popen(command, env={**os.environ, TALLY: str(left)}) as process:
             try:
                 process.wait()

@@ -1,0 +1,88 @@
+"""Hosts of their own on this machine, kept by processes of a test, without the services that `up` puts there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from faultline.base.marks import INSTANCE_MARK
+from faultline.base.placement import Host
+from faultline.base.settings import ROOT, Settings, load_settings
+from faultline.base.waiting import wait_until
+from faultline.cluster.hosts.enter import through
+from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
+from faultline.cluster.hosts.layout import choose_hosts
+from faultline.cluster.services.hosts import host_services
+from tests.support.others_cluster import Place
+
+INSTANCE = "0123456789abcdef"
+SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+
+
+@dataclass
+class Machines:
+    """The hosts of an installation, kept by processes of this test."""
+
+    settings: Settings
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return self.settings.placement.hosts
+
+    def environment(self) -> dict[str, str]:
+        paths = f"{ROOT / 'include'}{os.pathsep}{ROOT}"
+        own = {"FAULTLINE_HOME": str(self.settings.home), INSTANCE_MARK: INSTANCE}
+        return {**os.environ, "PYTHONPATH": paths, **own}
+
+    def start(self) -> None:
+        prepare_hosts(self.settings)
+        for service in host_services(self.settings):
+            command = service.command if service.host is None else through(service.host, service.command)
+            self.started.append(subprocess.Popen(command, env=self.environment(), stderr=subprocess.DEVNULL))
+        for service in host_services(self.settings):
+            wait_until(service.ready, timeout_s=30, what=service.name)
+
+    def place(self, host: str) -> Place:
+        """Where others start what is theirs: counted as the host's, with nothing in its environment of ours."""
+        ours = {name: self.environment()[name] for name in ("FAULTLINE_HOME", "PYTHONPATH")}
+        bare = ["env", *(word for name in ours for word in ("-u", name))]
+        words = ["env", *(f"{name}={value}" for name, value in ours.items()), *through(host, bare)]
+        return Place(next(one.address for one in self.hosts if one.name == host), tuple(words))
+
+    def run(self, host: str, *command: str) -> subprocess.Popen[bytes]:
+        """Something on a host; its output can be read."""
+        self.started.append(subprocess.Popen(through(host, command), env=self.environment(), stdout=subprocess.PIPE))
+        return self.started[-1]
+
+    def pretend(self, host: str, *words: str, program: str = SLEEPER) -> subprocess.Popen[bytes]:
+        """A process on a host that shows these words, once it shows them."""
+        process = self.run(host, sys.executable, "-c", program, *words)
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        return process
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            process.terminate()
+        for process in self.started:
+            process.wait(20)
+            if process.stdout is not None:
+                process.stdout.close()
+        clear_hosts(self.settings)
+
+
+@contextmanager
+def machines_at(home: Path, count: int = 3) -> Iterator[Machines]:
+    """So many hosts that are up, until the end of the block. `home`: the state folder of whoever keeps them."""
+    settings = replace(load_settings(), home=home)
+    made = Machines(replace(settings, placement=choose_hosts(settings, count)))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()

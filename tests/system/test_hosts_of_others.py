@@ -1,0 +1,105 @@
+"""Others' Kafka and Spark on several hosts, closed with TLS, logins and a secret: the demo's matrix, end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from faultline.base.files import write_private
+from faultline.base.settings import ssh_hosts
+from faultline.client.connections import ask
+from faultline.cluster.hosts.layout import NEEDED, found
+from faultline.records.store import Store
+from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
+from tests.support.machines import Machines, machines_at
+from tests.support.others_cluster import SECRET, OthersKafka, OthersSpark, Place, conf, others_kafka, others_spark
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
+    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+]
+
+WORKERS = ("worker-1", "worker-2")
+MATRIX = "state_size_x_checkpoint_interval"
+
+
+@dataclass(frozen=True)
+class Lab:
+    machines: Machines
+    kafka: OthersKafka
+    spark: OthersSpark
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A broker on one host and a worker on each of two; the master is on this machine, at the hosts' network."""
+    folder = tmp_path_factory.mktemp("others")
+    with machines_at(folder / "home") as machines:
+        workers = [machines.place(name) for name in WORKERS]
+        here = Place(machines.settings.placement.conductor)
+        with (
+            others_kafka(folder / "kafka", place=machines.place("kafka")) as broker,
+            others_spark(folder / "spark", workers=workers, master_at=here) as engine,
+        ):
+            yield Lab(machines, broker, engine)
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An installation that knows the lab, and how its hosts are reached."""
+    folder = tmp_path_factory.mktemp("site")
+    made = make_installation(folder)
+    (folder / "shared").mkdir()
+    assert made.run("up").returncode == 0
+    keys = ("key_file", "known_hosts", "python")
+    reached = {name: ssh_hosts(lab.machines.settings)[name] for name in WORKERS}
+    ask(made.settings, [], {
+        f"faultline_host_{name}": {"conn_type": "ssh", "host": one["host"], "port": one["port"], "login": one["user"],
+                                   "extra": json.dumps({key: one[key] for key in keys})}
+        for name, one in reached.items()
+    })  # fmt: skip
+    login, more = folder / "kafka.json", folder / "spark.json"
+    write_private(login, json.dumps(lab.kafka.login()))
+    write_private(more, json.dumps({"secret": SECRET, "ui": lab.spark.ui, "conf": conf()}))
+    options = ("--kafka", str(login), "--spark", lab.spark.master, "--spark-file", str(more))
+    hosts = [word for name in WORKERS for word in ("--host", name)]
+    added = made.run("target", "add", "lab", *options, "--storage", str(folder / "shared"), *hosts)
+    assert added.returncode == 0 and added.stderr.count(": is there, and stays") == 2, added.stderr
+    yield made
+    assert made.run("down").returncode == 0
+
+
+def test_the_demos_matrix_is_measured_there(lab: Lab, site: Installation) -> None:
+    checked = site.run("target", "check", "lab")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    done = site.run("sweep", MATRIX, "preset=demo", "target=lab", timeout_s=3000)
+    sweep = re.search(r"/faultline/sweeps/(\S+)", done.stdout)
+    assert sweep is not None, done.stdout + done.stderr
+    records = Store(site.results).query(sweep=sweep[1])
+    assert {record.config["fault"] for record in records} == {"none", "executor"}
+    for record in records:
+        assert record.status in ("valid", "unmet", "unsound"), record.reasons
+        assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record.reasons), record.reasons
+        audit = record.metrics.audit
+        assert audit.expected and (audit.lost, audit.overcounted, audit.wrong, audit.unknown) == (0, 0, 0, 0)
+        hosts = record.environment.hosts
+        assert hosts is not None and set(hosts) == set(WORKERS), hosts
+        for host in hosts.values():
+            assert host.clock_ahead_s is not None and abs(host.clock_ahead_s) < 0.001
+        killed = [event for event in record.timeline if event.name == "t0"]
+        assert bool(killed) == (record.config["fault"] != "none")
+    assert SECRET not in "".join(path.read_text(errors="replace") for path in _texts(site.results))
+
+
+def _texts(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".log", ".md", ".conf"):
+            yield path
