@@ -103,7 +103,7 @@ def following(reader: EndOffsets, wanted: bool) -> Iterator[Callable[[Instant], 
 class OffsetsWatch:
     """Reads the end offsets beside the main thread, so that a slow broker cannot delay the signal.
 
-    Asks once at once, which warms the connection up, and once more `OFFSETS_LEAD_S` before `due_ns`.
+    Asks `OFFSETS_LEAD_S` before `due_ns`; and, where that is later, once at once, which warms the connection up.
     """
 
     def __init__(self, reader: EndOffsets, due_ns: int) -> None:
@@ -125,13 +125,18 @@ class OffsetsWatch:
 
     def _run(self) -> None:
         try:
-            # Only the second reading counts; should the first one fail, the second says so.
-            with contextlib.suppress(InfrastructureError):
-                self._reader.read(_WARM_UP_TIMEOUT_S)
-            time.sleep(max(0.0, (self._due_ns - time.monotonic_ns()) / 1e9 - OFFSETS_LEAD_S))
+            if self._rest_s() > 0:
+                # Only the second reading counts; should the first one fail, the second says so.
+                with contextlib.suppress(InfrastructureError):
+                    self._reader.read(_WARM_UP_TIMEOUT_S)
+                time.sleep(max(0.0, self._rest_s()))
             offsets = self._reader.read(OFFSETS_TIMEOUT_S)
             self._result = offsets, Instant.now()
         except Exception as error:
             self._error = str(error) or type(error).__name__
         finally:
             self._done.set()
+
+    def _rest_s(self) -> float:
+        """Until the broker is to be asked."""
+        return (self._due_ns - time.monotonic_ns()) / 1e9 - OFFSETS_LEAD_S
