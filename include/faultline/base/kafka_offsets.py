@@ -13,7 +13,8 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Instant
 from faultline.base.kafka_login import kafka_client
 
-# How long before the fault the broker is asked, and how long its answer is waited for.
+# How long before the fault the broker is asked, and how long its answer is waited for. It takes some 10 ms, and ten
+# times as long where an engine just has all cores.
 OFFSETS_LEAD_S = 0.2
 OFFSETS_TIMEOUT_S = 5.0
 FOLLOW_EVERY_S = 0.05

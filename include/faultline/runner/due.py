@@ -11,10 +11,6 @@ from faultline.engines.base import Progress
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
 
-# After a cycle was seen to begin, the broker's offsets are read: no act comes earlier than this. An answer takes some
-# 10 ms, and ten times as long where an engine just has both cores.
-CYCLE_LEAD_S = OFFSETS_LEAD_S
-
 
 @dataclass(frozen=True)
 class Due:
@@ -42,7 +38,7 @@ def _aimed(at: Instant, t0: Instant, aim: Aim, assignment: Assignment, progress:
     """In the cycle that the aim means; at the latest instant that is allowed when the engine commits too rarely."""
     latest = max(t0.plus(aim.latest_s), at, key=lambda instant: instant.mono_ns)
     # Whoever acts then must have asked the broker before.
-    until_ns = latest.plus(-2 * CYCLE_LEAD_S).mono_ns
+    until_ns = latest.plus(-2 * OFFSETS_LEAD_S).mono_ns
     after_s = aim.phase * assignment.cycle_s["checkpoint"]
     wanted_ns = at.plus(-after_s).wall_ns
     began_ns = t0.plus(assignment.warmup_s).wall_ns
@@ -61,5 +57,5 @@ def _aimed(at: Instant, t0: Instant, aim: Aim, assignment: Assignment, progress:
 
 def _counted(t0: Instant, began_ns: int, after_s: float) -> Due:
     """So long after a cycle began, or as soon as the broker can be asked before the act."""
-    due, soonest = t0.plus((began_ns - t0.wall_ns) / 1e9 + after_s), Instant.now().plus(CYCLE_LEAD_S)
+    due, soonest = t0.plus((began_ns - t0.wall_ns) / 1e9 + after_s), Instant.now().plus(OFFSETS_LEAD_S)
     return Due(due if due.mono_ns >= soonest.mono_ns else soonest, began_ns)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from fault.plan import Fault, FaultPlan
 from faultline.base.journal import Instant
+from faultline.base.kafka_offsets import OFFSETS_LEAD_S
 from faultline.engines.base import Offsets
 from faultline.experiment.common import baseline_commits, earliest_fault_s, phase_of
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
-from faultline.runner.due import CYCLE_LEAD_S, Due, due_of
+from faultline.runner.due import Due, due_of
 
 NS = 10**9
 # Far enough ahead that no instant is too soon for the broker.
@@ -103,7 +104,7 @@ def test_one_that_commits_too_rarely_is_hit_at_the_latest_instant() -> None:
             return None
 
     due(Watched([]), Aim(0.5, 10, 45.0), at_s=41.0)
-    assert max(asked) <= T0.plus(45.0 - CYCLE_LEAD_S).mono_ns, "the broker must be asked before the act"
+    assert max(asked) <= T0.plus(45.0 - OFFSETS_LEAD_S).mono_ns, "the broker must be asked before the act"
     late = due(Commits([20.0 + 2.4 * number for number in range(1, 30)]), Aim(0.9, 10, 45.0), at_s=41.0)
     assert (seconds(late), late.cycle_ns) == (pytest.approx(45.0), None), "its phase would lie behind it"
 
@@ -120,7 +121,7 @@ def test_what_is_seen_too_late_for_the_broker_to_be_asked_comes_a_little_later()
     before = time.monotonic_ns()
     found = due_of(planned, t0, Assignment("a", (planned,), 9, "b", "in", cycle_s={"checkpoint": 2.0}), Now([]))
     assert found is not None
-    assert found.at.mono_ns >= before + CYCLE_LEAD_S * NS
+    assert found.at.mono_ns >= before + OFFSETS_LEAD_S * NS
 
 
 @given(st.integers(1, 64))
