@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 # Each partition's share of the numbers of one millisecond: as many as there may be partitions.
@@ -33,7 +33,9 @@ def told(config: dict[str, Any]) -> dict[str, str]:
 
 
 def load(path: Path) -> ModuleType:
-    """The job's module, run. Raises what it raises."""
+    """The job's module, run, with a session: a UDF may be declared by a type that Spark has to read. Raises what it
+    raises."""
+    SparkSession.builder.getOrCreate()
     folder = path.resolve().parent
     name = f"job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

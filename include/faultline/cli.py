@@ -169,7 +169,7 @@ def run(
     `run nexmark` without a query=, or with preset= or repetitions=, goes through the matrix and prints a line for each
     query; a second call resumes.
     """
-    from faultline.client.run_one import describe_faults, run_single
+    from faultline.client.run_one import describe_faults, page_of, run_single
     from faultline.experiment.workloads.registry import workload_of
 
     given = {one.partition("=")[0] for one in parameters or []}
@@ -192,6 +192,8 @@ def run(
     # The record's reasons are far up by now, if anybody reads it.
     why = f": {record.reasons[0]}" if record.reasons else ""
     say(f"{record.status}{why}; what happened, and when: ./faultline explain {record.attempt}")
+    if page := page_of(record.attempt):
+        say(f"page: {page}")
     raise typer.Exit(0 if record.sound else 1)
 
 

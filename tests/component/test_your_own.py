@@ -30,7 +30,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     # No build is registered while an experiment is measured; that of whoever runs the tests is not meant.
     made = replace(make_installation(tmp_path_factory.mktemp("own")), given={"FAULTLINE_MACHINE": "own"})
     shutil.copytree(ROOT / "examples", made.home / "examples")
-    shutil.copy(ROOT / "examples" / "clicks.jsonl", made.home / "clicks.jsonl")
     return made
 
 
@@ -61,7 +60,7 @@ def test_a_new_job_can_be_planned_at_once(installation: Installation) -> None:
     ("words", "said"),
     [
         (("job", "check", "nowhere.py"), "nowhere.py: is no file"),
-        (("run", "query", "job=clicks.jsonl", "--dry-run"), "defines no function query"),
+        (("run", "query", "job=examples/clicks.jsonl", "--dry-run"), "defines no function query"),
         (("run", "query", "job=examples/sessions.py", "arguments.pause=1", "--dry-run"), "did you mean pause_s"),
         (("run", "word_count", "spark_build=snapshot", "--dry-run"), "no Spark build is called 'snapshot'"),
         (("build", "add", "mine", "--spark-home", "examples"), "is no Spark"),

@@ -63,6 +63,7 @@ def test_a_job_that_raises_is_told_by_its_own_error(installation: Installation, 
     assert done.returncode == 1, done.stderr
     record = json.loads(done.stdout)
     assert record["status"] == "failed" and "ValueError: the job says no" in record["reasons"][0], record["reasons"]
+    assert record["reasons"][0].endswith("the last words of driver-0.log: ValueError: the job says no")
     starts = (installation.results / "attempts" / record["attempt"] / "supervisor.jsonl").read_text()
     assert starts.count('"start"') == 1, "it would say no again"
 
@@ -81,6 +82,14 @@ def test_a_program_without_a_line_of_ours_recovers(installation: Installation) -
     beside = measured(installation, "program", *program, *SHORT, f"reference={EXAMPLES / 'word_count.py'}")
     assert beside["metrics"]["latency_ms"]["p50"] > 0 and beside["metrics"]["not_measured"] is None
     exact(beside)
+
+
+def test_a_program_that_keeps_its_checkpoint_elsewhere_is_told_so(installation: Installation, tmp_path: Path) -> None:
+    arguments = f"application_arguments={{bootstrap}} {{input}} {{output}} {tmp_path / 'own'} {{interval_ms}}"
+    done = installation.run("run", "program", f"application={EXAMPLES / 'kafka_word_count.py'}", arguments, *SHORT)
+    assert done.returncode == 1, done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] == "failed" and "have its query use {checkpoint}" in record["reasons"][0], record["reasons"]
 
 
 def test_sessions_over_replayed_clicks_are_exact_under_a_kill(installation: Installation) -> None:

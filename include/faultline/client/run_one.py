@@ -31,6 +31,7 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
 from faultline.records.record import Record
 from faultline.records.store import Store
+from faultline.reports.pages import UI_PAGE
 from faultline.runner.prepare import Order, check_here
 from faultline.runner.progress import current_attempt, describe, phase_of
 
@@ -105,6 +106,13 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
     if not records:
         raise InfrastructureError("run: the experiment left no record; see the logs of its first failed task")
     return records[-1]
+
+
+def page_of(attempt: str) -> str | None:
+    """The address of an experiment's page; None where no Airflow shows it."""
+    settings = load_settings()
+    up = airflow_health(settings).get("metadatabase") == "healthy"
+    return f"{settings.endpoints.airflow}{UI_PAGE}/experiments/{attempt}" if up else None
 
 
 def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> None:

@@ -42,6 +42,11 @@ class AlertPlan:
             return f"mail to {to if isinstance(to, str) else ', '.join(to)}"
         return f"notifier {str(self.target['class']).rpartition('.')[2]}"
 
+    def check_here(self) -> None:
+        """Raises ConfigError for a file of a password that is not there, or that others may read."""
+        if self.way == "mail" and (file := self.target.get("password_file")):
+            require_private(Path(str(file)))
+
 
 def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
     """The list under `alerts`. Raises ConfigError naming the place and the remedy."""

@@ -126,12 +126,13 @@ def _parsed(file: Path) -> ast.Module:
         raise ValueError(f"job: {file} is a folder; name the Python file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"job: {file} cannot be read: {why}; name a Python file by its absolute path") from None
+        raise ValueError(f"job: {file} cannot be read: {why}; name a Python file") from None
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({error}); mend it") from None
+        why = getattr(error, "msg", None) or error
+        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({why}); mend it") from None
 
 
 def _declaration(tree: ast.Module) -> ast.Assign | ast.AnnAssign | None:

@@ -150,7 +150,8 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     for number, record in enumerate(ordered(records), start=1):
         metrics, config = record.metrics, record.config
         kind = workload_of(config)
-        varies = [f"{name} {plain(config.get(name))}" for name in others]
+        # What one was not given says nothing of it, whatever others were.
+        varies = [f"{name} {plain(config[name])}" for name in others if config.get(name) is not None]
         varies += [f"build {record.build}"] if builds else []
         rows.append(
             {

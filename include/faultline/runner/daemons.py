@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from faultline.base.processes import Entry, process_of, read_ledger, spawn_detac
 from faultline.base.secrets import WORKLOAD, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import wait_until
+from faultline.engines.last_words import last_words
 from faultline.engines.registry import engine_at
 from faultline.experiment.plan import AttemptPlan
 from faultline.experiment.preparations import Companion
@@ -102,17 +102,6 @@ def workload_trouble(attempt: Attempt, entry: Entry | None) -> str | None:
 def _last_words_of(attempt: Attempt, end: Line) -> str:
     log = attempt.spark_logs / f"driver-{end['incarnation']}.log"
     return f"the last words of {log.name}: {last_words(log, engine_at(attempt).error_line)}"
-
-
-def last_words(log: Path, telling: re.Pattern[str]) -> str:
-    """The line of a log that says most: the last that the pattern matches, else the last error or line."""
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return "(no log)"
-    told = [line for line in lines if telling.search(line)]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (told or errors or lines or ["(empty)"])[-1][:300]
 
 
 def spawn(

@@ -14,6 +14,7 @@ from faultline.base.errors import FaultlineError
 from faultline.base.journal import events, last, read_journal
 from faultline.base.machine_lock import machine_holder
 from faultline.base.settings import Settings
+from faultline.base.text import counted
 from faultline.experiment.config import Configuration
 from faultline.experiment.plan import configuration_of
 from faultline.records.format import title_of
@@ -81,7 +82,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
         return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
     gate = last(read_journal(attempt.conductor_journal), event="gate")
     if gate is None and is_waiting(attempt):
-        return Phase("waiting", "another experiment has the machine", window_s + FIXED_BUDGET_S)
+        return Phase("waiting", "until this machine is free", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
@@ -91,7 +92,7 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     began = int(gate["t0_wall_ns"])
     seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
     if config.paced and (late := Punctuality(attempt).number_late()):
-        seen = f"{seen}; {late:,} records were sent late"
+        seen = f"{seen}; {counted(late, 'record')} sent late"
     if elapsed > window_s:
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"

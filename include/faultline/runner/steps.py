@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
+from faultline.base.documents import read_document
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
 from faultline.base.marks import load_token
@@ -189,7 +190,10 @@ def _prime(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> Entry:
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
     entry, made = _start_supervisor(attempt, settings), _progress(attempt)
-    _await_commit(attempt, entry, "the primer", lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
+    sent = "what was sent before the gate"
+    if not read_document(attempt.folder / "workload.json")["ends_itself"]:
+        sent += ", which a program reads from the earliest offset on, and commits in the checkpoint that it was given"
+    _await_commit(attempt, entry, sent, lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
     return entry
 
 

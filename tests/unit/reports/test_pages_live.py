@@ -82,7 +82,7 @@ def test_the_overview_says_what_is_measured_what_waits_and_how_far_the_sweep_is(
     assert f'href="{pages.link("live", FIRST)}"' in text and "1 of 4 cells" in text and 'data-refresh="' in text
     (tmp_path / "attempts" / FIRST / "closed.json").write_text("{}")
     (alone,) = running(pages)
-    assert (alone.attempt, alone.detail) == (SECOND, "another experiment has the machine")
+    assert (alone.attempt, alone.detail) == (SECOND, "until this machine is free")
 
 
 def test_what_was_not_measured_is_said_with_its_reason(tmp_path: Path) -> None:

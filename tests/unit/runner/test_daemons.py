@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from dataclasses import replace
@@ -23,7 +22,7 @@ from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.experiment.preparations import Companion
-from faultline.runner.daemons import last_words, start_companion, start_fault_daemons, workload_trouble
+from faultline.runner.daemons import start_companion, start_fault_daemons, workload_trouble
 from tests.support.installation import free_ports
 
 
@@ -137,16 +136,6 @@ def test_a_workload_that_ended_is_told_by_its_own_last_words(tmp_path: Path, cod
         assert workload_trouble(attempt, entry) is None, "it may be started again"
     end_ledger(attempt.ledger)
     assert workload_trouble(attempt, entry) == said
-
-
-def test_who_has_no_line_of_an_error_class_says_the_last_error_or_line(tmp_path: Path) -> None:
-    log, telling = tmp_path / "log", re.compile("TOLD")
-    for text, words in (
-        ("TOLD you\nbut an Error\n", "TOLD you"), ("one Exception\nbye", "one Exception"), ("bye\n\n", "bye"),
-        ("", "(empty)"), ("x" * 400, "x" * 300),
-    ):  # fmt: skip
-        log.write_text(text)
-        assert last_words(log, telling) == words
 
 
 def test_a_stranger_on_a_companions_port_is_not_taken_for_it(tmp_path: Path) -> None:

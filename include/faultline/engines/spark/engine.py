@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.base.attempt import Attempt
+from faultline.base.documents import read_document
 from faultline.base.endpoints import EMBEDDED, Endpoints
 from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings, free_port, workers_of
@@ -15,6 +16,7 @@ from faultline.base.target import endpoints_at
 from faultline.engines.base import Capabilities, Engine, Hit, Progress, Seen, Traces
 from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
+from faultline.engines.spark.elsewhere import OwnCheckpoint
 from faultline.engines.spark.lineages import LineageKeeper
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
@@ -130,7 +132,17 @@ class Spark:
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         from faultline.engines.spark.compilers import HeldBack
 
-        return HeldBack(attempt).look
+        held_back = HeldBack(attempt).look
+        if read_document(attempt.folder / "workload.json")["ends_itself"]:
+            return held_back
+        # A program that knows nothing of Faultline.
+        own_checkpoint = OwnCheckpoint(attempt.checkpoint, _driver_ui(attempt)).look
+
+        def look() -> None:
+            held_back()
+            own_checkpoint()
+
+        return look
 
     def begun(self, attempt: Attempt, runtime: Runtime) -> None:
         from faultline.engines.spark.compilers import HeldBack

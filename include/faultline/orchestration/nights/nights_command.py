@@ -115,6 +115,8 @@ def explained(night: NightFile) -> list[str]:
         configs, cells, words = planned_night(values)
         for config in configs:
             check_here(config)
+        for plan in night.alerts:
+            plan.check_here()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     due = croniter(night.schedule, datetime.now(UTC)).get_next(datetime)
