@@ -202,6 +202,21 @@ def test_a_file_is_explained_in_words_and_minutes(files: Path, capsys: pytest.Ca
         nights_command.check("wekly")
 
 
+def test_a_password_that_others_may_read_is_refused_before_a_night(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("of the mail server")
+    mail = {"to": "a@b.example", "from": "f@b.example", "server": "m.example:587", "password_file": str(secret)}
+    (files / "nightly.yaml").write_text(json.dumps({"set": [{"rate": 100}], "alerts": [{"mail": mail}]}))
+    secret.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"password: has mode 0644, and others may not see it; chmod 0600"):
+        nights_command.check("nightly")
+    secret.chmod(0o600)
+    nights_command.check("nightly")
+    assert "mail to a@b.example" in capsys.readouterr().out
+
+
 def test_an_alert_is_tried_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="alerts: nightly_regression tells nobody; write alerts into"):
         nights_command.test_alert(None, "test")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from faultline.base.errors import ConfigError
+from faultline.base.secrets import require_private
 from faultline.base.text import suggest
 
 # What a night may be worth telling. `broken`: nothing valid, cells missing, a gate that cannot tell, or not begun.
