@@ -151,7 +151,9 @@ def test_of_a_query_its_name_and_what_it_handled_are_told() -> None:
 def test_what_else_differs_is_named() -> None:
     rows = plain_rows([sample(rate=1000), sample(rate=500, repetition=1)])
     assert [(row["varies"], row["repetition"]) for row in rows] == [("rate 500", "1"), ("rate 1000", "0")]
-    rows = plain_rows([sample(data="/a.jsonl", data_key="user"), sample(data=None, data_key=None)])
+    given, without = sample(), sample(attempt="b1")
+    given = given.model_copy(update={"config": {**given.config, "data": "/a.jsonl", "data_key": "user"}})
+    rows = plain_rows([given, without])
     assert sorted(row["varies"] for row in rows) == ["", "data /a.jsonl, data_key user"], "not what it was not given"
 
 
