@@ -16,7 +16,7 @@ from faultline.cluster.services import spark_home
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
 from tests.support.java import compile_for_spark, pack_jar
 from tests.support.postgresql import Cluster, new_cluster
-from tests.support.topics import client
+from tests.support.topics import client, read_topic
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -198,5 +198,17 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
     )
     again = installation.run("record", topic, "--to", str(file))
     assert again.returncode == 2 and "is there already" in again.stderr
+    inputs = []
+    for _ in range(2):
+        words = (f"job={EXAMPLES / 'word_count.py'}", f"data={file}", "data_pace=recorded", "seed=3", "--keep-topics")
+        record = measured(installation, "query", *words, *SHORT)
+        exact(record)
+        topic = json.loads((installation.results / "attempts" / record["attempt"] / "attempt.json").read_text())[
+            "topics"
+        ]["input"]
+        found = [one for one in read_topic(installation.settings, topic) if not one.primer]
+        assert record["metrics"]["data"]["cycles"] > 1 and len(found) > len(sent)
+        inputs.append([(one.key, one.value) for one in found])
+    assert inputs[0] == inputs[1], "the same bytes on the same partitions, in the same order"
     nowhere = installation.run("record", "no-such-topic", "--to", str(tmp_path / "b.parquet"))
     assert nowhere.returncode == 2 and "there is no such topic" in nowhere.stderr
