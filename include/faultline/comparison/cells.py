@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from faultline.base.text import sortable
+from faultline.experiment.common import INSTALLED
 from faultline.experiment.config import Configuration
 from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
@@ -30,6 +31,8 @@ _OWN = own_fields().keys()
 _UNITS = {"_s": "s", "_mb": "MB"}
 MAX_LABEL = 60
 _MISSING = object()
+# What is meant where nothing is given, of parameters for which that has a name.
+_NOT_GIVEN = {"spark_build": INSTALLED}
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,8 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     """Of a parameter that an older record does not have, the default, which is what it ran with."""
     if key == FAULT:
         return fault_of(config)
-    return config.get(key, _DEFAULTS.get(key, _MISSING))
+    value = config.get(key, _DEFAULTS.get(key, _MISSING))
+    return _NOT_GIVEN.get(key) if value is None else value
 
 
 def is_number(value: Any) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.documents import read_document
 from faultline.base.errors import Cancelled, InfrastructureError
 from faultline.base.machine_lock import RECORDER
 from faultline.base.marks import load_token
@@ -190,10 +189,7 @@ def _prime(attempt: Attempt, settings: Settings, plan: AttemptPlan) -> Entry:
         alive=lambda: death(attempt, newest(attempt, "generator")),
     )
     entry, made = _start_supervisor(attempt, settings), _progress(attempt)
-    sent = "what was sent before the gate"
-    if not read_document(attempt.folder / "workload.json")["ends_itself"]:
-        sent += ", which a program reads from the earliest offset on, and commits in the checkpoint that it was given"
-    _await_commit(attempt, entry, sent, lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
+    _await_commit(attempt, entry, "its input", lambda: made.covering(primed["end_offsets"]) >= plan.primed_batches)
     return entry
 
 
@@ -231,7 +227,7 @@ def _await_commit(
         look,
         timeout_s=limit_s,
         every_s=WHILE_STARTING_S,
-        what=lambda: f"workload: the commit of {what}; see {attempt.spark_logs / 'driver-0.log'}",
+        what=lambda: f"workload: the commit of {what} in the checkpoint given; see {attempt.spark_logs / 'driver-0.log'}",
         alive=lambda: workload_trouble(attempt, entry),
     )
 

@@ -191,6 +191,12 @@ def test_what_an_older_record_lacks_is_its_default_and_what_has_none_a_dash() ->
     assert [axis.label(point) for point in in_order(points, [axis])] == ["—", "3", "5"]
 
 
+def test_what_is_meant_where_nothing_is_given_has_its_name() -> None:
+    points = points_of([unknown(spark_build=None), unknown(spark_build="twin")])
+    (axis,) = axes_of(points)
+    assert [axis.label(point) for point in in_order(points, [axis])] == ["installed", "twin"]
+
+
 def test_points_that_no_axis_tells_apart_stand_by_their_identity() -> None:
     points = points_of([replace(entry(), config_id=name) for name in ("b", "c", "a")])
     assert [point.config_id for point in in_order(points, [])] == ["a", "b", "c"]
