@@ -131,8 +131,8 @@ def _parsed(file: Path) -> ast.Module:
         return ast.parse(text)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        why = getattr(error, "msg", None) or error
-        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({why}); mend it") from None
+        said = getattr(error, "msg", error)
+        raise ValueError(f"job: {file}{f', line {line}' if line else ''}: no Python ({said}); mend it") from None
 
 
 def _declaration(tree: ast.Module) -> ast.Assign | ast.AnnAssign | None:
