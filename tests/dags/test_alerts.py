@@ -212,6 +212,10 @@ def test_a_password_that_others_may_read_is_refused_before_a_night(
     secret.chmod(0o644)
     with pytest.raises(ConfigError, match=r"password: has mode 0644, and others may not see it; chmod 0600"):
         nights_command.check("nightly")
+    secret.unlink()
+    with pytest.raises(ConfigError, match=r"mail\.password_file: .* is no file; write the password into one"):
+        nights_command.check("nightly")
+    secret.write_text("of the mail server")
     secret.chmod(0o600)
     nights_command.check("nightly")
     assert "mail to a@b.example" in capsys.readouterr().out

@@ -46,8 +46,10 @@ class AlertPlan:
 
     def check_here(self) -> None:
         """Raises ConfigError for a file of a password that is not there, or that others may read."""
-        if self.way == "mail" and (file := self.target.get("password_file")):
-            require_private(Path(str(file)))
+        if self.way == "mail" and (named := self.target.get("password_file")):
+            if not Path(str(named)).is_file():
+                raise ConfigError(f"alerts: mail.password_file: {named} is no file; write the password into one")
+            require_private(Path(str(named)))
 
 
 def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:
