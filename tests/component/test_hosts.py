@@ -33,9 +33,9 @@ from faultline.base.marks import instance_option, run_option
 from faultline.base.settings import ROOT, Settings, ssh_hosts
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import first_process
-from faultline.cluster.hosts.layout import NEEDED, choose_hosts, disk_of, found
+from faultline.cluster.hosts.layout import choose_hosts, disk_of
 from faultline.runner.assignment import remote_hosts
-from tests.support.machines import INSTANCE, Machines, machines_at
+from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines, machines_at
 
 RUN = "20261121T061500Z-3fa9c1"
 SPINNER = "print('up', flush=True)\nwhile True: pass"
@@ -45,10 +45,7 @@ import os, socket
 print(socket.gethostname(), min(int(name) for name in os.listdir("/proc") if name.isdigit()))
 """
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
-    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
-]
+pytestmark = NEEDS_HOSTS
 
 
 @pytest.fixture(scope="module")

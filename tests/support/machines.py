@@ -10,16 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from faultline.base.marks import INSTANCE_MARK
 from faultline.base.placement import Host
 from faultline.base.settings import ROOT, Settings, load_settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import through
 from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
-from faultline.cluster.hosts.layout import choose_hosts
+from faultline.cluster.hosts.layout import NEEDED, choose_hosts, found
 from faultline.cluster.services.hosts import host_services
 from tests.support.others_cluster import Place
 
+# Of tests that make hosts.
+NEEDS_HOSTS = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
+    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+]
 INSTANCE = "0123456789abcdef"
 SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from faultline.base.journal import read_journal
-from faultline.cluster.hosts.layout import NEEDED, found
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
+from tests.support.machines import NEEDS_HOSTS
 
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.timeout(5400),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
-    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+    *NEEDS_HOSTS,
 ]
 
 HOSTS = {"kafka", "worker-1", "worker-2"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,17 +13,15 @@ import pytest
 from faultline.base.files import write_private
 from faultline.base.settings import ssh_hosts
 from faultline.client.connections import ask
-from faultline.cluster.hosts.layout import NEEDED, found
 from faultline.records.store import Store
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
-from tests.support.machines import Machines, machines_at
+from tests.support.machines import NEEDS_HOSTS, Machines, machines_at
 from tests.support.others_cluster import SECRET, OthersKafka, OthersSpark, Place, conf, others_kafka, others_spark
 
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
-    pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+    *NEEDS_HOSTS,
 ]
 
 WORKERS = ("worker-1", "worker-2")

@@ -9,7 +9,7 @@ from pathlib import Path
 # one of Python inside a worker stands there beside the driver's own, which is about the worker's.
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b")
-LONGEST = 300
+_LONGEST = 300
 
 
 def last_words(log: Path, telling: re.Pattern[str]) -> str:
@@ -23,4 +23,4 @@ def last_words(log: Path, telling: re.Pattern[str]) -> str:
     raised = [line for line in lines[first:] if _RAISED.match(line)]
     told = [line for line in lines if telling.search(line)]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (raised or told or errors or lines or ["(empty)"])[-1][:LONGEST]
+    return (raised or told or errors or lines or ["(empty)"])[-1][:_LONGEST]

@@ -45,11 +45,22 @@ class AlertPlan:
         return f"notifier {str(self.target['class']).rpartition('.')[2]}"
 
     def check_here(self) -> None:
-        """Raises ConfigError for a file of a password that is not there, or that others may read."""
-        if self.way == "mail" and (named := self.target.get("password_file")):
-            if not Path(str(named)).is_file():
-                raise ConfigError(f"alerts: mail.password_file: {named} is no file; write the password into one")
-            require_private(Path(str(named)))
+        """Raises ConfigError as `password_file` does."""
+        if self.way == "mail":
+            password_file(self.target)
+
+
+def password_file(target: Mapping[str, Any]) -> Path | None:
+    """That of a mail's server, None where it has none. Raises ConfigError for one that is not there, or that others may
+    read."""
+    named = target.get("password_file")
+    if not named:
+        return None
+    file = Path(str(named))
+    if not file.is_file():
+        raise ConfigError(f"alerts: mail.password_file: {file} is no file; write the password into one")
+    require_private(file)
+    return file
 
 
 def parse_alerts(given: Any) -> tuple[AlertPlan, ...]:

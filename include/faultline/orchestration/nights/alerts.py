@@ -8,7 +8,6 @@ import os
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,8 +15,8 @@ from airflow.sdk import BaseNotifier
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.base.secrets import require_private
 from faultline.base.text import one_line
+from faultline.experiment.alert_plan import mail_server, password_file
 
 if TYPE_CHECKING:
     from faultline.experiment.alert_plan import AlertPlan
@@ -122,12 +121,8 @@ def notifier_of(plan: AlertPlan, alert: Alert) -> BaseNotifier:
 
 def _password(target: Mapping[str, Any]) -> str:
     """What the server is told; from a file, since every child of a service reads the service's environment."""
-    named = target.get("password_file")
-    if not named:
-        return ""
-    file = Path(str(named))
-    require_private(file)
-    return file.read_text().strip()
+    file = password_file(target)
+    return file.read_text().strip() if file else ""
 
 
 def results_link(address: str, sweep_id: str | None) -> str:
@@ -145,8 +140,6 @@ def _quiet(text: str) -> str:
 def _mail(target: Mapping[str, Any], alert: Alert) -> BaseNotifier:
     """Airflow's own, over a connection that only this process knows."""
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-
-    from faultline.experiment.alert_plan import mail_server
 
     host, port = mail_server(target)
     tls = bool(target.get("tls", True))
