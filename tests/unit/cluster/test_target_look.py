@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.target import Target, keep
-from faultline.cluster.targets import rules, spark, storage
+from faultline.cluster.targets import kafka, rules, spark, storage
 from faultline.cluster.targets.clock import Clock
 from faultline.cluster.targets.kafka import Broker, _clock, own_certificate_holds, reached
 from faultline.cluster.targets.rules import check_target, not_measured, require_storage, require_victims
@@ -125,6 +127,37 @@ def test_a_certificate_of_ones_own_that_is_over_is_told(tmp_path: Path) -> None:
         own_certificate_holds(
             broker(tmp_path, 1, **{"ssl.certificate.pem": authority.signed(expired=True).certificate})
         )
+
+
+class Brokers:
+    """Of a cluster, as its admin client sees them; `answers`: what each look at a topic comes to."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def describe_configs(self, resources: list[str], request_timeout: float) -> dict[str, Future[None]]:
+        told: Future[None] = Future()
+        answer = self.answers.pop(0)
+        if answer == KafkaError.NO_ERROR:
+            told.set_result(None)
+        else:
+            told.set_exception(KafkaException(KafkaError(answer)))
+        return {resources[0]: told}
+
+
+def test_a_topic_of_which_a_broker_has_not_heard_yet_is_asked_for_again() -> None:
+    brokers = Brokers(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NO_ERROR)
+    kafka._describe(brokers, "topic")
+    assert brokers.answers == []
+
+
+@pytest.mark.parametrize("answer", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_topic_that_stays_away_or_is_refused_is_told(answer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "HEARD_S", 0)
+    brokers = Brokers(answer, answer, KafkaError.NO_ERROR)
+    with pytest.raises(KafkaException):
+        kafka._describe(brokers, "topic")
+    assert KafkaError.NO_ERROR in brokers.answers
 
 
 def test_the_fastest_record_tells_the_clock() -> None:

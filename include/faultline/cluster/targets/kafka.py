@@ -24,7 +24,7 @@ PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
 # The topic, and the group, by which experiments take turns.
 TURN = f"{PREFIX}turn"
-CONNECT_S, LOGIN_S, ASK_S = 5.0, 15.0, 15.0
+CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0
 # Records whose times tell how far the broker's clock is off: the fastest one tells most.
 ASKED_TIMES = 5
 
@@ -144,8 +144,7 @@ def worked(broker: Broker) -> Clock:
         client.create_topics([new], request_timeout=ASK_S)[topic].result()
     try:
         with _as_right(broker, "describe", topic):
-            resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic)
-            client.describe_configs([resource], request_timeout=ASK_S)[resource].result()
+            _describe(client, admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic))
         sent = _written(broker, topic)
         clock = _clock(sent, _read(broker, topic))
     except BaseException:
@@ -161,6 +160,22 @@ def worked(broker: Broker) -> Clock:
         what=f"Connection {broker.connection}: the end of {topic}",
     )
     return clock
+
+
+def _describe(client: Any, resource: Any) -> None:
+    """The controller makes a topic, and each broker hears of it a moment later. Raises KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    deadline = time.monotonic() + HEARD_S
+    while True:
+        try:
+            client.describe_configs([resource], request_timeout=ASK_S)[resource].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 @contextmanager
