@@ -23,8 +23,9 @@ pytest_plugins = ("tests.support.services",)
 os.environ.setdefault("FAULTLINE_ALLOW_ROOT", "1")
 os.environ["FAULTLINE_MACHINE"] = f"tests-{os.getpid()}"
 
-# No test is timed: a busy machine makes an example slow, not wrong.
-settings.register_profile("faultline", deadline=None)
+# No test is timed: a busy machine makes an example slow, not wrong. Each run draws other examples.
+settings.register_profile("faultline", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None)
 settings.load_profile("faultline")
 
 
@@ -32,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="Also the tests that are marked so, and all seeds of the random ones."
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are read, which take over what holds for all."""
+    settings.load_profile("thorough" if config.getoption("--thorough") else "faultline")
 
 
 @pytest.fixture(autouse=True)

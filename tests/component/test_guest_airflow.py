@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from faultline.base.settings import Settings
 from faultline.orchestration.guest.conductor import listening
@@ -38,16 +38,19 @@ CONNECTIONS = {
 
 
 class Theirs:
-    """An Airflow with SQLite, a DAG, a pool and a Connection, none of which are Faultline's."""
+    """An Airflow with a DAG, a pool and a Connection, none of which are Faultline's. `database`: else SQLite."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, database: str = "") -> None:
         self.home, self.dags = home, home / "dags"
         self.dags.mkdir(parents=True)
         (self.dags / "their_dag.py").write_text(THEIRS)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "FAULTLINE"))}
+        database = database or f"sqlite:///{home / 'airflow.db'}"
         self.environment = {
             **clean, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         }  # fmt: skip
+        self.database = create_engine(database)
         self.call("db", "migrate")
         self.call("pools", "set", "their_pool", "3", "theirs")
         self.call("connections", "add", "their_connection", "--conn-type", "http", "--conn-host", "there")
@@ -63,8 +66,8 @@ class Theirs:
         return done.stdout
 
     def rows(self, query: str) -> list[Any]:
-        with sqlite3.connect(self.home / "airflow.db") as database:
-            return sorted(database.execute(query).fetchall())
+        with self.database.connect() as connection:
+            return sorted(tuple(row) for row in connection.execute(text(query)))
 
     def state(self) -> Any:
         """What of theirs must be as it was."""
@@ -84,7 +87,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theirs:
     made = Theirs(tmp_path / "theirs")
     for name in [one for one in os.environ if one.startswith("AIRFLOW")]:
         monkeypatch.delenv(name)
-    for name in ("AIRFLOW_HOME", "AIRFLOW__CORE__LOAD_EXAMPLES"):
+    for name in (one for one in made.environment if one.startswith("AIRFLOW")):
         monkeypatch.setenv(name, made.environment[name])
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -33,9 +34,10 @@ START_S = 120.0
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     made = make_installation(tmp_path_factory.mktemp("session"))
-    (made.home / "instance.json").write_text(json.dumps({"instance": "0123456789abcdef"}))
+    instance = secrets.token_hex(8)
+    (made.home / "instance.json").write_text(json.dumps({"instance": instance}))
     prepare_spark(made.settings)
-    return replace(made, given={INSTANCE_MARK: "0123456789abcdef"})
+    return replace(made, given={INSTANCE_MARK: instance})
 
 
 @contextlib.contextmanager

@@ -111,6 +111,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "UsePAM": "no",
         "PasswordAuthentication": "no",
         "PermitRootLogin": "prohibit-password",
+        "SetEnv": "SHLVL=1",  # and no .bashrc
     }
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     if os.geteuid() == 0:
@@ -436,7 +437,8 @@ def test_a_python_worker_over_there_is_traced_to_its_executor(
     # Its daemon is gone, so it is nobody's any more; healing it is still allowed.
     with pytest.raises(IdentityMismatch, match="^role"):
         injector.signal(victim, signal.SIGKILL)
-    assert injector.probe(victim) is Presence.STOPPED
+    # It stops once it has a core.
+    await_presence(injector, victim, Presence.STOPPED)
     assert injector.signal(victim, signal.SIGCONT) is Delivery.SENT
     assert injector.probe(victim) is Presence.ALIVE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ NEEDS_HOSTS = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces"),
     pytest.mark.skipif(any(found(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
 ]
-INSTANCE = "0123456789abcdef"
+# Of this process of tests: another one ends whatever bears its own.
+INSTANCE = secrets.token_hex(8)
 SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
 
 

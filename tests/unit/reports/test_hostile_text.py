@@ -46,7 +46,8 @@ def hostile_texts(test: Callable[..., None]) -> Callable[..., None]:
     """Gives a test `texts`: drawn ones, all pieces one after another, and those that are hard to draw by chance."""
     for texts in (list(PIECES), ["|"], [" _hx_ "], ["=1+1", "-1+1", "a\r=1"]):
         test = example(texts=texts)(test)
-    return settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])(given(texts=DRAWN)(test))
+    drawn = settings.default.max_examples // 12
+    return settings(max_examples=drawn, suppress_health_check=[HealthCheck.too_slow])(given(texts=DRAWN)(test))
 
 
 def named(texts: list[str]) -> Callable[[int], str]:

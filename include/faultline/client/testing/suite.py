@@ -26,13 +26,13 @@ class Layer:
     spark: bool = False
 
 
-# In two processes; what shares a cost stays in one (tests/support/groups.py).
-_TWO = ("--numprocesses=2", "--quiet")
+# One more than the cores, since much is waited for; what shares a cost stays in one (tests/support/groups.py).
+_THREE = ("--numprocesses=3", "--quiet")
 LAYERS = {
     "static": Layer(("tests/static",)),
-    "unit": Layer(("tests/dags", "tests/unit"), _TWO),
+    "unit": Layer(("tests/dags", "tests/unit"), _THREE),
     "contract": Layer(("tests/contract",)),
-    "component": Layer(("tests/component",), _TWO, spark=True),
+    "component": Layer(("tests/component",), _THREE, spark=True),
     # What is measured needs the machine for itself.
     "system": Layer(("tests/system",), spark=True),
 }

@@ -68,6 +68,8 @@ def _configuration(settings: Settings, host: Host) -> str:
         # Who asked is gone without a word when he answers nothing any more; then his agent goes.
         "ClientAliveInterval": "15",
         "ClientAliveCountMax": "3",
+        # Or the account's shell would do what its .bashrc says before each agent, which takes long or waits for a lock.
+        "SetEnv": "SHLVL=1",
     }
     return "".join(f"{key} {value}\n" for key, value in values.items())
 
