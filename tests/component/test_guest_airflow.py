@@ -25,10 +25,15 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 COMMAND = str(Path(sys.executable).with_name("airflow"))
 THEIRS = """\
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, task
 
 with DAG("their_dag", schedule=None):
-    BaseOperator(task_id="theirs")
+
+    @task
+    def theirs():
+        return "done"
+
+    theirs()
 """
 CONNECTIONS = {
     "kafka_default": {"conn_type": "kafka", "extra": '{"bootstrap.servers": "127.0.0.1:1"}'},
@@ -42,12 +47,16 @@ class Theirs:
 
     def __init__(self, home: Path, database: str = "") -> None:
         self.home, self.dags = home, home / "dags"
+        # What of it is up, for those tests that need it up.
+        self.running: list[subprocess.Popen[bytes]] = []
         self.dags.mkdir(parents=True)
         (self.dags / "their_dag.py").write_text(THEIRS)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "FAULTLINE"))}
         database = database or f"sqlite:///{home / 'airflow.db'}"
         self.environment = {
             **clean, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # `standalone` starts the others by their name.
+            "PATH": os.pathsep.join((str(Path(COMMAND).parent), clean["PATH"])),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         }  # fmt: skip
         self.database = create_engine(database)

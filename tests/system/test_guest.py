@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ ENDED = {"success", "failed"}
 @pytest.fixture
 def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
     """An Airflow with PostgreSQL and two schedulers, each with a LocalExecutor, that has run a DAG of its own."""
-    made = Theirs(tmp_path / "theirs", cluster.address)
+    made = Theirs(tmp_path / "theirs", cluster.address.replace("postgresql://", "postgresql+psycopg2://"))
     (port,) = free_ports(1)
     made.environment |= {
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -41,7 +42,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     }
-    running = []
+    running = made.running
     with (tmp_path / "theirs.log").open("w") as log:
         for words in (["standalone"], ["scheduler", "--skip-serve-logs"]):
             running.append(
@@ -53,7 +54,7 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
         made.call("dags", "unpause", "their_dag")
         made.call("dags", "trigger", "their_dag")
         wait_until(
-            lambda: made.rows("SELECT state FROM dag_run WHERE dag_id = 'their_dag'")[0][0] in ENDED,
+            lambda: made.rows("SELECT state FROM dag_run WHERE dag_id = 'their_dag'") == [("success",)],
             timeout_s=120,
             every_s=0.5,
             what="their Airflow: the end of their run",
@@ -97,16 +98,19 @@ def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
 
 def kill_the_task(theirs: Theirs) -> None:
     """As a worker that is short of memory may: the process of the task that waits for the fault."""
-    wait_until(lambda: theirs.rows(MEASURING) == [("running",)], timeout_s=300, every_s=0.2, what="inject_fault")
+    def ended() -> str | None:
+        (state,) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
+        return f"the run: {state[0]}" if state[0] in ENDED else None
+
+    wait_until(
+        lambda: theirs.rows(MEASURING) == [("running",)], timeout_s=300, every_s=0.2, what="inject_fault", alive=ended
+    )
     tasks = []
-    for process in psutil.process_iter():
-        try:
-            words, above = process.cmdline(), process.parent()
-            if words and words[0].startswith(WORKER) and above and (above.cmdline() or [""])[0].startswith(WORKER):
-                if process.environ().get("AIRFLOW_HOME") == str(theirs.home):
-                    tasks.append(process)
-        except psutil.Error:
-            continue
+    for process in (below for one in theirs.running for below in psutil.Process(one.pid).children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            above = process.parent()
+            if above and all(" ".join(one.cmdline()).startswith(WORKER) for one in (process, above)):
+                tasks.append(process)
     assert tasks, "a task of theirs runs"
     for process in tasks:
         os.kill(process.pid, signal.SIGKILL)
@@ -116,7 +120,7 @@ def test_an_experiment_as_a_guest_survives_the_death_of_a_task_and_leaves_nothin
     theirs: Theirs, installation: Installation, conducting: subprocess.Popen[str]
 ) -> None:
     before = theirs.state()
-    installation.given |= {name: value for name, value in theirs.environment.items() if name.startswith("AIRFLOW")}
+    installation.given.update({key: value for key, value in theirs.environment.items() if key.startswith("AIRFLOW")})
     where = ("--into", str(theirs.dags), "--prefix", "guest_", "--airflow", COMMAND)
     dry = installation.run("install", *where, "--dry-run")
     assert dry.returncode == 0 and "nothing was done" in dry.stderr, dry.stderr
