@@ -98,6 +98,7 @@ def conducting(installation: Installation) -> Iterator[subprocess.Popen[str]]:
 
 def kill_the_task(theirs: Theirs) -> None:
     """As a worker that is short of memory may: the process of the task that waits for the fault."""
+
     def ended() -> str | None:
         (state,) = theirs.rows("SELECT state FROM dag_run WHERE dag_id = 'guest_experiment'")
         return f"the run: {state[0]}" if state[0] in ENDED else None
