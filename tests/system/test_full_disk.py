@@ -20,8 +20,10 @@ from tests.support.small_disk import SmallDisk, small_disk
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 
 SIZE_MB = 2048
-SHORT = ("word_count", "fault=executor", "warmup_s=5", "duration_s=15", "checkpoint_interval_s=1", "rate=100",
-         "state_mb=0.1")  # fmt: skip
+SMALL = ("word_count", "checkpoint_interval_s=1", "rate=100", "state_mb=0.1")
+KILL = (*SMALL, "fault=executor", "warmup_s=5", "duration_s=42")
+# Before and after.
+SHORT = (*SMALL, "fault=none", "warmup_s=5", "duration_s=10")
 # Phases and parts of the start, as whoever watches is told of them.
 STEPS = (
     "makes its topics", "starts its processes", "waits until the generator", "waits until the engine",
@@ -75,7 +77,7 @@ def test_a_disk_that_is_full_costs_no_record_and_heals_by_itself(
     earlier, known = readable(settings), set(settings.attempts.iterdir())
     with (tmp_path / "told").open("wb") as told:
         run = subprocess.Popen(
-            [*installation.command("run"), *SHORT], env=installation.environment, stdout=told, stderr=told
+            [*installation.command("run"), *KILL], env=installation.environment, stdout=told, stderr=told
         )
         try:
             wait_until(

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 HOSTS = {"kafka", "worker-1", "worker-2"}
-SHORT = ("rate=100", "warmup_s=10", "duration_s=45", "checkpoint_interval_s=2", "state_mb=0.5")
+SHORT = ("rate=100", "warmup_s=10", "duration_s=55", "checkpoint_interval_s=1", "state_mb=0.5")
 VICTIMS = ("executor", "worker", "driver", "kafka")
 ACTS = ("partition", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure")
 
@@ -64,7 +64,7 @@ def settled(installation: Installation, record: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, victim: str) -> None:
-    record = measured(spread, "word_count", f"fault={victim}", "fault_at_s=14")
+    record = measured(spread, "word_count", f"fault={victim}", "fault_at_s=21")
     assert settled(spread, record) == ["effective"]
     assert {"t0", "t2", "t4"} <= {event["name"] for event in record["timeline"]}
 
@@ -72,7 +72,7 @@ def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, vic
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("victim", ["worker", "kafka"])
 def test_whatever_is_done_to_a_host_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
-    record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=14")
+    record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=21")
     journal = read_journal(spread.results / "attempts" / record["attempt"] / "conductor.jsonl")
     registered = [line for line in journal if line["event"] == "undo_registered"]
     undone = [line for line in journal if line["event"] == "undone"]
