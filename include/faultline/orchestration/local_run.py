@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def run(settings: Settings, conf: dict[str, Any]) -> bool:
 def main() -> int:
     conf = json.load(sys.stdin)
     settings = load_settings()
-    own = _OwnAirflow(settings.root, settings.home, settings.results, settings.ports)
+    own = with_own_airflow(settings)
     home = write_airflow_home(own)
     os.environ[LOCAL_RUN] = "1"
     os.environ["AIRFLOW_HOME"] = str(home)
@@ -44,9 +45,12 @@ def main() -> int:
     return 0 if run(own, conf) else 1
 
 
-class _OwnAirflow(Settings):
+def with_own_airflow(settings: Settings) -> Settings:
     """The same installation with an Airflow home beside the scheduler's."""
+    return _OwnAirflow(**{field.name: getattr(settings, field.name) for field in fields(settings)})
 
+
+class _OwnAirflow(Settings):
     @property
     def airflow_home(self) -> Path:
         return self.home / "airflow-local"
