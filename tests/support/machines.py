@@ -88,6 +88,7 @@ class Machines:
 @contextmanager
 def machines_at(home: Path, count: int = 3) -> Iterator[Machines]:
     """So many hosts that are up, until the end of the block. `home`: the state folder of whoever keeps them."""
+    home.mkdir(parents=True, exist_ok=True)
     settings = replace(load_settings(), home=home)
     made = Machines(replace(settings, placement=choose_hosts(settings, count)))
     try:
