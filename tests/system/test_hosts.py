@@ -54,7 +54,7 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     for name, host in hosts.items():
         assert host["same_machine"] and abs(host["clock_ahead_s"]) < 0.001 and host["clock_uncertain_ms"] < 5, name
         assert host["cores_used"] <= host["cores_counted"] * 1.02 + 0.005, (name, host)
-        # What a process used after its last sample is lost with it: up to a second's, of each broker that found no room.
+        # What a process used after its last sample is lost with it: up to a second's of each broker that found no room.
         lost = 0.06 if "fault_action=disk_full" in parameters else 0.005
         assert host["cores_used"] >= host["cores_counted"] * 0.98 - lost, (name, host)
     return record
