@@ -128,7 +128,8 @@ def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None
 def _sample(file: int, table: Table, before: Mapping[Key, Usage]) -> dict[Key, Usage]:
     present = table.look({})
     _write(file, {"kind": "machine", **machine()})
-    _write(file, {"kind": "group", **group_usage()})
+    # The recording works there as well, for nobody who is measured.
+    _write(file, {"kind": "group", **group_usage(), "recording_s": time.process_time()})
     for usage in present.values():
         _write(file, _line(usage, final=False))
     # A pid's last counters are kept when it dies: its work was done all the same.

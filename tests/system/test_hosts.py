@@ -29,10 +29,12 @@ ACTS = ("partition", "bandwidth", "disk_full", "cpu_pressure", "memory_pressure"
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     made = make_installation(tmp_path_factory.mktemp("hosts"))
-    up = made.run("up", "--no-airflow", "--hosts", "3")
-    assert up.returncode == 0, up.stderr
-    yield made
-    assert made.run("down").returncode == 0
+    try:
+        up = made.run("up", "--no-airflow", "--hosts", "3")
+        assert up.returncode == 0, up.stderr
+        yield made
+    finally:
+        assert made.run("down").returncode == 0
     links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
     assert not any(name.startswith("faultline") for name in links) and str(made.home) not in mounts
 
@@ -51,9 +53,10 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     assert set(hosts) == HOSTS
     for name, host in hosts.items():
         assert host["same_machine"] and abs(host["clock_ahead_s"]) < 0.001 and host["clock_uncertain_ms"] < 5, name
-        # The counter also has the host's first process and sshd, which wait for somebody.
         assert host["cores_used"] <= host["cores_counted"] * 1.02 + 0.005, (name, host)
-        assert host["cores_used"] >= host["cores_counted"] * 0.9 - 0.02, (name, host)
+        # What a process used after its last sample is lost with it: up to a second's of each broker that found no room.
+        lost = 0.06 if "fault_action=disk_full" in parameters else 0.005
+        assert host["cores_used"] >= host["cores_counted"] * 0.98 - lost, (name, host)
     return record
 
 

@@ -20,8 +20,8 @@ PROCESS_COLUMNS = ["wall_ns", "role", "pid", "create_time", "cpu_s", "rss_bytes"
 MACHINE_COLUMNS = ["wall_ns", "busy_s", "stolen_s"]
 # Seconds by which what the journal of services tells of a start may differ from the process's own time.
 START_S = 2.0
-# Of what a host's group has used.
-GROUP_COLUMNS = ["wall_ns", "cpu_s"]
+# Of what a host's group has used, and its recording as a part of that.
+GROUP_COLUMNS = ["wall_ns", "cpu_s", "recording_s"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class OtherHost:
 
     def cores(self, start_ns: int, end_ns: int) -> tuple[float, float | None]:
         """Mean cores in [start, end]: by its processes that play a role, and by the host's own counter of them all:
-        that of its group where it shares this machine, else that of its machine."""
+        that of its group where it shares this machine, else that of its machine; less what recording them took."""
         window = np.array([start_ns, end_ns], dtype=np.int64)
         used = cpu.cpu_seconds(self.processes, window, tuple(self.processes["role"].unique()))
         seconds = (end_ns - start_ns) / NS
@@ -75,7 +75,9 @@ class OtherHost:
             cpu.grown(self.group, "cpu_s", window) if self.same_machine else cpu.grown(self.machine, "busy_s", window)
         )
         total = sum(float(one[1] - one[0]) for one in used.values()) / seconds
-        return total, None if counted is None else counted / seconds
+        # Not in journals from before it was written down.
+        recording = cpu.grown(self.group, "recording_s", window) or 0.0
+        return total, None if counted is None else (counted - recording) / seconds
 
 
 def read_hosts(directory: Path, recorder: Sequence[Line], boot: str | None) -> tuple[OtherHost, ...]:

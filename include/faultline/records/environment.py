@@ -19,7 +19,7 @@ class HostPart(Part):
 
     `clock_ahead_s`: by how much its clock was ahead of this one's, mean of start and end; `clock_uncertain_ms`: its
     drift between the two, and half a round trip. `cores_used`: by its processes that play a role, in the measured
-    window; `cores_counted`: by the kernel's own counter of the whole host, null where it has none.
+    window; `cores_counted`: by the kernel's own counter of the whole host but its recording, null where it has none.
     """
 
     same_machine: bool

@@ -43,7 +43,7 @@ def journal(folder: Path, name: str, *, ahead_s: float, used: float, busy: float
             {"kind": "proc", "role": "executors", "pid": 7, "create_time": 900 + ahead_s,
              "cpu_s": used * (second - 900), "rss_bytes": 10**6, "final": False, "wall_ns": wall_ns},
             {"kind": "machine", "busy_s": busy * second, "stolen_s": 0.0, "wall_ns": wall_ns},
-            {"kind": "group", "cpu_s": 1.01 * used * second, "wall_ns": wall_ns},
+            {"kind": "group", "cpu_s": (1.01 * used + 0.03) * second, "recording_s": 0.03 * second, "wall_ns": wall_ns},
         ]  # fmt: skip
     written.append({"kind": "stop", "wall_ns": 1})
     (folder / "hosts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
@@ -75,7 +75,7 @@ def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ah
     used, counted = hosts[0].cores(START, END)
     assert used == pytest.approx(0.4) and counted == pytest.approx(0.404), "by its group, on this machine"
     used, counted = hosts[1].cores(START, END)
-    assert used == pytest.approx(0.2) and counted == pytest.approx(0.5), "by its machine, which is its own"
+    assert used == pytest.approx(0.2) and counted == pytest.approx(0.47), "by its machine, which is its own"
     assert cores_by_host(processes, "here", START, END) == {
         "here": pytest.approx(0.3), "worker-1": pytest.approx(0.4), "worker-2": pytest.approx(0.2)
     }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fault.identity import KAFKA
 from faultline.analysis.recovery.detection import detect, undo_of
 from faultline.analysis.recovery.end import end_of
 from faultline.analysis.recovery.evidence import Event, Evidence
@@ -104,7 +105,8 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
     """t3 and t4: the last of the reloads and the launch of its task; without any, the first launch.
 
     Both are looked for from the last new start before t5 on: what an incarnation of the driver or a state
-    lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load.
+    lineage loaded that did not last until t5 is not the recovery. A new lineage has no state to load. Where only the
+    broker was hit, the batch that waited for it may be the one of t5: then nothing was launched, and both are t5.
     """
     latest = evidence.until_ns if t5 is None else t5.wall_ns + CLOCK_RESOLUTION_NS
     anew = bool(evidence.new_epochs())
@@ -116,6 +118,10 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
             source = f"{t2.source}; no state was loaded again"
             return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
         launched = next((task for task in started if task.wall_ns >= begun_ns), None)
+        after_all = t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS)
+        if t5 is not None and after_all and begun_ns == t2.wall_ns and _only_the_broker(evidence):
+            source = f"{t5.source}; what ran at the fault went on, and no task was launched before"
+            return [Event("t3", t5.wall_ns, source), Event("t4", t5.wall_ns, source)]
         if launched is None or not evidence.span.holds(launched.wall_ns):
             return []
         after = "t2" if begun_ns == t2.wall_ns else "the new start"
@@ -124,6 +130,12 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
     last = max(loads, key=lambda load: load.wall_ns)
     own = [task for task in started if (task.process, task.task) == (last.process, last.task)]
     return [Event("t4", last.wall_ns, last.source), *(Event("t3", task.wall_ns, task.source) for task in own)]
+
+
+def _only_the_broker(evidence: Evidence) -> bool:
+    """Whether the engine lost no process: its tasks wait for the broker, and go on."""
+    roles = {str(line.get("role") or evidence.victim) for line in evidence.victims} or {evidence.victim}
+    return roles == {KAFKA.name}
 
 
 def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:

@@ -143,6 +143,29 @@ def test_only_the_last_start_before_t5_was_the_recovery() -> None:
     assert [event.name for event in companions(changed)] == ["driver_restarted"] * 2
 
 
+@pytest.mark.parametrize("victim", ["kafka", "executor"])
+@pytest.mark.parametrize("later_s", [0.3, None])
+def test_a_batch_that_waited_for_the_broker_and_went_on_was_launched_by_nobody(
+    victim: str, later_s: float | None
+) -> None:
+    made = Synthetic(Scenario(victims=(victim,)))
+    evidence = made.evidence()
+    t5 = read_timeline(evidence)["t5"]
+    kept = [one for one in evidence.traces.seen if one.kind != "state_loaded" or one.wall_ns < made.t0]
+    tasks = [one for one in kept if one.kind == "task_started"]
+    seen = [one for one in kept if one.kind != "task_started"]
+    if later_s is not None:
+        seen += [dataclasses.replace(tasks[-1], wall_ns=t5.wall_ns + round(later_s * NS))]
+    changed = dataclasses.replace(evidence, traces=dataclasses.replace(evidence.traces, seen=tuple(seen)))
+    timeline = read_timeline(changed)
+    recovery, problems = measure(timeline)
+    if victim == "kafka":
+        assert problems == () and timeline["t3"].wall_ns == timeline["t4"].wall_ns == t5.wall_ns
+        assert recovery.load_s == recovery.replay_s == 0 and "went on" in timeline["t3"].source
+    else:
+        assert problems, "who lost its executor launched something, or it was not seen"
+
+
 def test_what_was_noticed_before_the_undo_is_t2() -> None:
     made = Synthetic(Scenario())
     undone = [{"event": "undone", "undo": "SIGCONT", "wall_ns": made.t2 + NS}]
