@@ -19,7 +19,8 @@ def test_a_process_is_read_as_psutil_reads_it() -> None:
     with subprocess.Popen(["sh", "-c", "read x", *arguments], stdin=subprocess.PIPE) as process:
         try:
             known = psutil.Process(process.pid)
-            while known.name() != "sh":
+            # It has its name before it has its arguments.
+            while known.cmdline()[:1] != ["sh"]:
                 time.sleep(0.001)
             live = read_process(process.pid)
             assert live is not None
