@@ -143,7 +143,7 @@ def kafka_conf(settings: Settings) -> dict[str, str]:
     if not file.exists():
         return {}
     pairs = (line.partition("=") for line in file.read_text().splitlines() if line)
-    left_out = ("listeners", "bootstrap.servers", "log.dirs", "jaas.config")
+    left_out = ("listeners", "bootstrap.servers", "log.dirs", "log.dir", "jaas.config")
     return {key: value for key, _, value in pairs if not key.endswith(left_out)}
 
 

@@ -39,7 +39,8 @@ def test_a_straight_line_drifts_by_what_it_moves(n: int, share: float, level: fl
     found = drift_interval(times, level * (1 + share * times / (n - 1)), level)
     assert found is not None
     assert (found.share, found.low, found.high) == pytest.approx((share,) * 3, abs=1e-9)
-    assert found.steady is (abs(found.low) <= 0.25)
+    # At the limit itself, by how both ends were rounded.
+    assert found.steady is (max(abs(found.low), abs(found.high)) <= 0.25)
 
 
 def test_a_drift_is_steady_only_when_all_of_its_interval_is() -> None:

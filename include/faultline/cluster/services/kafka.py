@@ -98,6 +98,8 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
         "inter.broker.listener.name": "DIRECT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(store / "data"),
+        # Not on the disk of a host, which a fault may fill: a broker that begins on a full disk empties its metadata.
+        **({} if store == folder else {"metadata.log.dir": str(folder / "metadata")}),
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -113,6 +115,8 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     file = folder / "server.properties"
     write_private(file, properties(values))
     if not _knows_users(store, known):
+        if (folder / "metadata").exists():
+            (folder / "metadata").rename(folder / f"metadata-before-{time.time_ns()}")
         _format(settings, java, file, known, store)
 
 
@@ -182,7 +186,9 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
     if done.returncode:
         raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
     # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
-    sync_tree(store / "data")
+    for written in (store / "data", settings.home / "kafka" / "metadata"):
+        if written.exists():
+            sync_tree(written)
     write_whole(marker, _digest(known))
 
 
