@@ -114,9 +114,13 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     }
     file = folder / "server.properties"
     write_private(file, properties(values))
+    metadata = folder / "metadata"
+    if store != folder and not metadata.exists():
+        # One without the other is no storage.
+        (store / "users.sha256").unlink(missing_ok=True)
     if not _knows_users(store, known):
-        if (folder / "metadata").exists():
-            (folder / "metadata").rename(folder / f"metadata-before-{time.time_ns()}")
+        if metadata.exists():
+            metadata.rename(folder / f"metadata-before-{time.time_ns()}")
         _format(settings, java, file, known, store)
 
 
