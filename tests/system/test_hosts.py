@@ -36,7 +36,7 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     finally:
         assert made.run("down").returncode == 0
     links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
-    assert not any(name.startswith("faultline") for name in links) and str(made.home) not in mounts
+    assert not any(name.startswith("faultl") for name in links) and str(made.home) not in mounts
 
 
 def measured(installation: Installation, workload: str, *parameters: str) -> dict[str, Any]:

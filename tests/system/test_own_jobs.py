@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from faultline.base.attempt import Attempt
 from faultline.base.settings import ROOT
 from faultline.cluster.services import spark_home
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation
@@ -203,9 +204,7 @@ def test_a_recorded_topic_is_replayed_byte_for_byte(installation: Installation, 
         words = (f"job={EXAMPLES / 'word_count.py'}", f"data={file}", "data_pace=recorded", "seed=3", "--keep-topics")
         record = measured(installation, "query", *words, *SHORT)
         exact(record)
-        topic = json.loads((installation.results / "attempts" / record["attempt"] / "attempt.json").read_text())[
-            "topics"
-        ]["input"]
+        topic = Attempt(installation.settings.attempts / record["attempt"]).read()["topics"]["input"]
         found = [one for one in read_topic(installation.settings, topic) if not one.primer]
         assert record["metrics"]["data"]["cycles"] > 1 and len(found) > len(sent)
         inputs.append([(one.key, one.value) for one in found])

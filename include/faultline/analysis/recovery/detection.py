@@ -31,12 +31,12 @@ def without_effect(evidence: Evidence) -> str | None:
     """Why a fault that hit its process changed nothing for the run all the same; None when it did."""
     if evidence.undone:
         return None
-    hits = _hits(evidence)
-    return evidence.engine.without_effect(hits[0], evidence.traces) if len(hits) == 1 and hits[0].victims else None
+    found = hits(evidence)
+    return evidence.engine.without_effect(found[0], evidence.traces) if len(found) == 1 and found[0].victims else None
 
 
 def _noticed(evidence: Evidence) -> Event | None:
-    found = [evidence.engine.detect(hit, evidence.traces) for hit in _hits(evidence)]
+    found = [evidence.engine.detect(hit, evidence.traces) for hit in hits(evidence)]
     seen = [one for one in found if one is not None]
     if len(seen) < len(found):
         return None
@@ -44,7 +44,7 @@ def _noticed(evidence: Evidence) -> Event | None:
     return Event("t2", last.wall_ns, last.source)
 
 
-def _hits(evidence: Evidence) -> list[Hit]:
+def hits(evidence: Evidence) -> list[Hit]:
     """The victims by role, by the actual one that a line names; what was asked for may have been `any`."""
     by_role: dict[str, list[Line]] = {}
     for victim in evidence.victims:

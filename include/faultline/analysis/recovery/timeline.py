@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fault.identity import KAFKA
-from faultline.analysis.recovery.detection import detect, undo_of
+from faultline.analysis.recovery.detection import detect, hits, undo_of
 from faultline.analysis.recovery.end import end_of
 from faultline.analysis.recovery.evidence import Event, Evidence
 from faultline.analysis.recovery.impact import longest_silence
@@ -118,8 +118,8 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
             source = f"{t2.source}; no state was loaded again"
             return [Event("t3", t2.wall_ns, source), Event("t4", t2.wall_ns, source)]
         launched = next((task for task in started if task.wall_ns >= begun_ns), None)
-        after_all = t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS)
-        if t5 is not None and after_all and begun_ns == t2.wall_ns and _only_the_broker(evidence):
+        waited = begun_ns == t2.wall_ns and _only_the_broker(evidence)
+        if waited and t5 is not None and (launched is None or launched.wall_ns > t5.wall_ns + CLOCK_RESOLUTION_NS):
             source = f"{t5.source}; what ran at the fault went on, and no task was launched before"
             return [Event("t3", t5.wall_ns, source), Event("t4", t5.wall_ns, source)]
         if launched is None or not evidence.span.holds(launched.wall_ns):
@@ -134,8 +134,7 @@ def _redeployed(evidence: Evidence, t2: Event, t5: Event | None) -> list[Event]:
 
 def _only_the_broker(evidence: Evidence) -> bool:
     """Whether the engine lost no process: its tasks wait for the broker, and go on."""
-    roles = {str(line.get("role") or evidence.victim) for line in evidence.victims} or {evidence.victim}
-    return roles == {KAFKA.name}
+    return {hit.role for hit in hits(evidence)} == {KAFKA.name}
 
 
 def _begun(evidence: Evidence, t2_ns: int, latest_ns: int | None) -> int:

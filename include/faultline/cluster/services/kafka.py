@@ -77,7 +77,7 @@ def kafka_classpath(settings: Settings) -> str:
 
 def prepare_kafka(settings: Settings, java: Path) -> None:
     """Writes the broker's settings and formats its storage once; existing data are kept."""
-    folder, store = settings.home / "kafka", _store(settings)
+    folder, store, metadata = settings.home / "kafka", _store(settings), _metadata(settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(LOG4J_KAFKA)
     known = make_secrets(settings.secrets)
@@ -98,8 +98,7 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
         "inter.broker.listener.name": "DIRECT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(store / "data"),
-        # Not on the disk of a host, which a fault may fill: a broker that begins on a full disk empties its metadata.
-        **({} if store == folder else {"metadata.log.dir": str(folder / "metadata")}),
+        **({} if store == folder else {"metadata.log.dir": str(metadata)}),
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -114,7 +113,6 @@ def prepare_kafka(settings: Settings, java: Path) -> None:
     }
     file = folder / "server.properties"
     write_private(file, properties(values))
-    metadata = folder / "metadata"
     if store != folder and not metadata.exists():
         # One without the other is no storage.
         (store / "users.sha256").unlink(missing_ok=True)
@@ -151,6 +149,12 @@ def _store(settings: Settings) -> Path:
     if settings.placement.host_of("kafka") is None:
         return settings.home / "kafka"
     return kafka_disk(settings)
+
+
+def _metadata(settings: Settings) -> Path:
+    """Where the broker's metadata lie when its host has a disk: not on that, which a fault may fill. A broker that
+    begins on a full disk empties them."""
+    return settings.home / "kafka" / "metadata"
 
 
 def _knows_users(folder: Path, known: Secrets) -> bool:
@@ -190,7 +194,7 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
     if done.returncode:
         raise InfrastructureError(f"kafka: storage in {store} could not be formatted: {_last_line(done.stderr)}")
     # After a power cut, a storage of which the disk has only a part would keep the broker down for good.
-    for written in (store / "data", settings.home / "kafka" / "metadata"):
+    for written in (store / "data", _metadata(settings)):
         if written.exists():
             sync_tree(written)
     write_whole(marker, _digest(known))

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.kafka_login import kafka_client
 from faultline.base.text import counted, one_line
@@ -164,18 +166,15 @@ def worked(broker: Broker) -> Clock:
 
 def _describe(client: Any, resource: Any) -> None:
     """The controller makes a topic, and each broker hears of it a moment later. Raises KafkaException."""
+    unheard = retry_if_exception(_is_unknown)
+    retrying = Retrying(retry=unheard, stop=stop_after_delay(HEARD_S), wait=wait_fixed(0.1), reraise=True)
+    retrying(lambda: client.describe_configs([resource], request_timeout=ASK_S)[resource].result())
+
+
+def _is_unknown(error: BaseException) -> bool:
     from confluent_kafka import KafkaError, KafkaException
 
-    deadline = time.monotonic() + HEARD_S
-    while True:
-        try:
-            client.describe_configs([resource], request_timeout=ASK_S)[resource].result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 @contextmanager
