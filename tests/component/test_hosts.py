@@ -6,15 +6,11 @@ import base64
 import contextlib
 import json
 import os
-import pickle
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +19,7 @@ import psutil
 import pytest
 
 from fault.connection import Connection
-from fault.errors import ActRefused, ConnectionLost, HostUnreachable, KernelLacks, VictimRefused
+from fault.errors import ConnectionLost, HostUnreachable, VictimRefused
 from fault.identity import EXECUTOR, WORKER, Tokens
 from fault.injector import Delivery, Outcome, Presence, settle
 from fault.remote import RemoteInjector
@@ -35,7 +31,7 @@ from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import first_process
 from faultline.cluster.hosts.layout import choose_hosts, disk_of
 from faultline.runner.assignment import remote_hosts
-from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines, machines_at
+from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines
 
 RUN = "20261121T061500Z-3fa9c1"
 SPINNER = "print('up', flush=True)\nwhile True: pass"
@@ -46,16 +42,6 @@ print(socket.gethostname(), min(int(name) for name in os.listdir("/proc") if nam
 """
 
 pytestmark = NEEDS_HOSTS
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    home = tmp_path_factory.mktemp("home")
-    with machines_at(home) as made:
-        yield made
-    links, mounts = os.listdir("/sys/class/net"), Path("/proc/mounts").read_text()
-    assert made.settings.placement.bridge not in links and str(home) not in mounts
-    assert not list(Path("/sys/fs/cgroup").glob(f"*/{made.settings.placement.bridge}-*"))
 
 
 def test_each_host_has_an_address_processes_and_a_name_of_its_own(machines: Machines) -> None:
@@ -135,7 +121,7 @@ def test_an_agent_starts_without_what_the_accounts_shell_would_do_first(machines
     """Which may wait for a lock; killed meanwhile, it would leave that lock to everybody."""
     with closing(Connection(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asked:
         asked.ask("look", "clock")
-        agent = agent_on(machines, "kafka")
+        agent = machines.agent_on("kafka")
         assert agent is not None
         own = {"USER", "LOGNAME", "HOME", "PATH", "SHELL", "MAIL", "SSH_CLIENT", "SSH_CONNECTION"}
         assert set(agent.environ()) - own <= {"SSH_ORIGINAL_COMMAND", "SHLVL", "PWD", "_", "LC_CTYPE"}
@@ -147,285 +133,6 @@ def test_a_number_of_hosts_that_cannot_be_is_refused(tmp_path: Path, count: int)
     with pytest.raises(ConfigError, match=r"^--hosts: .* use 3 to 8"):
         choose_hosts(settings, count)
     assert not choose_hosts(settings, 0).spread
-
-
-# --- what is done to hosts
-
-SERVER = """
-import socket, sys
-with socket.create_server((sys.argv[1], 9000)) as server:
-    print("up", flush=True)
-    while True:
-        connection, _ = server.accept()
-        connection.close()
-"""
-REACH = "import socket, sys; socket.create_connection((sys.argv[1], 9000), 1).close()"
-
-
-def act(
-    machines: Machines,
-    host: str,
-    do: str,
-    kind: str,
-    *,
-    name: str = "of_a_test_0",
-    seconds: float = 0.0,
-    **asked: object,
-) -> object:
-    """Asks the agent of a host, by a connection of its own."""
-    with RemoteInjector(remote_hosts(ssh_hosts(machines.settings))[host]) as remote:
-        return remote.host_act(do, kind=kind, name=name, asked=asked, seconds=seconds)
-
-
-def reaches(machines: Machines, host: str, other: str) -> bool:
-    """Whether a connection can be made from one host to another."""
-    address = next(one.address for one in machines.hosts if one.name == other)
-    process = machines.run(host, sys.executable, "-c", REACH, address)
-    process.communicate(timeout=20)
-    return process.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def listening(machines: Machines) -> None:
-    """Something listens on each host."""
-    for host in machines.hosts:
-        process = machines.run(host.name, sys.executable, "-c", SERVER, host.address)
-        assert process.stdout is not None and process.stdout.readline() == b"up\n"
-
-
-@pytest.mark.usefixtures("listening")
-def test_a_partition_lets_nothing_pass_but_what_ends_it(machines: Machines) -> None:
-    address = {one.name: one.address for one in machines.hosts}
-    everybody = [address["kafka"], address["worker-1"], machines.settings.placement.conductor]
-    assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
-    asked = {"peers": everybody, "way": "both"}
-    act(machines, "worker-2", "check", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is False
-    for _ in range(2):
-        act(machines, "worker-2", "do", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is True
-    assert not reaches(machines, "worker-2", "kafka") and not reaches(machines, "kafka", "worker-2")
-    assert reaches(machines, "worker-1", "kafka"), "others go on"
-    for _ in range(2):
-        act(machines, "worker-2", "undo", "partition", **asked)
-    assert act(machines, "worker-2", "holds", "partition", **asked) is False
-    assert reaches(machines, "worker-2", "kafka") and reaches(machines, "kafka", "worker-2")
-
-
-@pytest.mark.usefixtures("listening")
-def test_a_partition_from_one_host_leaves_the_others(machines: Machines) -> None:
-    kafka = next(one.address for one in machines.hosts if one.name == "kafka")
-    act(machines, "worker-1", "do", "partition", peers=[kafka], way="both")
-    try:
-        assert not reaches(machines, "worker-1", "kafka")
-        assert reaches(machines, "worker-1", "worker-2") and reaches(machines, "worker-2", "worker-1")
-    finally:
-        act(machines, "worker-1", "undo", "partition", peers=[kafka], way="both")
-
-
-@pytest.mark.usefixtures("listening")
-def test_packets_are_lost_until_it_is_undone(machines: Machines) -> None:
-    kafka = next(one.address for one in machines.hosts if one.name == "kafka")
-    asked = {"peers": [kafka], "percent": 90.0, "way": "both"}
-    act(machines, "worker-1", "check", "loss", **asked)
-    act(machines, "worker-1", "do", "loss", **asked)
-    try:
-        # Within a second a connection is asked for once and once more: at 90 % of what goes and comes, it is rare.
-        assert not all(reaches(machines, "worker-1", "kafka") for _ in range(3))
-        assert reaches(machines, "worker-1", "worker-2")
-    finally:
-        act(machines, "worker-1", "undo", "loss", **asked)
-    assert all(reaches(machines, "worker-1", "kafka") for _ in range(3))
-
-
-def test_a_delay_holds_until_it_is_undone_or_the_kernel_says_that_it_has_no_netem(machines: Machines) -> None:
-    asked = {"peers": [machines.settings.placement.conductor], "delay_ms": 10.0, "jitter_ms": 0.0}
-    try:
-        act(machines, "worker-1", "check", "delay", **asked)
-    except KernelLacks as lack:
-        assert "netem: not in this host's kernel" in str(lack)
-        return
-    act(machines, "worker-1", "do", "delay", **asked)
-    assert act(machines, "worker-1", "holds", "delay", **asked) is True
-    act(machines, "worker-1", "undo", "delay", **asked)
-    assert act(machines, "worker-1", "holds", "delay", **asked) is False
-
-
-@pytest.mark.usefixtures("listening")
-def test_a_partition_that_nobody_ends_is_ended_by_whoever_was_posted_before_it(machines: Machines) -> None:
-    kafka = next(one.address for one in machines.hosts if one.name == "kafka")
-    asked = {"peers": [kafka], "way": "in"}
-    began = time.monotonic()
-    act(machines, "worker-1", "undo_later", "partition", seconds=4.0, **asked)
-    act(machines, "worker-1", "do", "partition", **asked)
-    assert not reaches(machines, "worker-1", "kafka")
-    wait_until(
-        lambda: not act(machines, "worker-1", "holds", "partition", **asked), timeout_s=20, every_s=0.2, what="its end"
-    )
-    assert time.monotonic() - began > 3.5 and reaches(machines, "worker-1", "kafka")
-
-
-def test_a_full_disk_has_not_a_byte_until_it_is_emptied(machines: Machines) -> None:
-    for host in machines.hosts[:2]:
-        disk = disk_of(machines.settings, host)
-        act(machines, host.name, "do", "disk_full", folder=str(disk))
-        with pytest.raises(OSError, match="No space left"):
-            (disk / "one").write_bytes(b"1" * 4096)
-        assert act(machines, host.name, "holds", "disk_full", folder=str(disk)) is True
-        act(machines, host.name, "undo", "disk_full", folder=str(disk))
-        (disk / "one").write_bytes(b"1" * 4096)
-        (disk / "one").unlink()
-
-
-def test_a_narrow_way_takes_its_time(machines: Machines) -> None:
-    conductor = machines.settings.placement.conductor
-    asked = {"peers": [conductor], "mbit_s": 1.0}
-    act(machines, "kafka", "check", "bandwidth", **asked)
-    with closing(Connection(remote_hosts(ssh_hosts(machines.settings))["kafka"])) as asking:
-        folder = asking.ask("record", "record", rules=[], heirs={}, again_s=0.0, longest_s=60.0)
-        journal = Path(f"/proc/{first_process(machines.settings, 'kafka')}/root{folder}/journal.jsonl")
-        with journal.open("a") as file:
-            file.write("x" * 200_000)
-
-        def seconds() -> float:
-            began = time.monotonic()
-            asking.ask("record", "record_part", folder=folder, offset=0, size=200_000)
-            return time.monotonic() - began
-
-        fast = seconds()
-        act(machines, "kafka", "do", "bandwidth", **asked)
-        try:
-            # 200 kB in base 64 are 2.1 megabits.
-            assert seconds() > max(1.5, 3 * fast)
-            with pytest.raises(ActRefused, match="^10.*: eth0: it is shaped by tbf .*: already"):
-                act(machines, "kafka", "check", "bandwidth", **asked)
-        finally:
-            act(machines, "kafka", "undo", "bandwidth", **asked)
-        assert seconds() < 1.0
-        asking.ask("record", "record_drop", folder=folder)
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.Error):
-        return process.cmdline()
-    return []
-
-
-def test_neighbours_use_the_host_until_they_are_sent_away(machines: Machines) -> None:
-    def neighbours() -> list[psutil.Process]:
-        return [one for one in psutil.process_iter() if "faultline-neighbour=of_a_test_0" in words_of(one)]
-
-    act(machines, "worker-1", "do", "cpu_pressure", cores=2)
-    act(machines, "worker-1", "do", "cpu_pressure", cores=2)
-    assert len(neighbours()) == 2, "what is done is not done again"
-    act(machines, "worker-1", "undo", "cpu_pressure", cores=2)
-    wait_until(lambda: not neighbours(), timeout_s=10, what="their end")
-    act(machines, "worker-2", "do", "memory_pressure", memory_mb=64)
-    try:
-        (one,) = wait_until(neighbours, timeout_s=10, what="it")
-        wait_until(lambda: one.memory_info().rss > 64 * 2**20, timeout_s=20, what="its memory")
-    finally:
-        act(machines, "worker-2", "undo", "memory_pressure", memory_mb=64)
-    wait_until(lambda: not neighbours(), timeout_s=10, what="its end")
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "asked", "said"),
-    [
-        ("partition", "x", {"peers": ["10.0.0.1; reboot"]}, "is no address"),
-        ("bandwidth", "x", {"peers": ["nobody"], "mbit_s": 1}, "is no address"),
-        ("disk_full", "x", {"folder": "/no/such"}, "is no folder here"),
-        ("disk_full", "x", {"folder": "/etc"}, "the disk of the whole host"),
-        ("dance", "x", {}, "is no act on a host"),
-        ("partition", "x y", {"peers": []}, "is no act on a host"),
-    ],
-)
-def test_what_cannot_be_done_to_a_host_is_refused_in_one_line(
-    machines: Machines, kind: str, name: str, asked: dict[str, object], said: str
-) -> None:
-    with pytest.raises(ActRefused, match=said) as caught:
-        act(machines, "worker-1", "check", kind, name=name, **asked)
-    assert "\n" not in str(caught.value)
-
-
-# Does an act as the conductor does: posts who undoes it, does it, and would undo it at the end.
-CONDUCTOR = """
-import base64, pickle, sys, time
-from fault.remote import RemoteInjector
-host, told = pickle.loads(base64.b64decode(sys.argv[1]))
-with RemoteInjector(host) as remote:
-    remote.host_act("undo_later", seconds=2.0, **told)
-    print("posted", flush=True)
-    remote.host_act("do", **told)
-    print("done", flush=True)
-    time.sleep(60)
-"""
-DOOMED = ("conductor", "agent", "sshd")
-
-
-def agent_on(machines: Machines, host: str) -> psutil.Process | None:
-    """The agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
-    first = first_process(machines.settings, host)
-    space = os.readlink(f"/proc/{first}/ns/pid")
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            there = "i.read(int(i.readline()))" in " ".join(process.cmdline())
-            if there and os.readlink(f"/proc/{process.pid}/ns/pid") == space and process.ppid() != first:
-                return process
-    return None
-
-
-def kill_one(machines: Machines, doomed: str, host: str, conductor: subprocess.Popen[bytes]) -> None:
-    if doomed == "conductor":
-        conductor.kill()
-        return
-    agent = agent_on(machines, host)
-    if agent is None:
-        return
-    sessions = [one for one in agent.parents() if one.name().startswith("sshd")]
-    # The last of them is the server itself.
-    for one in [agent] if doomed == "agent" else sessions[:-1]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-
-
-def test_whatever_is_killed_at_any_instant_each_act_is_undone(machines: Machines, share: int) -> None:
-    """The conductor, the agent, or the session of sshd, at random instants around an act on a host."""
-    chance, hosts = random.Random(28), remote_hosts(ssh_hosts(machines.settings))
-    disk = {one.name: disk_of(machines.settings, one) for one in machines.hosts}
-    address = {one.name: one.address for one in machines.hosts}
-    killed: Counter[str] = Counter()
-    done: list[tuple[str, str, str, dict[str, object]]] = []
-    for number in range(60 if share == 1 else 6):
-        host, doomed = chance.choice(("worker-1", "worker-2")), DOOMED[number % len(DOOMED)]
-        kinds: dict[str, dict[str, object]] = {
-            "partition": {"peers": [address["kafka"]], "way": "both"}, "disk_full": {"folder": str(disk[host])},
-            "bandwidth": {"peers": [address["kafka"]], "mbit_s": 1.0}, "cpu_pressure": {"cores": 1},
-        }  # fmt: skip
-        kind = chance.choice(sorted(kinds))
-        name, asked = f"round_{number}", kinds[kind]
-        done.append((host, kind, name, asked))
-        told = (hosts[host], {"kind": kind, "name": name, "asked": asked})
-        coded = base64.b64encode(pickle.dumps(told)).decode()
-        with subprocess.Popen(
-            [sys.executable, "-c", CONDUCTOR, coded], env=machines.environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as conductor:  # fmt: skip
-            try:
-                assert conductor.stdout is not None and conductor.stdout.readline() == b"posted\n", kind
-                time.sleep(chance.uniform(0.0, 0.5))
-                kill_one(machines, doomed, host, conductor)
-                killed[doomed] += 1
-                wait_until(
-                    lambda kind=kind, host=host, name=name, asked=asked: not act(
-                        machines, host, "holds", kind, name=name, **asked
-                    ),
-                    timeout_s=30, every_s=0.3, what=f"the end of {kind} on {host}, its {doomed} killed",
-                )  # fmt: skip
-            finally:
-                conductor.kill()
-    assert set(killed) == set(DOOMED)
-    assert not [one for one in done if act(machines, one[0], "holds", one[1], name=one[2], **one[3])], "nor later"
 
 
 # Last, since nobody makes that host again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -11,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from faultline.base.marks import INSTANCE_MARK
 from faultline.base.placement import Host
 from faultline.base.settings import ROOT, Settings, load_settings
 from faultline.base.waiting import wait_until
-from faultline.cluster.hosts.enter import through
+from faultline.cluster.hosts.enter import first_process, through
 from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.cluster.hosts.layout import NEEDED, choose_hosts, found
 from faultline.cluster.services.hosts import host_services
@@ -74,6 +76,17 @@ class Machines:
         process = self.run(host, sys.executable, "-c", program, *words)
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         return process
+
+    def agent_on(self, host: str) -> psutil.Process | None:
+        """The agent that is asked there now; not whoever it posted, whose parent is the host's first process."""
+        first = first_process(self.settings, host)
+        space = os.readlink(f"/proc/{first}/ns/pid")
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                there = "i.read(int(i.readline()))" in " ".join(process.cmdline())
+                if there and os.readlink(f"/proc/{process.pid}/ns/pid") == space and process.ppid() != first:
+                    return process
+        return None
 
     def end(self) -> None:
         for process in reversed(self.started):

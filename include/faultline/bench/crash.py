@@ -8,6 +8,7 @@ with the next.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -42,6 +43,8 @@ from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.runner.progress import current_attempt
 
+# Address of an empty PostgreSQL that Airflow's tables lie in, instead of SQLite.
+BENCH_DATABASE = "FAULTLINE_BENCH_DATABASE"
 KILLS_PER_SWEEP = 6
 QUICK_KILLS = 6
 # A sweep that ends red is triggered again, as its user would; more often means that it does not heal.
@@ -59,7 +62,8 @@ def run(say: Say, quick: bool) -> dict[str, dict[str, Any]]:
     Raises InfrastructureError naming what was lost, measured twice or left behind.
     """
     kills = plan_kills()[:QUICK_KILLS] if quick else plan_kills()
-    with own_services("crash", say) as settings:
+    database = os.environ.get(BENCH_DATABASE, "")
+    with own_services("crash_postgresql" if database else "crash", say, database) as settings:
         # The quick kills are the first ones of all: a journal of their own keeps them from counting as done.
         journal = Diary(settings.home / ("crash-quick.jsonl" if quick else "crash.jsonl"), "kill")
         api = AirflowApi(settings)

@@ -28,13 +28,14 @@ _SWEEP_TIMEOUT_S = 8 * 3600.0
 
 
 @contextlib.contextmanager
-def own_services(name: str, say: Say) -> Iterator[Settings]:
-    """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out.
+def own_services(name: str, say: Say, database: str = "") -> Iterator[Settings]:
+    """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out. `database`:
+    address of an empty PostgreSQL for Airflow; none: SQLite.
 
     Their records stay there too, so that a benchmark which was interrupted goes on where it was.
     """
     # Its database is its own, too, wherever the other installation keeps its one.
-    os.environ.pop(DATABASE, None)
+    os.environ[DATABASE] = database
     settings = _made(name)
     try:
         settings = bring_up(say, settings=settings)

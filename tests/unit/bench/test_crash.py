@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from faultline.base.errors import InfrastructureError
+from faultline.base.text import Say
+from faultline.bench import crash
 from faultline.bench.broken_sweeps import require_none, total
 from faultline.bench.crash import figures
 from faultline.bench.diary import Diary
@@ -33,6 +35,24 @@ def test_the_plan_holds_every_victim_at_every_boundary_and_is_the_same_each_time
     assert {kill.victim for kill in kills} == set(VICTIMS)
     assert [kill.number for kill in kills] == list(range(len(kills)))
     assert plan_kills() == kills
+
+
+@pytest.mark.parametrize(("given", "name"), [("", "crash"), ("postgresql://a:b@127.0.0.1/c", "crash_postgresql")])
+def test_an_installation_of_its_own_lies_on_the_database_that_is_given(
+    given: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a place of its own, so that neither goes on with the kills of the other."""
+    begun: list[tuple[str, str]] = []
+
+    def own_services(name: str, _: Say, database: str) -> None:
+        begun.append((name, database))
+        raise InfrastructureError("as far as here")
+
+    monkeypatch.setattr(crash, "own_services", own_services)
+    monkeypatch.setenv(crash.BENCH_DATABASE, given)
+    with pytest.raises(InfrastructureError, match="as far as here"):
+        crash.run(print, quick=True)
+    assert begun == [(name, given)]
 
 
 def task(task_id: str, state: str | None, ended: datetime | None = None) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """Acts on hosts, seen from here: which host is chosen, what its agent is asked, and how it is undone. The agents are
-made up; the real ones are in tests/component/test_hosts.py."""
+made up; the real ones are in tests/component/test_host_acts.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a host's network, on a kernel that is made up; the real one is in tests/component/test_hosts.py."""
+"""What is done to a host's network, on a kernel that is made up; the real one: tests/component/test_host_acts.py."""
 
 from __future__ import annotations
 
