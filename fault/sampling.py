@@ -6,8 +6,9 @@ Standard library only: the recorder looks at its own host by this, and the agent
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,51 @@ class RoleRule:
 
 @dataclass(frozen=True)
 class Usage:
-    """One process: `cpu_s` seconds of a core since it began, at `create_time` (seconds since the epoch)."""
+    """One process: `cpu_s` seconds of a core since it began, at `create_time` (seconds since the epoch), with those of
+    the short-lived that it started and waited for."""
 
     pid: int
     role: str
     create_time: float
     cpu_s: float
     rss_bytes: int
+
+
+class Short:
+    """What a process started and waited for within less than a look, such as the programs by which an executor looks
+    after its files: the kernel counts the dead to whoever waited for them. What was looked at while it lived is on an
+    account of its own, and taken off.
+    """
+
+    def __init__(self) -> None:
+        # Each one's parent, and all that the kernel counted to it, as of the last look.
+        self._last: dict[Key, tuple[Key | None, float]] = {}
+        # Of each one's dead, what is not to be counted: from before the first look, or counted already.
+        self._known_s: dict[Key, float] = {}
+        self._told_s: dict[Key, float] = {}
+
+    def look(self, stats: Mapping[Key, Sequence[str]], found: Collection[Key]) -> dict[Key, float]:
+        """Seconds by process since it was first looked at, which never grow less. `stats`: of all processes, those of
+        parents read before their children's; `found`: of whom it is asked."""
+        gone = {key: self._last.pop(key) for key in self._last.keys() - stats.keys()}
+        for parent, all_s in gone.values():
+            # Whoever waited for the one that waited for it. Did nobody, less is counted, and nothing twice.
+            while parent is not None and parent in gone:
+                parent = gone[parent][0]
+            if parent is not None and parent in self._known_s:
+                self._known_s[parent] += all_s
+        keys = {key[0]: key for key in stats}
+        for key in self._last.keys() | found:
+            self._last[key] = keys.get(int(stats[key][1])), _own_s(stats[key]) + _dead_s(stats[key])
+        for key in found:
+            self._known_s.setdefault(key, _dead_s(stats[key]))
+            # A child may end between the look at its parent and the one at itself: the parent's is a look late.
+            unseen_s = _dead_s(stats[key]) - self._known_s[key]
+            self._told_s[key] = max(self._told_s.get(key, 0.0), unseen_s)
+        for known in (self._known_s, self._told_s):
+            for key in known.keys() - stats.keys():
+                del known[key]
+        return {key: self._told_s[key] for key in found}
 
 
 class Table:
@@ -66,6 +105,8 @@ class Table:
         self._born: dict[Key, float] = {}
         self._here: dict[Key, bool] = {}
         self._space = _space_of("self")
+        self._began: dict[int, int] = {}
+        self._short = Short()
 
     def look(self, more: Mapping[Key, str], keeper: tuple[int, str] | None = None) -> dict[Key, Usage]:
         """The processes that matter. `more`: roles of further ones, by who they are; `keeper`: pid of one whose
@@ -90,16 +131,19 @@ class Table:
         self._known = {key: role for key, role in self._known.items() if key in stats}
         # A step of the wall clock makes no other process of it.
         self._born = {key: self._born.get(key, boot + key[1] / _HERTZ) for key in found}
-        return {key: _usage(key, role, self._born[key], stats[key]) for key, role in found.items()}
+        short = self._short.look(stats, found.keys())
+        return {key: _usage(key, role, self._born[key], stats[key], short[key]) for key, role in found.items()}
 
     def _stats(self) -> dict[Key, list[str]]:
         found = {}
-        for pid in all_pids():
+        # The older first, as `Short.look` wants it; numbers begin anew one day.
+        for pid in sorted(all_pids(), key=lambda pid: self._began.get(pid, sys.maxsize)):
             try:
                 stat = stat_of(pid)
             except OSError:
                 continue
             found[pid, int(stat[19])] = stat
+        self._began = dict(found)
         if self._apart:
             self._here = {key: self._here.get(key) or _space_of(key[0]) == self._space for key in found}
             found = {key: stat for key, stat in found.items() if self._here[key]}
@@ -142,8 +186,17 @@ def _descend(parent: Key, role: str, children: Mapping[int, Sequence[Key]], foun
             _descend(child, role, children, found)
 
 
-def _usage(key: Key, role: str, born: float, stat: Sequence[str]) -> Usage:
-    return Usage(key[0], role, born, (int(stat[11]) + int(stat[12])) / _HERTZ, int(stat[21]) * _PAGE)
+def _usage(key: Key, role: str, born: float, stat: Sequence[str], short_s: float) -> Usage:
+    return Usage(key[0], role, born, round(_own_s(stat) + short_s, 6), int(stat[21]) * _PAGE)
+
+
+def _own_s(stat: Sequence[str]) -> float:
+    return (int(stat[11]) + int(stat[12])) / _HERTZ
+
+
+def _dead_s(stat: Sequence[str]) -> float:
+    """Of its descendants that were waited for."""
+    return (int(stat[13]) + int(stat[14])) / _HERTZ
 
 
 def _space_of(process: int | str) -> str | None:

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fault.sampling import SETTLED_S, RoleRule, Table, Usage, machine
+from fault.sampling import SETTLED_S, Key, RoleRule, Short, Table, Usage, machine
 from tests.support.decoys import only_root
 
 RULE = RoleRule("executors", "Main", "mark-of-run")
@@ -91,6 +93,124 @@ def test_what_lives_in_another_space_of_process_ids_is_left_out_where_that_is_as
         seen(apart, {here.pid})
         assert seen_now(apart, {first.pid, here.pid}) == {here.pid}
         assert first.pid not in {one.pid for one in apart.look({}, (os.getpid(), "services")).values()}
+
+
+HERTZ = os.sysconf("SC_CLK_TCK")
+# Runs programs one after the other, each for less than a look, and says what the kernel counted of them.
+SHORT_LIVED = """
+import resource, subprocess, sys
+print("up", flush=True)
+sys.stdin.readline()
+for _ in range(8):
+    subprocess.run([sys.executable, "-S", "-c", "import time\\nwhile time.process_time() < 0.1: pass"], check=True)
+dead = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(dead.ru_utime + dead.ru_stime, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_programs_too_short_lived_to_be_looked_at_count_to_whoever_ran_them() -> None:
+    table, command = Table([RULE], {}), [sys.executable, "-c", SHORT_LIVED, "Main", "mark-of-run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == "up\n"
+        before = seen(table, {process.pid})[process.pid].cpu_s
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        dead_s = float(process.stdout.readline())
+        after = seen(table, {process.pid})[process.pid].cpu_s
+        own = psutil.Process(process.pid).cpu_times()
+        assert dead_s > 0.5 and after == pytest.approx(own.user + own.system + dead_s, abs=0.05) and after > before
+        process.communicate("end\n")
+
+
+class Tree:
+    """Processes that start others, work, end and are waited for, as /proc shows them; `used`: ticks of all of them."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.own, self.dead, self.parent = {1: 0}, {1: 0}, {1: 0}
+
+    def start(self, parent: int) -> None:
+        pid = max(self.own, default=0) + len(self.parent) + 1
+        self.own[pid], self.dead[pid], self.parent[pid] = 0, 0, parent
+
+    def work(self, pid: int, ticks: int) -> None:
+        self.own[pid] += ticks
+        self.used += ticks
+
+    def end(self, pid: int) -> None:
+        """With all that it started, and is waited for."""
+        for child in [one for one in self.own if self.parent[one] == pid]:
+            self.end(child)
+        self.dead[self.parent[pid]] += self.own.pop(pid) + self.dead.pop(pid)
+
+    def stats(self) -> dict[Key, list[str]]:
+        rows = {}
+        for pid in self.own:
+            row = ["0"] * 22
+            row[1], row[11], row[13] = str(self.parent[pid]), str(self.own[pid]), str(self.dead[pid])
+            rows[pid, pid] = row
+        return rows
+
+
+STEP = st.tuples(
+    st.sampled_from(["start", "work", "end"]), st.integers(0, 20), st.integers(1, 300), st.sampled_from([True, False])
+)
+
+
+@given(steps=st.lists(STEP, min_size=5, max_size=60))
+def test_what_a_tree_of_processes_uses_is_counted_once_however_it_ends(steps: list[tuple[str, int, int, bool]]) -> None:
+    tree, short, counted = Tree(), Short(), dict[Key, float]()
+
+    def look() -> None:
+        stats = tree.stats()
+        for key, dead_s in short.look(stats, stats.keys()).items():
+            counted[key] = int(stats[key][11]) / HERTZ + dead_s
+
+    look()
+    for do, whom, ticks, looked in steps:
+        pid = sorted(tree.own)[whom % len(tree.own)]
+        if do == "start":
+            tree.start(pid)
+        elif do == "work":
+            tree.work(pid, ticks)
+        elif pid != 1:
+            tree.end(pid)
+        if looked:
+            look()
+    look()
+    assert sum(counted.values()) == pytest.approx(tree.used / HERTZ)
+
+
+def test_what_was_used_before_the_first_look_and_what_nobody_waited_for_is_left_out() -> None:
+    tree, short = Tree(), Short()
+    tree.start(1)
+    (child,) = set(tree.own) - {1}
+    tree.work(child, 500)
+    tree.end(child)
+    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
+    tree.start(1)
+    (child,) = set(tree.own) - {1}
+    tree.work(child, 300)
+    short.look(tree.stats(), [(1, 1), (child, child)])
+    del tree.own[child], tree.dead[child]  # as of a parent that wants to know of no child
+    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 0.0}
+
+
+def test_a_child_that_ends_between_two_readings_takes_nothing_back() -> None:
+    tree, short = Tree(), Short()
+    short.look(tree.stats(), [(1, 1)])
+    tree.dead[1] += 100
+    assert short.look(tree.stats(), [(1, 1)]) == {(1, 1): 100 / HERTZ}
+    tree.start(1)
+    (child,) = set(tree.own) - {1}
+    tree.work(child, 40)
+    short.look(tree.stats(), [(1, 1), (child, child)])
+    before = tree.stats()
+    tree.work(child, 10)
+    tree.end(child)
+    assert short.look({(1, 1): before[1, 1]}, [(1, 1)]) == {(1, 1): 100 / HERTZ}
+    assert short.look(tree.stats(), [(1, 1)])[1, 1] == pytest.approx(110 / HERTZ)
 
 
 def test_the_machine_is_counted_as_psutil_counts_it() -> None:
