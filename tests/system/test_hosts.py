@@ -44,21 +44,20 @@ def measured(installation: Installation, workload: str, *parameters: str) -> dic
     done = installation.run("run", workload, *SHORT, *parameters)
     assert done.stdout, done.stderr
     record: dict[str, Any] = json.loads(done.stdout)
-    assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
-    assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
     audit = record["metrics"]["audit"]
+    # A broker that starts on a full disk empties what it cannot check, acknowledged or not, and uses its numbers again.
+    may_lose = {"fault=kafka", "fault_action=disk_full"} <= {*parameters}
+    if not may_lose:
+        assert record["status"] in ("valid", "unmet", "unsound"), record["reasons"]
+        assert all(reason.startswith(OF_A_BUSY_MACHINE) for reason in record["reasons"]), record["reasons"]
+        assert [audit[name] for name in ("lost", "overcounted", "wrong", "unknown")] == [0] * 4, audit
     assert audit["expected"] > 0
-    assert (audit["overcounted"], audit["wrong"], audit["unknown"]) == (0, 0, 0)
-    # A broker that starts on a full disk empties what it cannot check, acknowledged or not.
-    assert audit["lost"] == 0 or {"fault=kafka", "fault_action=disk_full"} <= {*parameters}
     hosts = record["environment"]["hosts"]
     assert set(hosts) == HOSTS
     for name, host in hosts.items():
         assert host["same_machine"] and abs(host["clock_ahead_s"]) < 0.001 and host["clock_uncertain_ms"] < 5, name
-        assert host["cores_used"] <= host["cores_counted"] * 1.02 + 0.005, (name, host)
-        # Not sampled: what lives for less than a second, such as the programs that an executor runs for its files.
-        lost = 0.08 if "fault_action=disk_full" in parameters else 0.02
-        assert host["cores_used"] >= host["cores_counted"] * 0.9 - lost, (name, host)
+        # Where a worker is killed, its last second was sampled by nobody.
+        assert host["cores_used"] == pytest.approx(host["cores_counted"], rel=0.02, abs=0.01), (name, host)
     return record
 
 
