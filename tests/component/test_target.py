@@ -42,6 +42,7 @@ from tests.support.others_cluster import (
     conf,
     others_kafka,
     others_spark,
+    spark_that_says,
 )
 from tests.support.secret_search import holding
 
@@ -239,6 +240,17 @@ def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersK
 def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
         spark.alive(taken_in(settings, broker.login()), LAB.spark)
+
+
+@pytest.mark.thorough
+def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
+    older = spark_that_says("4.0.3", tmp_path / "older")
+    with others_spark(tmp_path / "spark", of_workers=older) as engine:
+        taken_in(settings, broker.login(), engine)
+        said: list[str] = []
+        assert look(settings, LAB, said.append) is not None
+    refused = next(line for line in said if line.startswith("spark version: NO:"))
+    assert "is Spark 4.0.3, and experiments here are run by Spark" in refused and "\n" not in refused
 
 
 @pytest.mark.thorough

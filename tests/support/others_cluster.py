@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
 
 from faultline.base.files import write_private
 from faultline.base.http import fetch_json
@@ -151,11 +153,32 @@ class OthersSpark:
     ui: str
 
 
+def spark_that_says(version: str, folder: Path) -> Path:
+    """A home of this Spark that calls itself another version."""
+    own, jars = spark_home(), folder / "jars"
+    jars.mkdir(parents=True)
+    for path in own.iterdir():
+        if path.name != jars.name:
+            (folder / path.name).symlink_to(path)
+    for jar in (own / "jars").iterdir():
+        if not jar.name.startswith("spark-common-utils_"):
+            (jars / jar.name).symlink_to(jar)
+            continue
+        with ZipFile(jar) as there, ZipFile(jars / jar.name, "w") as made:
+            for name in there.namelist():
+                data = there.read(name)
+                if name == "spark-version-info.properties":
+                    data = re.sub(rb"(?m)^version=.*$", b"version=" + version.encode(), data)
+                made.writestr(name, data)
+    return folder
+
+
 @contextmanager
 def others_spark(
-    folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE
+    folder: Path, *, workers: Sequence[Place] = (_HERE,), master_at: Place = _HERE, of_workers: Path | None = None
 ) -> Iterator[OthersSpark]:
-    """A standalone master with workers that ask for a secret, and encrypt what they say."""
+    """A standalone master with workers that ask for a secret, and encrypt what they say. `of_workers`: their Spark's
+    home, by default the one that is installed here."""
     folder.mkdir(parents=True)
     port, page, *rest = free_ports(2 + 2 * len(workers))
     told = folder / "spark.conf"
@@ -180,7 +203,8 @@ def others_spark(
             worker += ["--port", str(rest[2 * number]), "--webui-port", str(rest[2 * number + 1]), "--cores", "8"]
             worker += ["--memory", "6g", "--work-dir", str(folder / f"work-{number}")]
             worker += ["--properties-file", str(told), made.master]
-            stack.enter_context(process(worker, folder / f"worker-{number}.log", {**environment, "SPARK_LOCAL_IP": at}))
+            own = {"SPARK_HOME": str(of_workers or spark_home()), "SPARK_LOCAL_IP": at}
+            stack.enter_context(process(worker, folder / f"worker-{number}.log", {**environment, **own}))
         wait_until(lambda: _alive(made) == len(workers), timeout_s=60, what="the others' Spark workers")
         yield made
 
