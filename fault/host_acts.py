@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fault import traffic
-from fault.errors import ActRefused, FaultError
-from fault.procfs import all_pids, command_of, read_process
+from fault.errors import ActRefused, FaultError, NobodyStandsBy
+from fault.procfs import all_pids, command_of, read_process, stat_of
 
 # A disk of more is nobody's to fill: it would take minutes, and hit all that lives on it.
 MOST_FREE = 16 * 2**30
@@ -31,6 +31,8 @@ NEIGHBOUR = "faultline-neighbour="
 # How often a dead man tries, and how many seconds apart, when what he undoes holds still.
 TRIES, APART_S = 30, 2.0
 SHOWN_S = 1.0
+# How long one that takes memory is watched until it has it, or had to go.
+TAKEN_S = 2.0
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 _MEMORY = Path("/proc/meminfo")
 # One that is busy, or full, until it is told to end; its name stands on its command line.
@@ -70,15 +72,19 @@ def name_of(run: str, index: int) -> str:
 
 def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> None:
     """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then; again and again
-    while it holds still."""
+    while it holds still. Raises NobodyStandsBy where he cannot be started."""
     act = act_of(kind, name)
     if child := os.fork():
-        os.waitpid(child, 0)
+        if os.waitpid(child, 0)[1]:
+            raise NobodyStandsBy(f"{kind}: nobody could be posted who undoes it; look at the limit of processes")
         return
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
+    except OSError:
+        os._exit(1)
+    try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
@@ -113,7 +119,7 @@ def _sleep(seconds: float) -> None:
 
 def _disk_check(name: str, asked: Mapping[str, Any]) -> None:
     folder = Path(str(asked["folder"]))
-    if not folder.is_dir():
+    if not (folder.is_absolute() and folder.is_dir()):
         raise ActRefused(f"disk_full: {folder} is no folder here")
     if os.stat(folder).st_dev == os.stat("/").st_dev:
         raise ActRefused(
@@ -233,6 +239,23 @@ def _crowded(name: str, asked: Mapping[str, Any]) -> bool:
     return bool(_neighbours(name))
 
 
+def _swollen(name: str, asked: Mapping[str, Any]) -> bool:
+    """Whether its neighbour is there. Where memory runs out it goes while it takes it, and so is given the time."""
+    until = time.monotonic() + TAKEN_S
+    while pids := _neighbours(name):
+        if _resident_mb(pids[0]) >= int(asked["memory_mb"]) or time.monotonic() > until:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        return int(stat_of(pid)[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
+
+
 def _neighbours(name: str) -> list[int]:
     mark, found = neighbour_mark(name), []
     for pid in all_pids():
@@ -259,5 +282,5 @@ HOST_ACTS: Mapping[str, HostAct] = {
     "delay": HostAct(traffic.check_delay, traffic.hold_up, traffic.let_go, traffic.is_held_up),
     "disk_full": HostAct(_disk_check, _fill, _empty, _filled),
     "cpu_pressure": HostAct(_crowd_check, _crowd, _leave, _crowded),
-    "memory_pressure": HostAct(_swell_check, _swell, _leave, _crowded),
+    "memory_pressure": HostAct(_swell_check, _swell, _leave, _swollen),
 }

@@ -36,7 +36,8 @@ class Impaired:
         """An act on all of the workload's connections, or on the hosts of victims."""
         if planned.fault.most_processes == 0:
             return self._relayed(None).act(planned, context)
-        return ImpairedAct(self, planned, context, self.on_hosts.act(planned, context))
+        act = self.on_hosts.act(planned, context)
+        return ImpairedAct(self, planned, context, act, act)
 
     def holds(self, undo: UndoSpec, context: Context) -> bool:
         """Whether it holds still, wherever it was done."""
@@ -59,36 +60,37 @@ class Impaired:
 
 @dataclass
 class ImpairedAct:
-    """One act on hosts, or on their connections where their kernels cannot; which of both is found out once."""
+    """One act on hosts, or on their connections where their kernels cannot."""
 
     hands: Impaired
     planned: Occurrence
     context: Context
-    act: Act
+    on_hosts: HostsAct
+    act: HostsAct | ConnectionAct
     _lack: str | None = None
 
     def find(self) -> bool:
-        """As on hosts. Raises FaultError."""
-        assert isinstance(self.act, HostsAct | ConnectionAct)
-        if isinstance(self.act, ConnectionAct):
-            return self.act.find()
+        """As on hosts, whose connections are taken where a kernel cannot. Raises FaultError."""
+        before = self.victims()
+        self.act, self._lack = self.on_hosts, None
         try:
-            return self.act.find()
+            self.on_hosts.find()
         except KernelLacks as refused:
             if not self.hands.falls_back:
                 raise
-            self._lack = str(refused)
-            self.act = self.hands.relayed(self.planned, self.context, self.act.hosts)
+            self.act, self._lack = self.hands.relayed(self.planned, self.context, self.on_hosts.hosts), str(refused)
             self.act.find()
-            return True
+        return self.victims() != before
 
     def describe(self) -> list[str]:
         """Those of the act, and by what it is done."""
         return [f"{line}, {self._by}" for line in self.act.describe()]
 
     def victims(self) -> list[dict[str, Any]]:
-        """Those of the act."""
-        return self.act.victims()
+        """Those of the act: processes on hosts, or the connections of those hosts."""
+        if self.act is self.on_hosts:
+            return self.on_hosts.victims()
+        return [{**one, "host": host} for host in self.on_hosts.hosts for one in self.act.victims()]
 
     def undo(self) -> list[UndoSpec]:
         """Those of the act."""

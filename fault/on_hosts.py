@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fault.action import Act, Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
+from fault.action import Context, Daemon, HalfDone, Moment, Sent, Site, UndoSpec
 from fault.errors import ConnectionLost, FaultError, VictimRefused
 from fault.host_acts import name_of
 from fault.hosts import KAFKA_HOST, Hosts
@@ -34,7 +34,7 @@ class OnHosts:
         """None: the agent acts, and goes."""
         return ()
 
-    def act(self, planned: Occurrence, context: Context) -> Act:
+    def act(self, planned: Occurrence, context: Context) -> HostsAct:
         """An act on the hosts of the victims that the plan asks for."""
         return HostsAct(self, planned, context)
 
@@ -57,8 +57,8 @@ class HostsAct:
     _chosen: tuple[ProcessIdentity, ...] = ()
 
     def find(self) -> bool:
-        """Victims by seed, on a host each; those chosen before stay while they live. Has each host look whether the act
-        can be done there. Raises FaultError."""
+        """Victims by seed, on a host each; those chosen before stay while they live, and their hosts while there is
+        another. Has each host look whether the act can be done there. Raises FaultError."""
         fault, context, before = self.planned.fault, self.context, self._chosen
         candidates = context.injector.find(fault.victim, context.tokens)
         first_of = {one.host: one for one in reversed(candidates)}
@@ -67,7 +67,10 @@ class HostsAct:
                 f"{self.hands.kind}: the {fault.victim} runs on this host, and this is done to other ones; "
                 "./faultline up --hosts 3"
             )
-        if not before or any(one.host not in first_of for one in before):
+        if before and all(one.host in first_of for one in before):
+            alive = {_who(one): one for one in candidates}
+            self._chosen = tuple(alive.get(_who(one), first_of[one.host]) for one in before)
+        else:
             self._chosen = choose(
                 tuple(first_of.values()), fault.count, seed=context.seed, repetition=context.repetition,
                 fault=self.planned.index,
@@ -75,7 +78,7 @@ class HostsAct:
         context.guard.check(fault, self._chosen)
         for one in self._chosen:
             _there(context, one.host).host_act("check", **self._act(one))
-        return [one.host for one in self._chosen] != [one.host for one in before]
+        return [*map(_who, self._chosen)] != [*map(_who, before)]
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -138,6 +141,11 @@ class HostsAct:
         if idle:
             return Settlement(Outcome.NO_EFFECT, f"{self.hands.kind}: does not hold on {', '.join(idle)}")
         return Settlement(Outcome.EFFECTIVE, f"{self.hands.kind}: holds on {', '.join(hosts)}")
+
+
+def _who(victim: ProcessIdentity) -> tuple[str, int, int | None]:
+    # A step of the clock makes no other process of it.
+    return victim.host, victim.pid, victim.start_ticks
 
 
 def others(peer: str, host: str, context: Context) -> list[str]:

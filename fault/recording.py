@@ -22,7 +22,7 @@ from typing import Any
 
 from fault.errors import VictimRefused
 from fault.groups import group_usage
-from fault.sampling import Key, RoleRule, Table, Usage, machine
+from fault.sampling import Key, RoleRule, Table, Usage, machine, space_of
 
 PREFIX = "faultline-record-"
 PERIOD_S = 1.0
@@ -110,7 +110,8 @@ def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None
     stop = folder / STOP
     before: dict[Key, Usage] = {}
     began = due = time.monotonic()
-    _write(file, {"kind": "start", "boot": _BOOT.read_text().strip(), "python": list(sys.version_info[:3])})
+    start = {"boot": _BOOT.read_text().strip(), "space": space_of("self"), "python": list(sys.version_info[:3])}
+    _write(file, {"kind": "start", **start})
     while True:
         before = _sample(file, table, before)
         if ready >= 0:
@@ -119,7 +120,8 @@ def _record(folder: Path, table: Table, longest_s: float, *, ready: int) -> None
         due += PERIOD_S
         while not stop.exists() and time.monotonic() < due:
             time.sleep(min(0.05, max(0.0, due - time.monotonic())))
-        if stop.exists() or time.monotonic() - began > longest_s:
+        # Whoever removed it, its end was not waited for.
+        if stop.exists() or not folder.exists() or time.monotonic() - began > longest_s:
             break
     _sample(file, table, before)
     _write(file, {"kind": "stop"})

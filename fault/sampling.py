@@ -60,31 +60,30 @@ class Short:
     def __init__(self) -> None:
         # Each one's parent, and all that the kernel counted to it, as of the last look.
         self._last: dict[Key, tuple[Key | None, float]] = {}
-        # Of each one's dead, what is not to be counted: from before the first look, or counted already.
-        self._known_s: dict[Key, float] = {}
+        # Of each one's dead, what is not to be counted: from before the first look at all, or counted already.
+        self._known_s: dict[Key, float] | None = None
         self._told_s: dict[Key, float] = {}
 
     def look(self, stats: Mapping[Key, Sequence[str]], found: Collection[Key]) -> dict[Key, float]:
-        """Seconds by process since it was first looked at, which never grow less. `stats`: of all processes, those of
-        parents read before their children's; `found`: of whom it is asked."""
+        """Seconds by process since the first look, which never grow less. `stats`: of all processes, those of parents
+        read before their children's; `found`: of whom it is asked."""
+        known = {key: _dead_s(stat) for key, stat in stats.items()} if self._known_s is None else self._known_s
         gone = {key: self._last.pop(key) for key in self._last.keys() - stats.keys()}
         for parent, all_s in gone.values():
             # Whoever waited for the one that waited for it. Did nobody, less is counted, and nothing twice.
             while parent is not None and parent in gone:
                 parent = gone[parent][0]
-            if parent is not None and parent in self._known_s:
-                self._known_s[parent] += all_s
+            if parent is not None:
+                known[parent] = known.get(parent, 0.0) + all_s
         keys = {key[0]: key for key in stats}
         for key in self._last.keys() | found:
             self._last[key] = keys.get(int(stats[key][1])), _own_s(stats[key]) + _dead_s(stats[key])
         for key in found:
-            self._known_s.setdefault(key, _dead_s(stats[key]))
             # A child may end between the look at its parent and the one at itself: the parent's is a look late.
-            unseen_s = _dead_s(stats[key]) - self._known_s[key]
+            unseen_s = _dead_s(stats[key]) - known.get(key, 0.0)
             self._told_s[key] = max(self._told_s.get(key, 0.0), unseen_s)
-        for known in (self._known_s, self._told_s):
-            for key in known.keys() - stats.keys():
-                del known[key]
+        self._known_s = {key: seconds for key, seconds in known.items() if key in stats}
+        self._told_s = {key: seconds for key, seconds in self._told_s.items() if key in stats}
         return {key: self._told_s[key] for key in found}
 
 
@@ -104,7 +103,7 @@ class Table:
         self._known: dict[Key, str | None] = {}
         self._born: dict[Key, float] = {}
         self._here: dict[Key, bool] = {}
-        self._space = _space_of("self")
+        self._space = space_of("self")
         self._began: dict[int, int] = {}
         self._short = Short()
 
@@ -143,9 +142,9 @@ class Table:
             except OSError:
                 continue
             found[pid, int(stat[19])] = stat
-        self._began = dict(found)
+        self._began = dict(found.keys())
         if self._apart:
-            self._here = {key: self._here.get(key) or _space_of(key[0]) == self._space for key in found}
+            self._here = {key: self._here.get(key) or space_of(key[0]) == self._space for key in found}
             found = {key: stat for key, stat in found.items() if self._here[key]}
         return found
 
@@ -199,8 +198,8 @@ def _dead_s(stat: Sequence[str]) -> float:
     return (int(stat[13]) + int(stat[14])) / _HERTZ
 
 
-def _space_of(process: int | str) -> str | None:
-    """Which space of process ids it lives in; None where that may not be known."""
+def space_of(process: int | str) -> str | None:
+    """Which space of process ids it lives in, `self` this process; None where that may not be known."""
     try:
         return os.readlink(f"/proc/{process}/ns/pid")
     except OSError:

@@ -24,13 +24,17 @@ def held(folder):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        return None
+        raise
     return lock
 for entry in os.scandir(tempfile.gettempdir()):
-    if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
-        if entry.stat(follow_symlinks=False).st_uid == os.getuid() and (lock := held(entry.path)) is not None:
-            shutil.rmtree(entry.path, ignore_errors=True)
-            os.close(lock)
+    try:
+        if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                lock = held(entry.path)
+                shutil.rmtree(entry.path, ignore_errors=True)
+                os.close(lock)
+    except OSError:
+        continue  # somebody works there, or has gone meanwhile
 # Under a name that nobody tidies up, until it is locked.
 made = tempfile.mkdtemp(prefix="faultline-new-agent-")
 lock = held(made)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Any
 
 from fault.errors import ActRefused, KernelLacks
@@ -26,6 +27,8 @@ _HELD = "100000"
 _LEAST_HANDLE, _HANDLES = 0x1000, 0x6FFF
 # What a bucket must hold at least, and for how long it must last, else it narrows to less than it is told.
 _BUCKET_BYTES, _BUCKET_S = 32_768, 0.002
+# Of capabilities(7).
+_CAP_NET_ADMIN = 12
 # A try in a network of its own, which ends with it.
 _TRIAL = (
     "ip link set lo up && tc qdisc add dev lo root handle 1: prio bands 4 && "
@@ -91,8 +94,10 @@ def _table(name: str) -> str:
 
 
 def check_bandwidth(name: str, asked: Mapping[str, Any]) -> None:
-    """Raises ActRefused where the interfaces by which peers are reached have been shaped by somebody."""
+    """Raises ActRefused where the interfaces by which peers are reached have been shaped by somebody, or may not be."""
     require("tc", "iproute2")
+    if not _may_shape():
+        raise ActRefused("tc: only root may shape a network (CAP_NET_ADMIN); log in to this host as root")
     for device in _devices(asked):
         _require_unshaped(device)
 
@@ -156,6 +161,12 @@ def let_go(name: str, asked: Mapping[str, Any]) -> None:
 def is_held_up(name: str, asked: Mapping[str, Any]) -> bool:
     """Whether any interface has it."""
     return bool(_shaped(name, "prio"))
+
+
+def _may_shape() -> bool:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_NET_ADMIN & 1)
 
 
 @cache

@@ -23,6 +23,6 @@ ACTION = Action(
     when="with the host of {victim} narrowed to {mbit_s:g} Mbit/s for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0), Parameter("mbit_s", short=10.0)),
     on_hosts=True,
-    by_hand="remove the queueing discipline fa17: there with tc",
+    by_hand="remove the queueing discipline tbf at the root there with tc",
     hands=OnHosts("bandwidth", _asks),
 )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fault.action import Action, Context
+from fault.errors import VictimRefused
 from fault.occurrence import Asked
 from fault.on_hosts import OnHosts
 from fault.parameters import DURATION, Parameter
 
 
 def _asks(fault: Asked, host: str, context: Context) -> dict[str, Any]:
-    return {"folder": context.disks.get(host, "")}
+    if host not in context.disks:
+        raise VictimRefused(f'disk_full: ssh_hosts.json names no disk of {host} that may be filled; add "disk": FOLDER')
+    return {"folder": context.disks[host]}
 
 
 ACTION = Action(

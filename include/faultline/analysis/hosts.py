@@ -80,11 +80,15 @@ class OtherHost:
         return total, None if counted is None else (counted - recording) / seconds
 
 
-def read_hosts(directory: Path, recorder: Sequence[Line], boot: str | None) -> tuple[OtherHost, ...]:
-    """All of which the attempt has a journal. `boot`: which start of this machine the attempt ran in."""
-    clocks = clocks_of(recorder)
+def read_hosts(directory: Path, recorder: Sequence[Line]) -> tuple[OtherHost, ...]:
+    """All of which the attempt has a journal. `recorder`: this machine's own."""
+    clocks, here = clocks_of(recorder), _start_of(recorder)
     files = sorted(Attempt(directory).host_journals.glob("*.jsonl"))
-    return tuple(_read(file, clocks.get(file.stem), boot) for file in files)
+    return tuple(_read(file, clocks.get(file.stem), here) for file in files)
+
+
+def _start_of(journal: Sequence[Line]) -> Line:
+    return next((line for line in journal if line.get("kind") == "start"), Line())
 
 
 def clocks_of(recorder: Sequence[Line]) -> dict[str, Clock]:
@@ -120,16 +124,19 @@ def _numbers(lines: Sequence[Line], kind: str, columns: Sequence[str]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns), dtype=object).astype({"wall_ns": "int64", **figures})
 
 
-def _read(file: Path, clock: Clock | None, boot: str | None) -> OtherHost:
+def _read(file: Path, clock: Clock | None, here: Line) -> OtherHost:
     lines = read_ended(file)
-    starts = [line for line in lines if line.get("kind") == "start"]
+    start = _start_of(lines)
     ahead_ns = 0 if clock is None else round(clock.ahead_s * NS)
     processes, machine = processes_of(lines, file.stem), machine_of(lines)
     group = _numbers(lines, "group", GROUP_COLUMNS)
     for frame in (processes, machine, group):
         frame["wall_ns"] -= ahead_ns
     processes["create_time"] -= ahead_ns / NS
-    same = bool(starts) and boot is not None and starts[0].get("boot") == boot
+    same = here.get("boot") is not None and start.get("boot") == here["boot"]
+    if same and here.get("space") is not None and start.get("space") == here["space"]:
+        # As in containers with one space of process ids: whoever records here has counted them all.
+        processes, group = processes[:0], group[:0]
     ended = bool(lines) and lines[-1].get("kind") == "stop"
     return OtherHost(file.stem, same, clock, processes, machine, group, ended)
 

@@ -112,8 +112,7 @@ def read_raw(directory: Path) -> Raw:
     attempt = read_attempt(directory)
     recorder, services = read_ended(directory / "recorder.jsonl"), read_ended(directory / "services.jsonl")
     engine = engine_at(Attempt(directory))
-    boots = [line.get("boot") for line in recorder if line.get("kind") == "start"]
-    hosts = read_hosts(directory, recorder, boots[0] if boots else None)
+    hosts = read_hosts(directory, recorder)
     raw = Raw(
         directory=directory,
         attempt=attempt,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fault.identity import KAFKA
-from fault.sampling import Key, RoleRule, Table, machine
+from fault.sampling import Key, RoleRule, Table, machine, space_of
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
@@ -124,7 +124,7 @@ def run(
     with Journal(attempt.recorder_journal) as journal:
         recorder = Recorder(attempt, journal)
         recorder.begin()
-        journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1]})
+        journal.append({"kind": "start", "after": after, "boot": birth(os.getpid())[1], "space": space_of("self")})
         due = time.monotonic()
         while not stop.is_set():
             recorder.sample()

@@ -31,12 +31,16 @@ from faultline.base.window import NS
 from tests.unit.analysis.test_validity import GOOD
 
 START, END = 1_000 * NS, 1_020 * NS
+# Of this machine's own journal.
+BEGUN = {"kind": "start", "boot": "b0", "space": "pid:[1]"}
 
 
-def journal(folder: Path, name: str, *, ahead_s: float, used: float, busy: float, boot: str) -> None:
+def journal(
+    folder: Path, name: str, *, ahead_s: float, used: float, busy: float, boot: str, space: str = "pid:[2]"
+) -> None:
     """A host's own: an executor that uses so many cores, of so many that its machine is busy with; and of its group."""
     (folder / "hosts").mkdir(exist_ok=True)
-    written: list[dict[str, object]] = [{"kind": "start", "boot": boot, "wall_ns": 1}]
+    written: list[dict[str, object]] = [{"kind": "start", "boot": boot, "space": space, "wall_ns": 1}]
     for second in range(990, 1_031):
         wall_ns = round((second + ahead_s) * NS)
         written += [
@@ -67,7 +71,7 @@ def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ah
     journal(tmp_path, "worker-1", ahead_s=ahead_s, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.2, busy=0.5, boot="b2")
     recorder = [clock("worker-1", ahead_s), *local(0.3), clock("worker-1", ahead_s + 0.001)]
-    hosts = read_hosts(tmp_path, recorder, "b0")
+    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
     assert [one.name for one in hosts] == ["worker-1", "worker-2"]
     processes = all_processes(recorder, (), hosts)
     found = cores(processes, START, END)
@@ -81,20 +85,34 @@ def test_a_hosts_processes_are_counted_at_this_hosts_instants(tmp_path: Path, ah
     }  # fmt: skip
 
 
+def test_what_shares_this_machines_process_ids_is_counted_once(tmp_path: Path) -> None:
+    """As containers of one space do, each of which is reached over SSH."""
+    journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot="b0", space="pid:[1]")
+    hosts = read_hosts(tmp_path, [BEGUN, *local(0.3)])
+    processes = all_processes(local(0.3), (), hosts)
+    assert cores(processes, START, END)["driver"] == pytest.approx(0.3)
+    assert cores(processes, START, END)["executors"] == 0.0 and hosts[0].cores(START, END) == (0.0, None)
+    # Of another machine the same number says nothing, nor where nobody wrote it down.
+    for boot, begun in (("b1", BEGUN), ("b0", {"kind": "start", "boot": "b0"})):
+        journal(tmp_path, "workers", ahead_s=0.0, used=0.4, busy=0.5, boot=boot, space="pid:[1]")
+        (host,) = read_hosts(tmp_path, [begun])
+        assert host.cores(START, END)[0] == pytest.approx(0.4)
+
+
 def test_a_recording_that_ended_by_itself_is_one_that_died(tmp_path: Path) -> None:
     journal(tmp_path, "worker-1", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
     journal(tmp_path, "worker-2", ahead_s=0.0, used=0.4, busy=0.5, boot="b0")
-    assert unrecorded(read_hosts(tmp_path, (), "b0")) is None
+    assert unrecorded(read_hosts(tmp_path, [BEGUN])) is None
     file = tmp_path / "hosts" / "worker-2.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-    assert unrecorded(read_hosts(tmp_path, (), "b0")) == "of worker-2: the last line of its journal is not `stop`"
+    assert unrecorded(read_hosts(tmp_path, [BEGUN])) == "of worker-2: the last line of its journal is not `stop`"
 
 
 def test_hosts_of_this_machine_share_its_processors_and_others_do_not(tmp_path: Path) -> None:
     journal(tmp_path, "here", ahead_s=0.0, used=0.5, busy=0.0, boot="b0")
     journal(tmp_path, "away", ahead_s=0.0, used=0.5, busy=1.75, boot="b1")
     recorder = local(0.25)
-    hosts = read_hosts(tmp_path, recorder, "b0")
+    hosts = read_hosts(tmp_path, [BEGUN, *recorder])
     processes = all_processes(recorder, (), hosts)
     machine = pd.DataFrame([[990 * NS, 0.0, 0.0], [1_030 * NS, 40 * 0.8, 0.0]], columns=MACHINE_COLUMNS)
     own = taken(machine, of_this_machine(processes, hosts), START, END)

@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from fault import host_acts
-from fault.errors import ActRefused
+from fault.errors import ActRefused, NobodyStandsBy
 from fault.host_acts import BALLAST, HOST_ACTS, HostAct, name_of, neighbour_mark, undo_later
 from faultline.base.waiting import wait_until
+
+FULL = host_acts._FULL
 
 NAME = f"of_{uuid.uuid4().hex[:8]}_0"
 Usage = namedtuple("Usage", "total used free")
@@ -91,6 +93,32 @@ def test_a_neighbour_that_holds_memory_is_the_first_that_a_host_without_any_ends
     wait_until(lambda: not act.holds(NAME, asked), timeout_s=10, what="its end")
 
 
+def test_a_neighbour_that_goes_while_it_takes_memory_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    act, asked = HOST_ACTS["memory_pressure"], {"memory_mb": 64}
+    monkeypatch.setattr(host_acts, "TAKEN_S", 30.0)
+    monkeypatch.setattr(host_acts, "_FULL", "import sys; sys.stdin.read(); sys.exit(1)")
+    act.do(NAME, asked)
+    assert not act.holds(NAME, asked), "as of one that the kernel ended"
+    monkeypatch.setattr(host_acts, "_FULL", FULL)
+    act.do(NAME, asked)
+    try:
+        assert act.holds(NAME, asked)
+        assert host_acts._resident_mb(host_acts._neighbours(NAME)[0]) >= 64, "not before it has it"
+    finally:
+        act.undo(NAME, asked)
+
+
+@pytest.mark.parametrize("folder", ["", "home", "./x"])
+def test_a_folder_that_depends_on_where_the_agent_is_is_refused(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ActRefused, match="is no folder here"):
+        HOST_ACTS["disk_full"].check(NAME, {"folder": folder})
+
+
 def test_neighbours_that_are_missing_are_added_and_none_too_many() -> None:
     act, asked = HOST_ACTS["cpu_pressure"], {"cores": 2}
     try:
@@ -143,6 +171,15 @@ def test_a_dead_man_tries_until_it_is_undone(tmp_path: Path, monkeypatch: pytest
     assert os.getpid() not in (pid, parent)
     wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10, what="his end")
     assert len(tries.read_text().splitlines()) == 3
+
+
+def test_where_nobody_can_be_posted_nothing_is_done_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room() -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "setsid", no_room)
+    with pytest.raises(NobodyStandsBy, match=r"^partition: nobody could be posted who undoes it"):
+        undo_later("partition", NAME, {}, 0.1)
 
 
 def test_acts_of_an_attempt_have_names_of_their_own() -> None:

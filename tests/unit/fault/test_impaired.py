@@ -107,6 +107,22 @@ def test_where_it_cannot_the_relay_holds_that_hosts_connections_and_says_so(rela
     assert not hands.holds(undo, here)
 
 
+def test_a_victim_that_came_back_elsewhere_has_its_new_hosts_connections_held(relay: Relay) -> None:
+    hosts = agents(Plain)
+    one = planned("delay", jitter_ms=20.0)
+    act = one.fault.how.hands.act(one, context(hosts))
+    act.find()
+    (named,) = act.victims()
+    gone, other = named["host"], next(name for name in hosts if name not in ("kafka", named["host"]))
+    hosts[gone].processes = ()
+    assert act.find(), "it is said that another one was chosen"
+    (named,) = act.victims()
+    assert named["host"] == other
+    act.perform()
+    ((_, (_, _, only)),) = relay.told
+    assert only == [{"worker-1": "10.0.0.3", "worker-2": "10.0.0.4"}[other]]
+
+
 @pytest.mark.parametrize("action", ["delay", "loss"])
 def test_what_a_host_refuses_for_another_reason_is_refused(relay: Relay, action: str) -> None:
     hosts = agents(Agent)

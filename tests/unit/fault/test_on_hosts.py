@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,32 @@ def test_the_seed_chooses_among_hosts_and_two_are_hit_where_two_are_asked_for(ag
     assert chosen(3) == chosen(3) and chosen(1, 2) == ["worker-1", "worker-2"]
     with pytest.raises(TooFewVictims):
         chosen(1, 3)
+
+
+def test_a_victim_that_was_replaced_on_its_host_is_named_anew_and_one_that_lives_stays(
+    agents: dict[str, Agent],
+) -> None:
+    one = planned("partition", count=2)
+    act = one.fault.how.hands.act(one, context(agents))
+    act.find()
+    first, second = act.victims()
+    agent = agents[first["host"]]
+    (former,) = agent.processes
+    successor = replace(former, pid=former.pid + 500, start_ticks=77)
+    agent.processes = (successor, former)
+    assert not act.find() and act.victims() == [first, second], "it lives"
+    agent.processes = (successor,)
+    assert act.find()
+    assert [each["pid"] for each in act.victims()] == [successor.pid, second["pid"]]
+    assert not act.find()
+
+
+def test_a_host_of_which_no_disk_is_known_is_refused(agents: dict[str, Agent]) -> None:
+    one = planned("disk_full")
+    here = replace(context(agents), disks={})
+    with pytest.raises(VictimRefused, match=r'names no disk of worker-[12] that may be filled; add "disk": FOLDER'):
+        one.fault.how.hands.act(one, here).find()
+    assert not any(agent.asked for agent in agents.values())
 
 
 def test_a_victim_on_this_host_is_refused(agents: dict[str, Agent]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -85,6 +88,21 @@ def test_a_recording_that_nobody_ends_ends_by_itself(place: Path, monkeypatch: p
         time.sleep(0.05)
     assert lines(folder)[-1]["kind"] == "stop"
     recording.drop(folder)
+
+
+def test_a_recording_whose_folder_was_removed_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "PERIOD_S", 0.1)
+    folder = recording.begin(RULES, {}, 60.0, 60.0)
+    own = [one for one in psutil.process_iter() if any(folder in file.path for file in opened(one))]
+    shutil.rmtree(folder)
+    assert len(own) == 1
+    own[0].wait(20)
+
+
+def opened(process: psutil.Process) -> list[Any]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.open_files())
+    return []
 
 
 def test_only_recordings_are_read_or_removed(place: Path) -> None:

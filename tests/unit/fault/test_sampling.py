@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fault import sampling
 from fault.sampling import SETTLED_S, Key, RoleRule, Short, Table, Usage, machine
 from tests.support.decoys import only_root
 
@@ -131,7 +132,7 @@ class Tree:
         self.own, self.dead, self.parent = {1: 0}, {1: 0}, {1: 0}
 
     def start(self, parent: int) -> None:
-        pid = max(self.own, default=0) + len(self.parent) + 1
+        pid = max(self.parent) + 1
         self.own[pid], self.dead[pid], self.parent[pid] = 0, 0, parent
 
     def work(self, pid: int, ticks: int) -> None:
@@ -211,6 +212,24 @@ def test_a_child_that_ends_between_two_readings_takes_nothing_back() -> None:
     tree.end(child)
     assert short.look({(1, 1): before[1, 1]}, [(1, 1)]) == {(1, 1): 100 / HERTZ}
     assert short.look(tree.stats(), [(1, 1)])[1, 1] == pytest.approx(110 / HERTZ)
+
+
+def test_a_parent_is_read_before_its_child_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers begin anew one day; a child that ends between both readings would be counted twice for good."""
+    read: list[int] = []
+
+    def stat_of(pid: int) -> list[str]:
+        read.append(pid)
+        row = ["0"] * 22
+        row[19] = {5: "200", 9: "100"}[pid]
+        return row
+
+    monkeypatch.setattr(sampling, "all_pids", lambda: iter([5, 9]))
+    monkeypatch.setattr(sampling, "stat_of", stat_of)
+    table = Table([RULE], {})
+    table.look({})
+    table.look({})
+    assert read[2:] == [9, 5]
 
 
 def test_the_machine_is_counted_as_psutil_counts_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault import traffic
-from fault.errors import ActRefused
+from fault.errors import ActRefused, KernelLacks
 from fault.host_acts import HOST_ACTS, name_of
 
 NAMES = [name_of(f"20261121T06150{n}Z-3fa9c1", index) for n in range(2) for index in range(2)]
@@ -102,6 +102,7 @@ class on:
         traffic._lack_of_netem.cache_clear()
         self._patch.setattr(traffic, "run", self._kernel.run)
         self._patch.setattr(traffic, "require", lambda program, package: None)
+        self._patch.setattr(traffic, "_may_shape", lambda: True)
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()
@@ -215,6 +216,16 @@ def test_only_other_hosts_are_peers(kernel: Kernel, kind: str, peers: list[str],
     with pytest.raises(ActRefused, match=f"^peer: .*{re.escape(said)}"):
         check(NAMES[0], {**ASKED[kind], "peers": peers})
     assert not kernel.tables
+
+
+@pytest.mark.parametrize("kind", ["bandwidth", "delay"])
+def test_whoever_may_not_shape_is_told_before_the_gate(
+    kernel: Kernel, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "_may_shape", lambda: False)
+    with pytest.raises(ActRefused, match="only root may shape a network") as refused:
+        HOST_ACTS[kind].check("run_0", {"peers": ["10.0.0.1"], "mbit_s": 1, "delay_ms": 1, "jitter_ms": 0})
+    assert not isinstance(refused.value, KernelLacks), "no weaker fault takes its place"
 
 
 def test_a_wide_way_gets_a_bucket_that_lets_it_be_wide(kernel: Kernel) -> None:
