@@ -38,6 +38,8 @@ from faultline.runner.progress import current_attempt, describe, phase_of
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
+# Of a run that is broken off.
+END_S = 30.0
 
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
@@ -172,7 +174,12 @@ def _dag_test(settings: Settings, conf: dict[str, Any], say: Say) -> None:
             raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
     except BaseException:
         child.terminate()
-        child.wait(30)
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            # `down` would end it, which is not called when others use the services.
+            child.kill()
+            child.wait()
         raise
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from faultline.base.attempt import write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import ROOT, Settings
 from faultline.base.waiting import wait_until
@@ -121,3 +125,30 @@ def test_who_comes_while_the_services_are_ended_waits_and_starts_them_anew(
     a.result(20)
     joined.result(20)
     assert desk.running and desk.downs == 1
+
+
+def test_a_run_that_is_broken_off_leaves_no_process_that_minds_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, children = Settings(ROOT, tmp_path, tmp_path / "results"), list[subprocess.Popen[bytes]]()
+    settings.logs.mkdir()
+    write_json(settings.home / "instance.json", {"instance": "0"})
+    script = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
+    start = subprocess.Popen
+
+    def stubborn(_: object, **how: Any) -> subprocess.Popen[bytes]:
+        children.append(start([sys.executable, "-c", script], **how))
+        return children[0]
+
+    def interrupted(*_: object) -> str:
+        wait_until(lambda: (settings.logs / "dag-test.log").stat().st_size, timeout_s=20, what="the child")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_one.subprocess, "Popen", stubborn)
+    monkeypatch.setattr(run_one, "_show", interrupted)
+    monkeypatch.setattr(run_one, "END_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        run_one._dag_test(settings, {"sweep_id": "s"}, print)
+    assert children[0].returncode == -signal.SIGKILL
