@@ -207,13 +207,8 @@ def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
-    return spawn(
-        attempt,
-        settings,
-        "supervisor",
-        [*module("faultline.runner.workload_supervisor"), *folder_of(attempt)],
-        stdout=attempt.logs / "supervisor.out",
-    )
+    command = [*module("faultline.runner.workload_supervisor"), *folder_of(attempt)]
+    return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
 
 
 def _await_commit(
