@@ -1,9 +1,11 @@
-"""The one waiting primitive: wait for a condition, bounded, and say what was waited for."""
+"""The one waiting primitive: wait for a condition, bounded, and say what was waited for; programs likewise."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from faultline.base.errors import InfrastructureError
@@ -41,6 +43,16 @@ def wait_until(
             name = what() if callable(what) else what
             raise InfrastructureError(f"{name}: not within {timeout_s:g} s")
         time.sleep(every_s() if callable(every_s) else every_s)
+
+
+@contextlib.contextmanager
+def in_time(what: str, look: str) -> Iterator[None]:
+    """Around a program that has a time limit: raises InfrastructureError naming `what` and where to `look` when it
+    takes longer."""
+    try:
+        yield
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"{what}: not within {error.timeout:g} s; {look}") from None
 
 
 def seldom(ask: Callable[[], bool], every_s: float) -> Callable[[], bool]:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from faultline.base.errors import InfrastructureError
+from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.diary import Diary
 from faultline.bench.figure import Figure, summarise
-from faultline.bench.installation import MATRIX, await_run, form
+from faultline.bench.installation import LONGEST_SWEEP_S, MATRIX, await_run, form
 from faultline.bench.leftovers import Tally, series_tally, stray_ports, stray_processes, stray_topics, unclosed
 from faultline.client.airflow_api import AirflowApi
 from faultline.experiment.cell import EXPERIMENT
@@ -55,6 +55,15 @@ def trigger(api: AirflowApi, series: str, number: int, diary: Diary) -> str:
     diary.note("run", series=series, run_id=run_id)
     api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=run_id)
     return run_id
+
+
+def await_noted(api: AirflowApi, series: str, run_id: str, *, timeout_s: float = LONGEST_SWEEP_S) -> str:
+    """The state in which a run ends that an interrupted call noted, and maybe did not come to trigger."""
+    try:
+        api.run(MATRIX, run_id)
+    except ConfigError:
+        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=run_id)
+    return await_run(api, run_id, timeout_s=timeout_s)
 
 
 def counted(

@@ -23,6 +23,7 @@ from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.broken_sweeps import (
     Sweep,
+    await_noted,
     calm,
     counted,
     left_behind,
@@ -123,7 +124,8 @@ def _sweep(settings: Settings, kills: Sequence[Kill], journal: Diary, say: Say) 
 def _again(settings: Settings, begun: dict[str, Any], journal: Diary) -> Sweep:
     """Brings a sweep of an interrupted call to its end, without further kills, so that its cells are counted, too."""
     api, series, runs = AirflowApi(settings), str(begun["series"]), list(begun["runs"])
-    start, state = time.monotonic(), str(_ask(lambda: api.run_state(MATRIX, runs[-1])))
+    start = time.monotonic()
+    state = await_noted(api, series, runs[-1])
     while len(runs) < MOST_TRIGGERS and state != "success":
         runs.append(trigger(api, series, len(runs), journal))
         state = await_run(api, runs[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.attempt import write_json
+from faultline.base.errors import ConfigError
 from faultline.base.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
+from faultline.base.window_lock import taken
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags
@@ -24,7 +27,7 @@ from faultline.experiment.cell import EXPERIMENT
 MATRIX = "input_rate"
 # The system gives none of these to connections.
 _PORTS_ABOVE = 3000
-_SWEEP_TIMEOUT_S = 8 * 3600.0
+LONGEST_SWEEP_S = 8 * 3600.0
 
 
 @contextlib.contextmanager
@@ -32,34 +35,36 @@ def own_services(name: str, say: Say, database: str = "") -> Iterator[Settings]:
     """Services of their own under `.faultline/bench/NAME`, which nobody else uses, ended on the way out. `database`:
     address of an empty PostgreSQL for Airflow; none: SQLite.
 
-    Their records stay there too, so that a benchmark which was interrupted goes on where it was.
+    Their records stay there too, so that a benchmark which was interrupted goes on where it was. Raises ConfigError
+    while another call has them.
     """
-    # Its database is its own, too, wherever the other installation keeps its one.
-    os.environ[DATABASE] = database
-    settings = _made(name)
-    try:
-        settings = bring_up(say, settings=settings)
-        await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
-        yield settings
-    finally:
-        down(settings, say)
+    with _made(name) as settings:
+        # Its database is its own, too, wherever the other installation keeps its one.
+        os.environ[DATABASE] = database
+        try:
+            settings = bring_up(say, settings=settings)
+            await_dags(AirflowApi(settings), EXPERIMENT, MATRIX)
+            yield settings
+        finally:
+            down(settings, say)
 
 
 @contextlib.contextmanager
 def own_home(name: str) -> Iterator[Settings]:
-    """Makes such a place this process's installation, whose services come and go with each experiment."""
-    settings = _made(name)
-    places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    before = {key: os.environ.get(key) for key in places}
-    os.environ.update(places)
-    try:
-        yield settings
-    finally:
-        down(load_settings())
-        for key, value in before.items():
-            os.environ.pop(key)
-            if value is not None:
-                os.environ[key] = value
+    """Makes such a place this process's installation, whose services come and go with each experiment. Raises
+    ConfigError while another call has it."""
+    with _made(name) as settings:
+        places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
+        before = {key: os.environ.get(key) for key in places}
+        os.environ.update(places)
+        try:
+            yield settings
+        finally:
+            down(load_settings())
+            for key, value in before.items():
+                os.environ.pop(key)
+                if value is not None:
+                    os.environ[key] = value
 
 
 def place_of(name: str) -> Path:
@@ -67,9 +72,30 @@ def place_of(name: str) -> Path:
     return load_settings().home / "bench" / name
 
 
-def _made(name: str) -> Settings:
-    main, home = load_settings(), place_of(name)
-    home.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Keeps a place to this call; the lock lies beside it, since a disk may be mounted there. Raises ConfigError while
+    another call has it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(place.with_name(f"{place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not taken(lock, fcntl.LOCK_EX):
+            raise ConfigError(f"{place}: another call of the same benchmark is at work there; begin when it has ended")
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _made(name: str) -> Iterator[Settings]:
+    home = place_of(name)
+    with alone(home):
+        yield _made_in(home)
+
+
+def _made_in(home: Path) -> Settings:
+    main = load_settings()
+    home.mkdir(exist_ok=True)
     if not (home / "jars").is_symlink():
         (home / "jars").symlink_to(main.jars)
     ports = home / "ports.json"
@@ -98,7 +124,7 @@ def form(series: str, rates: list[float], repetitions: int) -> dict[str, Any]:
     }
 
 
-def await_run(api: AirflowApi, run_id: str, dag_id: str = MATRIX, *, timeout_s: float = _SWEEP_TIMEOUT_S) -> str:
+def await_run(api: AirflowApi, run_id: str, dag_id: str = MATRIX, *, timeout_s: float = LONGEST_SWEEP_S) -> str:
     """The state in which the run ends."""
     state = ""
 

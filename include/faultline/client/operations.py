@@ -14,11 +14,13 @@ from faultline.base.secrets import FILE, HARNESS, login_file, read_secrets
 from faultline.base.settings import Settings, check_folders, load_settings, ssh_hosts
 from faultline.base.text import Say, suggest
 from faultline.cluster.airflow_home import require_keys
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
 from faultline.cluster.java import Java, find_java
 from faultline.cluster.rehearsal import make_archive
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import up
+from faultline.cluster.users import note_for_all, note_for_runs, using
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.nightly_schedule import NIGHTLY
 from faultline.records.find import read_saved
@@ -54,14 +56,23 @@ def bring_up(
     ports: dict[str, int] | None = None,
     hosts: int | None = None,
     settings: Settings | None = None,
+    for_run: bool = False,
 ) -> Settings:
-    """Starts what does not run yet of an installation, by default this one, and waits until it answers."""
+    """Starts what does not run yet of an installation, by default this one, and waits until it answers.
+
+    It stays until `down`, unless it is started `for_run`, and nobody else brings it up meanwhile.
+    """
     settings = settings or load_settings()
     java = require(settings)
     make_archive(settings, say)
-    settings = up(
-        settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
-    )
+    with using(settings):
+        if for_run and not Supervisor(settings).running():
+            note_for_runs(settings)
+        settings = up(
+            settings, java.executable, java.home, airflow=airflow, explicit_ports=ports, hosts=hosts, progress=say
+        )
+        if not for_run:
+            note_for_all(settings)
     # What this process sends and reads itself, as benchmarks do, it does as the harness.
     os.environ[LOGIN] = str(login_file(settings.secrets, HARNESS))
     return settings

@@ -26,6 +26,7 @@ from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health
 from faultline.cluster.supervision import down
+from faultline.cluster.users import are_for_runs, using
 from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.config import Configuration, may_be_empty, parse_configuration
@@ -37,6 +38,8 @@ from faultline.runner.progress import current_attempt, describe, phase_of
 
 BOOKKEEPING = ("repetition", "series", "build", "build_spec")
 POLL_S = 1.0
+# Of a run that is broken off.
+END_S = 30.0
 
 
 def parse_parameters(workload: str, given: Sequence[str]) -> dict[str, Any]:
@@ -128,13 +131,24 @@ def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> No
 def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
     """Without a scheduler: the same DAG in one process, on a metadata database of its own.
 
-    Services that were not running are started before and ended after.
+    Services that were not running are started before, and ended after unless others have come to use them.
     """
     before = load_settings()
     if (elsewhere := target(before, conf["target"])) is not None:
         take_in(before, elsewhere)
-    were_up = Supervisor(before).running()
-    settings = bring_up(say, airflow=False)
+    with using(before) as alone:
+        were_up = Supervisor(before).running()
+        settings = bring_up(say, airflow=False, for_run=True)
+        try:
+            _dag_test(settings, conf, say)
+        finally:
+            if are_for_runs(settings) and alone():
+                down(settings, say)
+            elif not were_up:
+                say("services: others use them, too, so they go on; ./faultline down ends them")
+
+
+def _dag_test(settings: Settings, conf: dict[str, Any], say: Say) -> None:
     log = settings.logs / "dag-test.log"
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -160,11 +174,13 @@ def _through_dag_test(conf: dict[str, Any], say: Say) -> None:
             raise InfrastructureError(f"run: dag.test() ended with status {child.returncode}; see {log}")
     except BaseException:
         child.terminate()
-        child.wait(30)
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            # `down` would end it, which is not called when others use the services.
+            child.kill()
+            child.wait()
         raise
-    finally:
-        if not were_up:
-            down(settings, say)
 
 
 def _show(settings: Settings, sweep_id: str, shown: str, say: Say) -> str:

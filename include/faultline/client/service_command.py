@@ -17,6 +17,8 @@ from faultline.base.text import say
 app = typer.Typer(help="Bring the services up after a reboot, by systemd.", no_args_is_help=True)
 
 UNIT = "faultline.service"
+# Beside the units: links to those that systemd starts by itself, as the unit's own [Install] has it.
+_ENABLED = "default.target.wants"
 MARK = "# Written by ./faultline service install; of the installation in "
 # Names that the unit hands on beside where things lie, as they are now; with what they name, and what holds a password.
 # The database is known to the installation.
@@ -82,9 +84,11 @@ def install(
 
 @app.command()
 def remove() -> None:
-    """Remove the unit of this installation."""
+    """Remove the unit of this installation, after systemd was told to disable it."""
     settings, path = load_settings(), unit_path()
     _require_ours(settings, path)
+    if os.path.lexists(path.parent / _ENABLED / UNIT):
+        raise ConfigError(f"{path}: is enabled, so systemd starts it; first: systemctl --user disable --now {UNIT}")
     if not path.exists():
         raise ConfigError(f"{path}: there is none; nothing to remove")
     path.unlink()

@@ -52,6 +52,12 @@ class Supervisor:
         with contextlib.suppress(xmlrpc.client.Fault):  # ALREADY_STARTED
             self.call("supervisor.startProcess", name, False)
 
+    def start_given_up(self) -> None:
+        """Starts the services that it has given up, as after many tries while a disk was full."""
+        for name, state in self.states().items():
+            if state == "FATAL":
+                self.start(name)
+
     def drop(self, names: Iterable[str]) -> None:
         """Ends services for good: they are no longer part of it, until they are added again."""
         for name in names:

@@ -11,6 +11,7 @@ FILE is JSON: {"service", "command", "hold", "journal"}. The command takes this 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
 
 # No service is held longer than this, whatever a hold says: the largest `restart_delay_s`, and a little.
@@ -63,7 +65,8 @@ def _boot() -> str:
 def main() -> None:
     specification: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     waited_s = wait_out(Path(specification["hold"]))
-    with Journal(Path(specification["journal"])) as journal:
+    # On a full disk the line is lost. A service that did not start for it would be given up after some tries, for good.
+    with contextlib.suppress(InfrastructureError), Journal(Path(specification["journal"])) as journal:
         journal.write("started", service=specification["service"], pid=os.getpid(), waited_s=round(waited_s, 3))
     command: list[str] = specification["command"]
     os.execvp(command[0], command)

@@ -26,7 +26,7 @@ from faultline.base.processes import end_ledger, end_processes, is_marked
 from faultline.base.secrets import require_logins
 from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.base.text import suggest
-from faultline.base.waiting import wait_until
+from faultline.base.waiting import in_time, wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
@@ -262,9 +262,10 @@ def _start_daemon(settings: Settings, java: Path, java_home: Path) -> None:
     environment = service_environment(settings, java_home)
     settings.supervisor_socket.unlink(missing_ok=True)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(settings.home / "supervisord.conf")]
-    done = subprocess.run(
-        command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
-    )
+    with in_time("supervisord: its start", f"see {settings.logs / 'supervisord.log'}"):
+        done = subprocess.run(
+            command, env=environment, cwd=settings.root, capture_output=True, text=True, timeout=30, check=False
+        )
     if done.returncode:
         raise InfrastructureError(f"supervisord: did not start: {(done.stderr or done.stdout).strip()[-300:]}")
     wait_until(Supervisor(settings).running, timeout_s=20, what="supervisord")
@@ -294,15 +295,16 @@ def service_environment(settings: Settings, java_home: Path) -> dict[str, str]:
 def provision_airflow(settings: Settings, progress: Progress) -> None:
     """Migrates Airflow's database and writes the Connections, when anything of it changed."""
     progress("airflow: database and connections")
-    done = subprocess.run(
-        [sys.executable, "-m", "faultline.orchestration.provision"],
-        env=clean_environment(airflow_environment(settings)),
-        cwd=settings.home,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with in_time("airflow: its database", "see whether that answers, and what else this machine does; then up again"):
+        done = subprocess.run(
+            [sys.executable, "-m", "faultline.orchestration.provision"],
+            env=clean_environment(airflow_environment(settings)),
+            cwd=settings.home,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     if done.returncode:
         raise InfrastructureError(f"airflow: database could not be prepared: {done.stderr.strip()[-500:]}")
 

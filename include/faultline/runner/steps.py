@@ -20,6 +20,7 @@ from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
 from faultline.base.waiting import seldom, wait_until
 from faultline.cluster.class_data import archive_here
+from faultline.cluster.daemon import Supervisor
 from faultline.cluster.java import find_java
 from faultline.cluster.services import kafka_ready
 from faultline.cluster.steal_time import await_quiet, longest_wait_s
@@ -103,14 +104,15 @@ def start_recorder(attempt: Attempt, settings: Settings, *, cancelled: Callable[
 
 
 def await_services(settings: Settings, config: Configuration) -> None:
-    """Waits until the broker answers, and the engine has the room that is asked for."""
+    """Waits until the broker answers, and the engine has the room that is asked for; starts who was given up."""
     engine = engine_of(config)
     endpoints = engine.endpoints(settings, config)
-    logins = settings.at(endpoints).logins
+    logins, supervisor = settings.at(endpoints).logins, Supervisor(settings)
     lacking: str | None = None
 
     def ready() -> bool:
         nonlocal lacking
+        supervisor.start_given_up()
         lacking = engine.ready(endpoints, config) if kafka_ready(endpoints.kafka, logins) else "Kafka is away"
         return lacking is None
 
@@ -205,13 +207,8 @@ def _fill(attempt: Attempt, settings: Settings, filling: Filling) -> Entry:
 
 
 def _start_supervisor(attempt: Attempt, settings: Settings) -> Entry:
-    return spawn(
-        attempt,
-        settings,
-        "supervisor",
-        [*module("faultline.runner.workload_supervisor"), *folder_of(attempt)],
-        stdout=attempt.logs / "supervisor.out",
-    )
+    command = [*module("faultline.runner.workload_supervisor"), *folder_of(attempt)]
+    return spawn(attempt, settings, "supervisor", command, stdout=attempt.logs / "supervisor.out")
 
 
 def _await_commit(

@@ -13,13 +13,18 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
-from faultline.analysis.judge import failed_record, judge
+from faultline.analysis.bins import Schedule
+from faultline.analysis.judge import failed_record, judge, judged
 from faultline.analysis.raw_files import read_attempt
+from faultline.analysis.recovery.impact import lag_area, lag_area_of_bins
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.engines.batches import write_batches
+from faultline.experiment.config import parse_configuration
 from faultline.records.record import GarbagePart, Record, committed_schema
 from tests.unit.synthetic import CORES, NS, PRIMER, Scenario, Synthetic, write_lines
+
+SHORT_NEXMARK = {"workload": "nexmark", "fault": "none", "warmup_s": 6.0, "checkpoint_interval_s": 2.0}
 
 
 def test_a_kill_gives_back_what_was_planted(tmp_path: Path) -> None:
@@ -474,6 +479,41 @@ def test_the_primer_must_be_committed_when_the_gate_opens(tmp_path: Path, late_n
     content["batches"].insert(0, earlier)
     (directory / "batches.json").write_text(json.dumps(content))
     assert len(judge(directory).reasons) == bool(backlog)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_without_a_schedule_the_last_batch_is_to_be_committed_after_the_window(tmp_path: Path, after: int) -> None:
+    """Else what it used was measured, and what it did counts for nothing."""
+    made = Synthetic(Scenario(fault=False))
+    directory = made.write(tmp_path)
+    own = parse_configuration({**SHORT_NEXMARK, "duration_s": made.s.duration_s})
+    assert not own.paced
+    _configure(directory, **own.model_dump(mode="json"))
+    write_lines(directory / "generator.jsonl", [])
+    inside = sum(commit.committed_ns < made.end_ns for commit in made.commits)
+    write_batches(directory, made.commits[: inside + after], method="id", reached={})
+    lost = [
+        reason for reason in judge(directory).reasons if reason.startswith("drain-incomplete: nothing was committed")
+    ]
+    assert len(lost) == (not after)
+
+
+def test_the_lag_of_an_engine_with_records_is_that_between_its_bins(tmp_path: Path) -> None:
+    """Whose commits, if it has any, say nothing of what it has done."""
+    made = Synthetic(Scenario())
+    directory = made.write(tmp_path)
+    assert judged(directory).record.metrics.recovery.lag_area_record_s == pytest.approx(by_commits(made))
+    write_batches(directory, made.commits, method="rank", reached={})
+    found = judged(directory)
+    at = {event.name: event.wall_ns for event in found.named}
+    area = lag_area_of_bins(found.measured.bins, at["t0"], at["t7"])
+    assert area is not None and area != pytest.approx(by_commits(made), rel=0.01)
+    assert found.record.metrics.recovery.lag_area_record_s == pytest.approx(area)
+
+
+def by_commits(made: Synthetic) -> float:
+    """Of a planted recovery, from the schedule and the commits."""
+    return lag_area(Schedule(made.records), made.commits, made.t0, made.t7)
 
 
 def test_of_a_job_whose_outputs_tell_nothing_lag_says_when_it_is_over(tmp_path: Path) -> None:

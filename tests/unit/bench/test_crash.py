@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from faultline.base.errors import InfrastructureError
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import ROOT, Settings
 from faultline.base.text import Say
 from faultline.bench import crash
 from faultline.bench.broken_sweeps import require_none, total
@@ -91,6 +92,52 @@ def test_cells_are_counted_by_their_valid_records() -> None:
     assert (found.planned, found.once, found.lost, found.double) == (4, 2, 1, 1)
     assert found.remeasured == 2, "of the cells 1 and 2"
     assert found.attempts == 7
+
+
+class Airflow:
+    """Knows these runs, and ends those that it is given as `states` say."""
+
+    def __init__(self, known: dict[str, str], states: list[str]) -> None:
+        self.known, self.states, self.triggered = known, states, list[str]()
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        if run_id not in self.known:
+            raise ConfigError(f"airflow: {run_id}: not found")
+        return {"state": self.known[run_id]}
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self.run(dag_id, run_id)["state"])
+
+    def trigger(self, dag_id: str, form: dict[str, Any], *, run_id: str) -> str:
+        assert run_id not in self.known and form["series"] == "crash-1"
+        self.triggered.append(run_id)
+        self.known[run_id] = self.states.pop(0)
+        return run_id
+
+
+@pytest.mark.parametrize(
+    ("known", "states", "triggered"),
+    [
+        ({"crash-1-0": "success"}, [], []),
+        ({"crash-1-0": "failed"}, ["success"], ["crash-1-1"]),
+        ({}, ["success"], ["crash-1-0"]),
+        ({}, ["failed", "success"], ["crash-1-0", "crash-1-1"]),
+    ],
+    ids=["it ended", "it ended red", "it never came to be", "it never came to be, and ends red"],
+)
+def test_a_sweep_of_an_interrupted_call_is_brought_to_its_end(
+    known: dict[str, str], states: list[str], triggered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call may have ended between the note of a run and its trigger."""
+    airflow, settings = Airflow(known, states), Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    monkeypatch.setattr(crash, "AirflowApi", lambda _: airflow)
+    monkeypatch.setattr("faultline.bench.broken_sweeps.series_tally", lambda *_: tally([], "b1", [], []))
+    diary = Diary(tmp_path / "crash.jsonl", "kill")
+    diary.note("run", series="crash-1", run_id="crash-1-0")
+    (begun,) = diary.unfinished
+    sweep = crash._again(settings, begun, diary)
+    assert (airflow.triggered, sweep.state) == (triggered, "success")
+    assert sweep.triggers == len(airflow.known) and diary.unfinished == []
 
 
 def test_figures_are_sums_over_sweeps() -> None:

@@ -64,6 +64,27 @@ def test_another_installations_unit_is_left_alone(tmp_path: Path, monkeypatch: p
         remove()
 
 
+def test_a_unit_that_is_enabled_is_not_removed_and_it_says_how_to_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    path = tmp_path / "systemd" / "user" / UNIT
+    write_unit(settings(tmp_path), path)
+    link = path.parent / "default.target.wants" / UNIT
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match=f"first: systemctl --user disable --now {UNIT}$"):
+        remove()
+    assert path.exists()
+    link.unlink()
+    remove()
+    assert not path.exists()
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match="is enabled"):
+        remove()
+
+
 @pytest.mark.parametrize("name", ['quoted"', "two\nlines", "per%cent"])
 def test_a_path_that_no_unit_can_hold_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot stand in a unit"):

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from faultline.base.journal import read_journal
 from faultline.cluster.restart_hold import lay_hold, wait_out
 
@@ -31,17 +33,28 @@ def test_a_hold_without_end_or_sense_does_not_keep_a_service_for_ever(tmp_path: 
     assert wait_out(tmp_path / "kafka.json") < 0.2
 
 
-def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
+def start(folder: Path, journal: Path) -> int:
+    """Starts a service that ends at once; the pid of its start."""
     specification = {
         "service": "kafka",
         "command": [sys.executable, "-c", "import os; print(os.getpid())"],
-        "hold": str(tmp_path / "hold.json"),
-        "journal": str(tmp_path / "services.jsonl"),
+        "hold": str(folder / "hold.json"),
+        "journal": str(journal),
     }
-    (tmp_path / "kafka.json").write_text(json.dumps(specification))
-    command = [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(tmp_path / "kafka.json")]
+    (folder / "kafka.json").write_text(json.dumps(specification))
+    command = [sys.executable, "-P", "-m", "faultline.cluster.restart_hold", str(folder / "kafka.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=30)
-    assert int(output) == process.pid, "supervisord watches the service itself"
+    assert process.returncode == 0 and int(output) == process.pid, "supervisord watches the service itself"
+    return process.pid
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_a_service_starts_also_where_there_is_no_room_to_journal_it(tmp_path: Path) -> None:
+    start(tmp_path, Path("/dev/full"))
+
+
+def test_the_service_takes_the_place_of_its_start_and_the_start_is_journalled(tmp_path: Path) -> None:
+    pid = start(tmp_path, tmp_path / "services.jsonl")
     (line,) = read_journal(tmp_path / "services.jsonl")
-    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", process.pid)
+    assert (line["event"], line["service"], line["pid"]) == ("started", "kafka", pid)

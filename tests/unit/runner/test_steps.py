@@ -12,6 +12,8 @@ import pytest
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.journal import write_lines
 from faultline.base.processes import end_ledger, spawn_detached
+from faultline.base.settings import ROOT, Settings
+from faultline.cluster.daemon import Supervisor
 from faultline.runner import steps
 from faultline.runner.steps import _stop_recorder
 
@@ -69,3 +71,25 @@ def test_an_attempt_begins_when_its_turn_comes(tmp_path: Path) -> None:
         attempt.recorder_journal, [{"kind": "start", "wall_ns": 9, "after": None}, {"kind": "machine", "wall_ns": 10}]
     )
     assert attempt.begun_at_ns() == 9
+
+
+def test_who_waits_for_services_starts_those_that_were_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a disk was full for minutes, when it has room again."""
+    states = {"kafka": "FATAL", "spark-worker-1": "BACKOFF", "spark-worker-2": "RUNNING", "kafka-gate": "STOPPED"}
+    started: list[str] = []
+
+    def call(_: Supervisor, method: str, *words: object) -> object:
+        if method == "supervisor.startProcess":
+            started.append(str(words[0]))
+            states[str(words[0])] = "RUNNING"
+        return [{"name": name, "statename": state, "pid": 1} for name, state in states.items()]
+
+    engine = SimpleNamespace(endpoints=lambda *_: SimpleNamespace(kafka="", elsewhere=False), ready=lambda *_: None)
+    monkeypatch.setattr(Supervisor, "call", call)
+    monkeypatch.setattr(steps, "engine_of", lambda _: engine)
+    monkeypatch.setattr(steps, "kafka_ready", lambda *_: states["kafka"] == "RUNNING")
+    monkeypatch.setattr(steps, "SERVICES_TIMEOUT_S", 1.0)
+    steps.await_services(Settings(ROOT, tmp_path, tmp_path / "results"), None)  # type: ignore[arg-type]
+    assert started == ["kafka"]

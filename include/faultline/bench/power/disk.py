@@ -24,6 +24,7 @@ import psutil
 
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.waiting import wait_until
+from faultline.bench.installation import alone
 
 # EXT4_IOC_SHUTDOWN of Linux, by which the suite xfstests cuts the power, and EXT4_GOING_FLAGS_NOLOGFLUSH.
 _SHUTDOWN = 0x8004587D
@@ -105,23 +106,25 @@ class Disk:
 def own_disk(folder: Path, size_mb: int) -> Iterator[Disk]:
     """Such a disk of so many MB at `folder`, made when there is none yet, beside the folder; detached on the way out.
 
-    Raises ConfigError for whoever may not mount one.
+    Raises ConfigError for whoever may not mount one, and while another call has it.
     """
     if os.geteuid() != 0:
         raise ConfigError("power_cut: only root may mount the disk whose power is cut; run it as root, --allow-root")
     _have_own_mounts()
     disk = Disk(folder.with_name(f"{folder.name}.img"), folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if not disk.image.exists():
-        part = disk.image.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        _system("mkfs.ext4", "-q", "-m", "0", str(part), f"{size_mb}M")
-        part.rename(disk.image)
-    disk.attach()
-    try:
-        yield disk
-    finally:
-        disk.detach()
+    # Mounted by two at once, each with mounts of its own, it would be no disk any more.
+    with alone(disk.image):
+        if not disk.image.exists():
+            part = disk.image.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            _system("mkfs.ext4", "-q", "-m", "0", str(part), f"{size_mb}M")
+            part.rename(disk.image)
+        disk.attach()
+        try:
+            yield disk
+        finally:
+            disk.detach()
 
 
 @contextlib.contextmanager

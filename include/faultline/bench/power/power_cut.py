@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
 from faultline.bench.broken_sweeps import (
-    RATES,
-    REPETITIONS,
     Sweep,
+    await_noted,
     calm,
     counted,
     left_behind,
@@ -38,7 +37,7 @@ from faultline.bench.broken_sweeps import (
 )
 from faultline.bench.diary import Diary
 from faultline.bench.figure import Figure, summarise
-from faultline.bench.installation import MATRIX, await_run, form, own_services, place_of
+from faultline.bench.installation import MATRIX, await_run, own_services, place_of
 from faultline.bench.kills import LONGEST_WAIT_S
 from faultline.bench.leftovers import attempts_of, sweep_of
 from faultline.bench.power.disk import Disk, own_boots, own_disk
@@ -146,11 +145,7 @@ def _sweep(settings: Settings, power: Power, cuts: Sequence[Cut], diary: Diary, 
 def _again(settings: Settings, begun: dict[str, Any], diary: Diary) -> Sweep:
     """Waits for the sweep of an interrupted call, so that its cells are counted, too."""
     api, series, (run_id, *_), start = AirflowApi(settings), str(begun["series"]), begun["runs"], time.monotonic()
-    try:
-        api.run(MATRIX, run_id)
-    except ConfigError:  # it was noted, and never came to be
-        api.trigger(MATRIX, form(series, RATES, REPETITIONS), run_id=run_id)
-    state = await_run(api, run_id, timeout_s=_END_S)
+    state = await_noted(api, series, run_id, timeout_s=_END_S)
     cuts = sum(line["run_id"] == run_id for line in diary.acts)
     return counted(settings, series, [run_id], cuts, time.monotonic() - start, state, diary)
 

@@ -28,6 +28,7 @@ from faultline.base.secrets import (
 )
 from faultline.base.settings import HOST, Settings, is_open
 from faultline.base.text import say
+from faultline.base.waiting import in_time
 from faultline.cluster.hosts.layout import kafka_disk
 from faultline.cluster.services.service import Service
 from faultline.cluster.services.spark import spark_home
@@ -188,7 +189,8 @@ def _format(settings: Settings, java: Path, file: Path, known: Secrets, store: P
     told = settings.secrets / "format.arguments"
     write_private(told, "".join(f"{json.dumps(one)}\n" for one in arguments))
     try:
-        done = subprocess.run([str(java), f"@{told}"], capture_output=True, text=True, timeout=60, check=False)
+        with in_time("kafka: formatting its storage", f"see how busy this machine is, and the disk of {store}"):
+            done = subprocess.run([str(java), f"@{told}"], capture_output=True, text=True, timeout=60, check=False)
     finally:
         told.unlink()
     if done.returncode:

@@ -1,0 +1,46 @@
+"""What `up` says of programs that do not answer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.errors import InfrastructureError
+from faultline.base.files import write_private
+from faultline.base.settings import ROOT, Settings
+from faultline.cluster import supervision
+from faultline.cluster.services import kafka
+from faultline.cluster.services.kafka import prepare_kafka
+from faultline.cluster.supervision import _start_daemon, provision_airflow
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        (lambda given: _start_daemon(given, Path("java"), Path("/")), "supervisord: its start: not within 30 s; see /"),
+        (lambda given: provision_airflow(given, print), "airflow: its database: not within 300 s; see whether that"),
+        (lambda given: prepare_kafka(given, Path("java")), "kafka: formatting its storage: not within 60 s; see how"),
+    ],
+    ids=["supervisord", "database", "storage"],
+)
+def test_a_program_that_does_not_answer_is_a_line(
+    start: Callable[[Settings], None], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(command: list[str], *, timeout: float, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    given = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    given.home.mkdir()
+    write_private(given.home / "instance.json", '{"instance": "0"}')
+    monkeypatch.setattr(supervision, "data_services", lambda *_: [])
+    monkeypatch.setattr(supervision, "airflow_environment", lambda _: {})
+    monkeypatch.setattr(kafka, "kafka_classpath", lambda _: "")
+    monkeypatch.setattr(subprocess, "run", never)
+    with pytest.raises(InfrastructureError) as raised:
+        start(given)
+    assert str(raised.value).startswith(line) and "\n" not in str(raised.value)
+    assert not (given.secrets / "format.arguments").exists(), "it has passwords"
