@@ -19,11 +19,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.secrets import HARNESS, login_file
 from faultline.base.settings import Settings
-from faultline.base.target import Target, keep
-from faultline.cluster.targets import kafka, rules, spark, storage
+from faultline.base.target import Target, folder_of, keep, write_endpoints
+from faultline.cluster.targets import kafka, look, rules, spark, storage
 from faultline.cluster.targets.clock import Clock
 from faultline.cluster.targets.java_kafka import KEYSTORE
 from faultline.cluster.targets.kafka import Broker, _clock, reached
@@ -277,6 +277,53 @@ def test_the_fastest_record_tells_the_clock() -> None:
     # The broker's clock is 40 ms ahead; the second record took 2 ms, the first half a second.
     found = _clock([(10.0, 10.5), (11.0, 11.002)], [10.49, 11.041])
     assert found == Clock(pytest.approx(40.5), pytest.approx(1.5))
+
+
+LOOKS = {
+    "kafka": "kafka.reached", "kafka login": "kafka.logged_in", "kafka rights": "kafka.worked",
+    "kafka topics": "kafka.others_topics", "storage": "storage.looked_at", "host a": "ssh.greeted",
+    "spark": "spark.alive", "spark version": "spark.versions", "spark login and storage": "spark.probed",
+}  # fmt: skip
+AT_ONCE = ["kafka", "kafka login", "storage", "host a", "spark", "spark version"]
+
+
+def test_what_takes_long_is_looked_at_when_something_changed_and_the_rest_each_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, looked, wrong = Target("lab", hosts=("a",)), list[str](), dict[str, FaultlineError]()
+    keep(settings, lab)
+    folder = folder_of(settings, "lab")
+    folder.mkdir()
+    write_endpoints(settings, endpoints(logins=str(folder), hosts={"a": {"host": "10.0.0.7", "port": 22}}))
+    (folder / look.SAID).write_text("as it was")
+    monkeypatch.setattr(look, "find_java", lambda _: SimpleNamespace(home=Path("/java")))
+    for what, function in LOOKS.items():
+
+        def told(*_: object, what: str = what) -> dict[str, Any]:
+            looked.append(what)
+            if what in wrong:
+                raise wrong[what]
+            return {}
+
+        monkeypatch.setattr(f"faultline.cluster.targets.{function}", told)
+
+    def looks() -> list[str]:
+        looked.clear()
+        look.require_well(settings, lab, lambda _: None)
+        return list(looked)
+
+    assert looks() == list(LOOKS)
+    assert looks() == AT_ONCE
+    for what in AT_ONCE:
+        wrong[what] = ConfigError(f"of {what}")
+        with pytest.raises(ConfigError, match=f"^of {what}$"):
+            looks()
+        wrong.clear()
+    monkeypatch.setattr(look, "version", lambda _: "4.9.9")
+    assert looks() == list(LOOKS), "the Spark that is installed here is another"
+    assert looks() == AT_ONCE
+    (folder / look.SAID).write_text("another password")
+    assert looks() == list(LOOKS)
 
 
 @contextmanager
