@@ -171,6 +171,26 @@ def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tm
     assert stat.S_IMODE(Path(host["key_file"]).stat().st_mode) == 0o600
 
 
+def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Path) -> None:
+    known, folder, own = tmp_path / "known_hosts", folder_of(settings, "lab"), Authority().signed()
+    known.touch(0o600)
+    given = {"private_key": "KEY", "known_hosts": str(known)}
+    keys = {f"faultline_host_{name}": Said(f"faultline_host_{name}", "ssh", "h", 22, "u", extra=given) for name in "ab"}
+    pair = {"ssl.ca.pem": Authority().pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
+    secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
+
+    def left(*hosts: str, **login: str) -> list[str]:
+        write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys})
+        return [name for name in secret if (folder / name).exists()]
+
+    keep(settings, LAB)
+    assert left("a", "b", **pair) == secret
+    assert left("a", **pair) == ["ca.pem", "host_a.key", "keystore.pem"]
+    assert left("a", **{"ssl.ca.pem": pair["ssl.ca.pem"]}) == ["ca.pem", "host_a.key"]
+    assert left() == []
+    assert (folder / "harness.json").exists()
+
+
 def test_a_connection_that_is_missing_is_told_with_who_makes_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
