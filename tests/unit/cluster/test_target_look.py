@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
@@ -264,6 +264,19 @@ def test_a_broker_that_goes_meanwhile_keeps_no_topic_and_is_told_in_a_line(
     with pytest.raises(InfrastructureError, match=f"^Connection faultline_kafka: could not {what} faultline-probe-"):
         asked_of(cluster, tmp_path, monkeypatch)
     assert cluster.topics == {}
+
+
+def test_records_go_to_each_server_and_come_back_with_their_times(tmp_path: Path) -> None:
+    # Three servers that librdkafka plays itself.
+    played = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 3, "log_level": 0})
+    servers = [f"{one.host}:{one.port}" for one in played.list_topics(timeout=10).brokers.values()]
+    there = replace(broker(tmp_path, 1), bootstrap=",".join(servers))
+    sent = [kafka._written(there, "t", number) for number in range(3)]
+    given = kafka._read(there, "t", 3)
+    assert [len(one) for one in given] == [kafka.ASKED_TIMES] * 3
+    for before, at in zip(sent, given, strict=True):
+        clock = _clock(before, at)
+        assert abs(clock.ahead_ms) <= clock.uncertain_ms + 1, "they are this process"
 
 
 def test_a_topic_that_is_there_already_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,7 +287,7 @@ def _read(broker: Broker, topic: str, partitions: int) -> list[list[float]]:
             message = consumer.poll(1.0)
             error = None if message is None else message.error()
             if message is not None and error is None:
-                found[message.partition()].append(message.timestamp()[1] / 1000)
+                found[message.partition() or 0].append(message.timestamp()[1] / 1000)
             elif error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise _refused(broker, "read", topic, error)
     finally:
