@@ -20,10 +20,10 @@ from fault.connection import Connection
 from fault.errors import ActRefused, KernelLacks
 from fault.remote import RemoteInjector
 from faultline.base.settings import ssh_hosts
+from faultline.base.ssh_hosts import remote_hosts
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import first_process
 from faultline.cluster.hosts.layout import disk_of
-from faultline.runner.assignment import remote_hosts
 from tests.support.machines import NEEDS_HOSTS, Machines
 
 pytestmark = NEEDS_HOSTS

@@ -27,10 +27,10 @@ from fault.sampling import RoleRule
 from faultline.base.errors import ConfigError
 from faultline.base.marks import instance_option, run_option
 from faultline.base.settings import ROOT, Settings, ssh_hosts
+from faultline.base.ssh_hosts import remote_hosts
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.enter import first_process
 from faultline.cluster.hosts.layout import choose_hosts, disk_of
-from faultline.runner.assignment import remote_hosts
 from tests.support.machines import INSTANCE, NEEDS_HOSTS, Machines
 
 RUN = "20261121T061500Z-3fa9c1"

@@ -282,6 +282,9 @@ def test_an_experiment_is_measured_there_by_the_command_line(
     assert metrics["cpu_cores"]["kafka"] is None and metrics["cpu_cores"]["executors"] > 0
     assert "lab" in metrics["not_measured"]["cpu_cores.kafka"]
     assert metrics["recovery"]["detection_s"] is not None
+    clock = record["environment"]["latency_clock"]
+    # Asked at the start and at the end, and this machine's.
+    assert clock["host"] == "kafka" and abs(clock["ahead_ms"]) <= clock["uncertain_ms"] + 1
     assert not list((shared / "faultline").iterdir())
     secrets = [*PASSWORDS.values(), SECRET, json.dumps(PASSWORDS[USER])[1:-1]]
     assert holding(secrets, [installation.results]) == set()

@@ -10,6 +10,7 @@ from fault.hosts import KAFKA_HOST
 from faultline.analysis.hosts import OtherHost
 from faultline.analysis.raw_files import Raw
 from faultline.analysis.validity import are_unsure
+from faultline.base.endpoints import EMBEDDED
 from faultline.base.journal import Line, events
 from faultline.records.environment import ClockOffset, HostPart, LatencyClock
 
@@ -50,13 +51,14 @@ def _hosts(hosts: Sequence[OtherHost], start_ns: int, end_ns: int) -> dict[str, 
 
 
 def _latency_clock(raw: Raw) -> LatencyClock | None:
-    """The broker's, which is the generator's where both run here."""
+    """The broker's, which is the generator's where both run here, and nobody knows what where it was never asked."""
     if raw.broker_ahead_ms is None:
         return None
-    clock = raw.clocks.get(KAFKA_HOST)
-    uncertain_ms = 0.0 if clock is None else clock.uncertain_ms
+    clock, here = raw.clocks.get(KAFKA_HOST), raw.attempt.config.target == EMBEDDED
+    never_asked_ms = 0.0 if here else math.inf
+    uncertain_ms = never_asked_ms if clock is None else clock.uncertain_ms
     return LatencyClock(
-        host=str(raw.attempt.environment.get("host")) if clock is None else KAFKA_HOST,
+        host=str(raw.attempt.environment.get("host")) if clock is None and here else KAFKA_HOST,
         ahead_ms=raw.broker_ahead_ms,
         uncertain_ms=_finite(uncertain_ms),
         unsure=are_unsure(uncertain_ms),

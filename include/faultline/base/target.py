@@ -41,6 +41,16 @@ class Target:
         """The id of a host's Connection."""
         return HOST.format(name)
 
+    def missing(self, conn_id: str) -> ConfigError:
+        """What is said where there is no Connection of this id, with who makes one."""
+        remedy = f"./faultline target add {self.name} makes it, or Airflow's page"
+        if conn_id in map(self.host, self.hosts):
+            remedy = (
+                "add it on Airflow's page (an SSH Connection: host, login, port; key_file or private_key, and "
+                "known_hosts, in the extra)"
+            )
+        return ConfigError(f"Connection {conn_id}: missing, and the target {self.name} needs it; {remedy}")
+
     @property
     def connections(self) -> tuple[str, ...]:
         """All of them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from faultline.base.environment import clean_environment
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings, check_folders
 from faultline.base.target import Target
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
@@ -52,8 +52,5 @@ def take_in(settings: Settings, target: Target) -> None:
     _, said = ask(settings, target.connections)
     for conn_id, one in said.items():
         if one is None:
-            raise ConfigError(
-                f"Connection {conn_id}: missing, and the target {target.name} needs it; ./faultline target add "
-                f"{target.name} makes it, or Airflow's page"
-            )
+            raise target.missing(conn_id)
     write_target(settings, target, {conn_id: one for conn_id, one in said.items() if one is not None})

@@ -110,8 +110,9 @@ class AttemptPlan:
 
     @property
     def stamped_by_broker(self) -> bool:
-        """Whether the broker's clock tells when a result was put out: where hosts are several, so that it is one."""
-        return bool(self.endpoints.hosts)
+        """Whether the broker's clock tells when a result was put out: where hosts are several, so that it is one. Those
+        of a target may be, whether or not they are reached."""
+        return bool(self.endpoints.hosts) or self.endpoints.elsewhere
 
     @property
     def detours(self) -> bool:

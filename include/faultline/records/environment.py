@@ -30,11 +30,12 @@ class HostPart(Part):
 
 
 class LatencyClock(Part):
-    """By whose clock latencies end where hosts are several: that of the broker's `host`, which stamps each output.
+    """By whose clock latencies end where hosts are several, or a target's: that of the broker's `host`, which stamps
+    each output.
 
     `ahead_ms`: by how much it was ahead of the generator's, in whole ms, which all of its instants were moved by.
-    `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end.
-    `unsure`: whether that is more than 1 ms, or not known: latencies are no more exact.
+    `uncertain_ms`: its drift from start to end, and half a round trip; null where it was not asked at the end, or
+    never. `unsure`: whether that is more than 1 ms, or not known: latencies are no more exact.
     """
 
     host: str

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fault.action import Context
 from fault.errors import FaultError
@@ -18,6 +18,7 @@ from fault.plan import PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.journal import Instant
+from faultline.base.ssh_hosts import remote_hosts
 from faultline.cluster.restart_hold import lay_hold
 from faultline.experiment.plan import Aim, plan_of
 
@@ -107,25 +108,6 @@ def read_assignment(directory: Path) -> Assignment:
         raise ConfigError(str(error)) from None
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"attempt.json: cannot be used: {' '.join(str(error).split())}") from None
-
-
-def remote_hosts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteHost]:
-    """How the machines of an attempt are reached over SSH, by name, as `attempt.json` lists them."""
-    return {name: _remote_host(host) for name, host in listed.items()}
-
-
-def _remote_host(values: Mapping[str, Any]) -> RemoteHost:
-    from fault.connection import RemoteHost
-    from fault.shipping import PYTHON
-
-    return RemoteHost(
-        host=str(values["host"]),
-        user=str(values["user"]),
-        key_file=Path(values["key_file"]),
-        known_hosts=Path(values["known_hosts"]),
-        port=int(values.get("port", 22)),
-        python=str(values.get("python", PYTHON)),
-    )
 
 
 def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:

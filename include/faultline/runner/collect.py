@@ -92,7 +92,7 @@ def fetch_recordings(attempt: Attempt) -> None:
 
 def broker_ahead_ms(attempt: Attempt) -> int:
     """By how many ms, in whole ones, the clock of the broker's host was ahead of this one's, by which the generator
-    sends: outputs that it stamped are moved by so many. 0 where the broker runs here."""
+    sends: outputs that it stamped are moved by so many. 0 where the broker runs here, or was never asked."""
     from faultline.analysis.hosts import clocks_of  # tables take their time to be imported
 
     clock = clocks_of(read_ended(attempt.recorder_journal)).get(KAFKA_HOST)

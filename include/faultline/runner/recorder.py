@@ -56,6 +56,7 @@ class Recorder:
     def __init__(self, attempt: Attempt, journal: Journal) -> None:
         description = attempt.read()
         self._attempt = attempt
+        self._endpoints = plan_of(attempt).endpoints
         self._journal = journal
         self._engine = engine_at(attempt).sampler(attempt)
         self._roles = roles_here(attempt, self._engine)
@@ -65,7 +66,8 @@ class Recorder:
         self._seen: dict[Key, dict[str, Any]] = {}
 
     def begin(self) -> None:
-        """Has other hosts record themselves, too. Raises InfrastructureError naming the one that cannot be reached."""
+        """Has other hosts record themselves, too, and asks a target's broker for its clock. Raises InfrastructureError
+        naming the one that cannot be reached, ConfigError for a broker that refuses to be asked."""
         if self._attempt.read().get("hosts"):
             from faultline.runner.hosts import recordings  # the SSH library takes its time
 
@@ -75,13 +77,21 @@ class Recorder:
             recordings.begin(
                 self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )
+        if self._endpoints.elsewhere:
+            from faultline.runner.hosts import broker_clock  # as the client of a target does
+
+            broker_clock.ask(self._endpoints, self._journal.append)
 
     def end(self) -> None:
-        """Ends their recordings. A host that is away ends its own by itself."""
+        """Ends their recordings, and asks again. A host that is away ends its own by itself."""
         if self._attempt.read().get("hosts"):
             from faultline.runner.hosts import recordings
 
             recordings.end(self._attempt, self._journal.append)
+        if self._endpoints.elsewhere:
+            from faultline.runner.hosts import broker_clock
+
+            broker_clock.ask_again(self._endpoints, self._journal.append)
 
     def sample(self) -> None:
         self._machine()
@@ -147,11 +157,10 @@ def target_held(attempt: Attempt, wait_s: float, over: Callable[[], bool]) -> It
     if not endpoints.elsewhere:
         yield lambda: None
         return
-    from faultline.cluster.targets.kafka import Broker
     from faultline.cluster.targets.turn import held
+    from faultline.runner.hosts.broker_clock import broker_of
 
-    broker = Broker(endpoints.kafka, Path(endpoints.logins), f"of {endpoints.target}")
-    with held(broker, attempt.id, wait_s=wait_s, over=over) as turn:
+    with held(broker_of(endpoints), attempt.id, wait_s=wait_s, over=over) as turn:
         yield turn.keep
 
 

@@ -328,6 +328,20 @@ def test_by_whose_clock_latencies_end_stands_in_the_environment(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "uncertain_ms", "unsure"), [("embedded", "h", 0.0, False), ("lab", "kafka", None, True)]
+)
+def test_a_clock_that_nobody_asked_is_exact_only_where_it_is_this_machines(
+    tmp_path: Path, target: str, host: str, uncertain_ms: float | None, unsure: bool
+) -> None:
+    directory = Synthetic(Scenario()).write(tmp_path)
+    _configure(directory, target=target)
+    (directory / "harvest_config.json").write_text(json.dumps({"emitted_ahead_ms": 0}))
+    found = judge(directory).environment.latency_clock
+    assert found is not None
+    assert found.model_dump() == {"host": host, "ahead_ms": 0, "uncertain_ms": uncertain_ms, "unsure": unsure}
+
+
 def test_a_late_generator_makes_the_record_unsound(tmp_path: Path) -> None:
     directory = Synthetic(Scenario()).write(tmp_path)
     _edit(directory / "generator.jsonl", "done", schedule_lag_ms={"p50": 1, "p99": 73.2, "max": 90})

@@ -17,6 +17,7 @@ from faultline.base.kafka_login import kafka_client, kafka_options
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.base.settings import Settings
 from faultline.base.target import Target, endpoints_at, folder_of, keep, named_after, target, targets
+from faultline.client import connections
 from faultline.cluster.targets.logins import write_target
 from faultline.cluster.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
 from faultline.engines.spark.settings import properties_file
@@ -168,6 +169,40 @@ def test_the_key_of_a_host_is_kept_in_a_file_of_this_user(settings: Settings, tm
     host = write_target(settings, lab, {**said(), "faultline_host_a": one}).hosts["a"]
     assert Path(host["key_file"]).read_text() == "KEY\n" and "private_key" not in host
     assert stat.S_IMODE(Path(host["key_file"]).stat().st_mode) == 0o600
+
+
+def test_secrets_go_with_what_they_belonged_to(settings: Settings, tmp_path: Path) -> None:
+    known, folder, own = tmp_path / "known_hosts", folder_of(settings, "lab"), Authority().signed()
+    known.touch(0o600)
+    given = {"private_key": "KEY", "known_hosts": str(known)}
+    keys = {f"faultline_host_{name}": Said(f"faultline_host_{name}", "ssh", "h", 22, "u", extra=given) for name in "ab"}
+    pair = {"ssl.ca.pem": Authority().pem, "ssl.certificate.pem": own.certificate, "ssl.key.pem": own.key}
+    secret = ["ca.pem", "host_a.key", "host_b.key", "keystore.pem"]
+
+    def left(*hosts: str, **login: str) -> list[str]:
+        write_target(settings, replace(LAB, hosts=hosts), {**said(**login), **keys})
+        return [name for name in secret if (folder / name).exists()]
+
+    keep(settings, LAB)
+    assert left("a", "b", **pair) == secret
+    assert left("a", **pair) == ["ca.pem", "host_a.key", "keystore.pem"]
+    assert left("a", **{"ssl.ca.pem": pair["ssl.ca.pem"]}) == ["ca.pem", "host_a.key"]
+    assert left() == []
+    assert (folder / "harness.json").exists()
+
+
+def test_a_connection_that_is_missing_is_told_with_who_makes_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = replace(LAB, hosts=("a",))
+    for gone, remedy in (
+        ("faultline_kafka", r"\./faultline target add lab makes it, or Airflow's page"),
+        ("faultline_host_a", r"add it on Airflow's page \(an SSH Connection: host, login, port; key_file or "),
+    ):
+        told = {one: None if one == gone else Said(one) for one in lab.connections}
+        monkeypatch.setattr(connections, "ask", lambda *_, told=told: ([], told))
+        with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
+            connections.take_in(settings, lab)
 
 
 def test_targets_are_known_by_their_files(settings: Settings) -> None:

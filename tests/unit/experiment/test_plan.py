@@ -93,6 +93,13 @@ def test_a_plan_is_whole_after_json_and_what_was_before_there_were_plans_is_the_
     assert before.workload_bootstrap == made.workload_bootstrap
 
 
+def test_one_clock_ends_latencies_where_executors_may_have_several(tmp_path: Path) -> None:
+    _, spread = written(tmp_path, parse_configuration({}))
+    here = replace(spread, endpoints=replace(ENDPOINTS, hosts={}))
+    there = replace(spread, endpoints=replace(ENDPOINTS, hosts={}, target="lab"))
+    assert [one.stamped_by_broker for one in (here, spread, there)] == [False, True, True]
+
+
 def test_a_plan_that_is_there_is_not_resolved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt, made = written(tmp_path, parse_configuration({}))
 

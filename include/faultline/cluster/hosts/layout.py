@@ -6,7 +6,10 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError
@@ -43,10 +46,10 @@ def choose_hosts(settings: Settings, count: int) -> Placement:
             f"--hosts: {count} is refused; use {least} to {MOST} (the broker's and one for each Spark worker), or 0"
         )
     require_means()
-    present = settings.placement
-    if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0]):
+    present, used = settings.placement, _used()
+    if len(present.hosts) != count or _is_taken(present.conductor.rpartition(".")[0], used):
         # A network interface's name has 15 letters at most.
-        present = Placement.of(count, _free_subnet(), f"faultl-{os.urandom(4).hex()}")
+        present = Placement.of(count, _free_subnet(used), f"faultl-{os.urandom(4).hex()}")
         write_json(settings.home / FILE, present.as_mapping())
     return present
 
@@ -82,15 +85,29 @@ def folder_of(settings: Settings, name: str) -> Path:
     return settings.hosts / name
 
 
-def _free_subnet() -> str:
+def _free_subnet(used: Sequence[IPv4Network]) -> str:
     for subnet in SUBNETS:
-        if not _is_taken(subnet):
+        if not _is_taken(subnet, used):
             return subnet
-    raise ConfigError("--hosts: all networks from 10.77.0 to 10.77.255 are in use; end what uses them (ip address)")
+    raise ConfigError(
+        "--hosts: all networks from 10.77.0 to 10.77.255 are in use; end what uses them (ip address, ip route)"
+    )
 
 
-def _is_taken(subnet: str) -> bool:
-    """Whether this machine has an address there, or a way to one."""
-    told = subprocess.run([str(found("ip")), "-j", "address"], capture_output=True, text=True, check=False).stdout
-    addresses = [info["local"] for link in json.loads(told or "[]") for info in link.get("addr_info", [])]
-    return any(str(address).startswith(f"{subnet}.") for address in addresses)
+def _is_taken(subnet: str, used: Sequence[IPv4Network]) -> bool:
+    return any(one.overlaps(IPv4Network(f"{subnet}.0/24")) for one in used)
+
+
+def _used() -> list[IPv4Network]:
+    """Where this machine has an address, or a way to one."""
+    addresses = [info for link in _told("address") for info in link.get("addr_info", [])]
+    own = [IPv4Network(info["local"]) for info in addresses if info["family"] == "inet"]
+    ways = [IPv4Network(route["dst"], strict=False) for route in _told("route") if route["dst"] != "default"]
+    # Who wants to be everybody's default writes it as two halves.
+    return [*own, *(one for one in ways if one.prefixlen > 1)]
+
+
+def _told(what: str) -> list[dict[str, Any]]:
+    told = subprocess.run([str(found("ip")), "-j", what], capture_output=True, text=True, check=False).stdout
+    listed: list[dict[str, Any]] = json.loads(told or "[]")
+    return listed

@@ -26,3 +26,11 @@ def clock_of(looks: Iterable[tuple[float, float, float]], coarse_ms: float) -> C
     given meanwhile, in ms; `coarse_ms`: how coarse that one is, being the last tick before."""
     before, after, given = min(looks, key=lambda one: one[1] - one[0])
     return Clock(given + coarse_ms / 2 - (before + after) / 2, (after - before) / 2 + coarse_ms / 2)
+
+
+def clock_of_all(clocks: Iterable[Clock]) -> Clock:
+    """Of servers each of which gives the time for a part: whatever any of their clocks may be is within it."""
+    known = list(clocks)
+    least = min(one.ahead_ms - one.uncertain_ms for one in known)
+    most = max(one.ahead_ms + one.uncertain_ms for one in known)
+    return Clock((least + most) / 2, (most - least) / 2)

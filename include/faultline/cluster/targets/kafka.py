@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import secrets
 import socket
 import ssl
@@ -20,15 +21,18 @@ from faultline.base.errors import ConfigError, FaultlineError, InfrastructureErr
 from faultline.base.kafka_login import kafka_client
 from faultline.base.text import counted, one_line
 from faultline.base.waiting import wait_until
-from faultline.cluster.targets.clock import Clock, clock_of
+from faultline.cluster.targets.clock import Clock, clock_of, clock_of_all
+from faultline.cluster.targets.java_kafka import KEYSTORE
 
 PREFIX = "faultline-"
 PROBE = f"{PREFIX}probe-"
 # The topic, and the group, by which experiments take turns.
 TURN = f"{PREFIX}turn"
 CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0
-# Records whose times tell how far the broker's clock is off: the fastest one tells most.
-ASKED_TIMES = 5
+# Records whose times tell how far a server's clock is off: the fastest one tells most.
+ASKED_TIMES = 20
+# What a server says to whom it wants another certificate of, or any.
+_OF_CLIENTS = re.compile(r"ALERT_.*CERTIFICATE|ALERT_(UNKNOWN_CA|DECRYPT_ERROR|HANDSHAKE_FAILURE)")
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,16 @@ class Broker:
 
 
 def reached(broker: Broker) -> str:
-    """Raises InfrastructureError when no server answers, ConfigError for one whose certificate cannot be trusted."""
+    """Raises InfrastructureError when no server answers, ConfigError for certificates that are not taken."""
     login, trouble, answered = broker.settings(), "", []
+    tls = str(login.get("security.protocol", "")).upper().endswith("SSL")
+    context = _context(broker, login) if tls else None
     for server in (one.strip() for one in broker.bootstrap.split(",")):
         host, _, port = server.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as plain:
-                if str(login.get("security.protocol", "")).upper().endswith("SSL"):
-                    _shake_hands(broker, plain, host.strip("[]"), login)
+                if context is not None:
+                    _shake_hands(broker, plain, host.strip("[]"), context)
             answered.append(server)
         except OSError as error:
             trouble = f"{server} does not answer ({error.strerror or one_line(error)})"
@@ -65,10 +71,8 @@ def reached(broker: Broker) -> str:
     return f"{', '.join(answered)} answers"
 
 
-def _shake_hands(broker: Broker, plain: socket.socket, host: str, login: Mapping[str, str]) -> None:
+def _shake_hands(broker: Broker, plain: socket.socket, host: str, context: ssl.SSLContext) -> None:
     """librdkafka only says that a certificate could not be verified; OpenSSL knows why."""
-    context = ssl.create_default_context(cadata=login.get("ssl.ca.pem"))
-    context.check_hostname = login.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
         with context.wrap_socket(plain, server_hostname=host):
             pass
@@ -78,20 +82,45 @@ def _shake_hands(broker: Broker, plain: socket.socket, host: str, login: Mapping
             "or give the authority that signed it"
         ) from None
     except ssl.SSLError as error:
-        raise broker.refuse(
-            f"extra: security.protocol: {host} does not speak TLS as asked ({error.reason or error}); mend it"
-        ) from None
+        why = error.reason or str(error)
+        if _OF_CLIENTS.search(why):
+            raise broker.refuse(
+                f"extra: ssl.certificate.pem: {host} does not accept it, or asks for one ({why}); give one of an "
+                "authority that it trusts, and its ssl.key.pem"
+            ) from None
+        raise broker.refuse(f"extra: security.protocol: {host} does not speak TLS as asked ({why}); mend it") from None
 
 
-def own_certificate_holds(broker: Broker) -> None:
-    """Raises ConfigError for a client's certificate whose time is over, or has not come."""
-    text = broker.settings().get("ssl.certificate.pem")
-    if text is None:
-        return
+def _context(broker: Broker, login: Mapping[str, str]) -> ssl.SSLContext:
+    """Raises ConfigError for certificates of the Connection that cannot be used."""
+    try:
+        context = ssl.create_default_context(cadata=login.get("ssl.ca.pem"))
+    except (ssl.SSLError, ValueError) as error:
+        raise broker.refuse(f"extra: ssl.ca.pem: cannot be read ({one_line(error)}); give it whole") from None
+    context.check_hostname = login.get("ssl.endpoint.identification.algorithm", "https") != "none"
+    if "ssl.certificate.pem" in login:
+        own_certificate_holds(broker, login["ssl.certificate.pem"])
+        try:
+            # Both of them, as Spark reads them, too.
+            context.load_cert_chain(broker.logins / KEYSTORE)
+        except ssl.SSLError as error:
+            raise broker.refuse(
+                f"extra: ssl.key.pem: is not that of ssl.certificate.pem ({error.reason or error}); give both of one "
+                "pair"
+            ) from None
+    return context
+
+
+def own_certificate_holds(broker: Broker, text: str) -> None:
+    """Raises ConfigError for a client's certificate that cannot be read, or whose time is over, or has not come."""
     from cryptography import x509
 
+    try:
+        chain = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        raise broker.refuse("extra: ssl.certificate.pem: cannot be read; give it whole, in PEM form") from None
     now = datetime.now(UTC)
-    for one in x509.load_pem_x509_certificates(text.encode()):
+    for one in chain:
         if not one.not_valid_before_utc <= now <= one.not_valid_after_utc:
             raise broker.refuse(
                 f"extra: ssl.certificate.pem: holds from {one.not_valid_before_utc:%Y-%m-%d} to "
@@ -103,7 +132,6 @@ def logged_in(broker: Broker) -> str:
     """Raises ConfigError for a login that is refused, or a setting that there is not; InfrastructureError."""
     from confluent_kafka import KafkaError, KafkaException, Producer
 
-    own_certificate_holds(broker)
     errors: list[Any] = []
     try:
         client = Producer(broker.settings({"error_cb": errors.append}))
@@ -137,31 +165,49 @@ def _plain(text: str) -> str:
 
 
 def worked(broker: Broker) -> Clock:
-    """Makes, describes, fills, reads and deletes a topic. Raises ConfigError naming the right that is missing."""
+    """Makes, describes, fills, reads and deletes a topic, which has a partition for each server: each gives the times
+    of its own. Raises ConfigError naming the right that is missing, InfrastructureError."""
     admin: Any = importlib.import_module("confluent_kafka.admin")
     client, topic = admin.AdminClient(broker.settings()), f"{PROBE}{secrets.token_hex(6)}"
+    with _as_right(broker, "list", topic):
+        servers = len(client.list_topics(timeout=ASK_S).brokers)
     settings = {"message.timestamp.type": "LogAppendTime"}
-    new = admin.NewTopic(topic, num_partitions=1, replication_factor=-1, config=settings)
-    with _as_right(broker, "create", topic):
-        client.create_topics([new], request_timeout=ASK_S)[topic].result()
+    _create(broker, client, admin.NewTopic(topic, num_partitions=servers, replication_factor=-1, config=settings))
     try:
         with _as_right(broker, "describe", topic):
             _describe(client, admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic))
-        sent = _written(broker, topic)
-        clock = _clock(sent, _read(broker, topic))
+        sent = {number: _written(broker, topic, number) for number in range(servers)}
+        given = _read(broker, topic, servers)
     except BaseException:
-        client.delete_topics([topic], request_timeout=ASK_S)[topic].exception()
+        _take_back(client, topic)
         raise
     with _as_right(broker, "delete", topic):
         client.delete_topics([topic], request_timeout=ASK_S)[topic].result()
+
+    def is_gone() -> bool:
+        with _as_right(broker, "list", topic):
+            return topic not in client.list_topics(timeout=ASK_S).topics
+
     # The broker goes on showing it for a moment, and would seem to have one of somebody else's.
-    wait_until(
-        lambda: topic not in client.list_topics(timeout=ASK_S).topics,
-        timeout_s=ASK_S,
-        every_s=0.1,
-        what=f"Connection {broker.connection}: the end of {topic}",
-    )
-    return clock
+    wait_until(is_gone, timeout_s=ASK_S, every_s=0.1, what=f"Connection {broker.connection}: the end of {topic}")
+    return clock_of_all(_clock(sent[number], given[number]) for number in sent)
+
+
+def _create(broker: Broker, client: Any, new: Any) -> None:
+    try:
+        with _as_right(broker, "create", new.topic):
+            client.create_topics([new], request_timeout=ASK_S)[new.topic].result()
+    except ConfigError:
+        raise  # It says no: nothing was made, or somebody else's is there.
+    except BaseException:
+        # It may be made all the same, and only the answer lost.
+        _take_back(client, new.topic)
+        raise
+
+
+def _take_back(client: Any, topic: str) -> None:
+    """Deletes it if that can be; why not is told by what came before."""
+    client.delete_topics([topic], request_timeout=ASK_S)[topic].exception()
 
 
 def _describe(client: Any, resource: Any) -> None:
@@ -203,7 +249,7 @@ def _refused(broker: Broker, right: str, topic: str, error: Any) -> FaultlineErr
     return InfrastructureError(f"Connection {broker.connection}: could not {right} {topic} ({why}); look at its log")
 
 
-def _written(broker: Broker, topic: str) -> list[tuple[float, float]]:
+def _written(broker: Broker, topic: str, partition: int) -> list[tuple[float, float]]:
     """When each record was sent and acknowledged, in seconds of this machine's clock, by offset."""
     from confluent_kafka import Producer
 
@@ -212,7 +258,9 @@ def _written(broker: Broker, topic: str) -> list[tuple[float, float]]:
     times = []
     for number in range(ASKED_TIMES):
         before = time.time()
-        producer.produce(topic, str(number).encode(), on_delivery=lambda error, _: failed.append(error))
+        producer.produce(
+            topic, str(number).encode(), partition=partition, on_delivery=lambda error, _: failed.append(error)
+        )
         left = producer.flush(ASK_S)
         times.append((before, time.time()))
         if left or failed[-1] is not None:
@@ -222,26 +270,28 @@ def _written(broker: Broker, topic: str) -> list[tuple[float, float]]:
     return times
 
 
-def _read(broker: Broker, topic: str) -> list[float]:
-    """The time that the broker gave each record, in seconds, by offset."""
+def _read(broker: Broker, topic: str, partitions: int) -> list[list[float]]:
+    """The time that each record of a partition was given, in seconds, by offset."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(broker.settings({"group.id": topic, "enable.auto.commit": False}))
+    found: list[list[float]] = [[] for _ in range(partitions)]
     try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[float] = []
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
         deadline = time.monotonic() + ASK_S
-        while len(found) < ASKED_TIMES and time.monotonic() < deadline:
+        while any(len(one) < ASKED_TIMES for one in found):
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"Connection {broker.connection}: what was written cannot be read; look at its log"
+                )
             message = consumer.poll(1.0)
             error = None if message is None else message.error()
             if message is not None and error is None:
-                found.append(message.timestamp()[1] / 1000)
+                found[message.partition() or 0].append(message.timestamp()[1] / 1000)
             elif error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise _refused(broker, "read", topic, error)
     finally:
         consumer.close()
-    if len(found) < ASKED_TIMES:
-        raise InfrastructureError(f"Connection {broker.connection}: what was written cannot be read; look at its log")
     return found
 
 

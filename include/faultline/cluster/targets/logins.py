@@ -16,7 +16,7 @@ from faultline.base.files import write_private
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file, login_file, make_private, options_file, properties
 from faultline.base.settings import ENDPOINTS, Settings, check_ssh_host, targets_folder
 from faultline.base.target import Target, folder_of, targets, write_endpoints
-from faultline.cluster.targets.java_kafka import JavaKafka, translated
+from faultline.cluster.targets.java_kafka import CA, KEYSTORE, JavaKafka, translated
 from faultline.cluster.targets.said import Said, SparkSaid, digest, host_of, kafka_of, spark_of, storage_of
 from faultline.engines.spark.settings import NOTHING_BY_PAGE, properties_file
 
@@ -59,6 +59,7 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
     write_private(properties_file(settings.at(endpoints)), _spark_properties(spark))
     write_private(folder / SAID, digest(said))
     write_endpoints(settings, endpoints)
+    _forget_others(folder, java, hosts)
     return endpoints
 
 
@@ -87,6 +88,14 @@ def _write_kafka(folder: Path, login: Mapping[str, str], java: JavaKafka) -> Non
         write_private(jaas_file(folder, user), java.jaas or "")
 
 
+def _forget_others(folder: Path, java: JavaKafka, hosts: Mapping[str, Mapping[str, object]]) -> None:
+    """Removes keys and certificates that no Connection of the target holds any more."""
+    held = {*(str(folder / name) for name in java.files), *(str(host["key_file"]) for host in hosts.values())}
+    for file in (folder / CA, folder / KEYSTORE, *folder.glob(_key_file("*"))):
+        if str(file) not in held:
+            file.unlink(missing_ok=True)
+
+
 def _spark_properties(spark: SparkSaid) -> str:
     closed = {"spark.authenticate": "true", "spark.authenticate.secret": escaped(spark.secret)} if spark.secret else {}
     told = {name: escaped(value) for name, value in spark.conf.items()}
@@ -98,11 +107,15 @@ def escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
+def _key_file(name: str) -> str:
+    return f"host_{name}.key"
+
+
 def _host(folder: Path, name: str, said: Said) -> dict[str, object]:
     """How a host is reached; its key lies in the folder where the Connection holds it."""
     values = host_of(said)
     if key := values.pop("private_key", None):
-        file = folder / f"host_{name}.key"
+        file = folder / _key_file(name)
         write_private(file, str(key).rstrip("\n") + "\n")
         values["key_file"] = str(file)
     return check_ssh_host(f"Connection {said.id}", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from faultline.base.settings import Settings
 from faultline.base.target import Target, endpoints_at
 from faultline.base.text import Say
 from faultline.cluster.java import find_java
-from faultline.cluster.targets import kafka, spark, storage
+from faultline.cluster.targets import kafka, spark, ssh, storage
 from faultline.cluster.targets.logins import FOUND_WELL, SAID
 
 Look = tuple[str, Callable[[], object]]
@@ -28,7 +29,8 @@ def look(settings: Settings, target: Target, say: Say) -> FaultlineError | None:
     """
     first: FaultlineError | None = None
     here = settings.at(endpoints_at(settings, target.name))
-    for looks in (_at_kafka(here, target), _at_storage(here, target), _at_spark(here, target)):
+    hosts = ([one] for one in _at_hosts(here, target))
+    for looks in (_at_kafka(here, target), _at_storage(here, target), *hosts, _at_spark(here, target)):
         for what, one in looks:
             try:
                 say(f"{what}: {one()}")
@@ -37,16 +39,16 @@ def look(settings: Settings, target: Target, say: Say) -> FaultlineError | None:
                 first = first or error
                 break
     if first is None:
-        write_private(here.logins / FOUND_WELL, (here.logins / SAID).read_text())
+        write_private(here.logins / FOUND_WELL, _looked_at(here))
     return first
 
 
 def require_well(settings: Settings, target: Target, say: Say) -> None:
-    """Raises the first thing that is wrong. What takes long is only looked at where the Connections were changed since
-    all was found well."""
+    """Raises the first thing that is wrong. What takes long is only looked at where the Connections, or the Spark that
+    is installed here, were changed since all was found well."""
     here = settings.at(endpoints_at(settings, target.name))
     noted = here.logins / FOUND_WELL
-    if not noted.exists() or noted.read_text() != (here.logins / SAID).read_text():
+    if not noted.exists() or noted.read_text() != _looked_at(here):
         if error := look(settings, target, say):
             raise error
         return
@@ -54,12 +56,18 @@ def require_well(settings: Settings, target: Target, say: Say) -> None:
         one()
 
 
+def _looked_at(here: Settings) -> str:
+    """What the Connections say, and what runs experiments there."""
+    return f"{(here.logins / SAID).read_text()} {version('pyspark')}"
+
+
 def _quick(here: Settings, target: Target) -> Iterator[Look]:
     """What may change between two experiments, and is seen at once."""
     yield from list(_at_kafka(here, target))[:2]
     yield from _at_storage(here, target)
-    if here.endpoints.engine_ui:
-        yield "spark", lambda: spark.alive(here, target.spark)
+    yield from _at_hosts(here, target)
+    *quick, _ = _at_spark(here, target)
+    yield from quick
 
 
 def _at_kafka(here: Settings, target: Target) -> Iterator[Look]:
@@ -77,6 +85,11 @@ def _is_own(here: Settings, topic: str) -> bool:
 
 def _at_storage(here: Settings, target: Target) -> Iterator[Look]:
     yield "storage", lambda: storage.looked_at(here.endpoints, target.storage)
+
+
+def _at_hosts(here: Settings, target: Target) -> Iterator[Look]:
+    for name, host in here.endpoints.hosts.items():
+        yield f"host {name}", partial(ssh.greeted, host, target.host(name))
 
 
 def _at_spark(here: Settings, target: Target) -> Iterator[Look]:

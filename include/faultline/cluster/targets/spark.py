@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,10 @@ def versions(settings: Settings, connection: str, state: Mapping[str, Any], inst
     pages = {"the master": settings.endpoints.engine_ui}
     pages |= {f"the worker {one['host']}:{one['port']}": str(one["webuiaddress"]) for one in workers_of(state)}
     silent = []
-    for who, page in pages.items():
-        found = version_on(page)
+    # One that nobody reaches from here is waited for.
+    with ThreadPoolExecutor(len(pages)) as asking:
+        told = dict(zip(pages, asking.map(version_on, pages.values()), strict=True))
+    for who, found in told.items():
         if found is None:
             silent.append(who)
         elif found != installed:

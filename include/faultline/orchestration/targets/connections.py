@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.target import Target, target
 from faultline.cluster.targets.logins import write_target
@@ -39,7 +38,7 @@ def said_in_task(one: Target) -> dict[str, Said]:
         try:
             found[conn_id] = as_said(BaseHook.get_connection(conn_id))
         except AirflowException:
-            raise missing(conn_id, one.name) from None
+            raise one.missing(conn_id) from None
     return found
 
 
@@ -75,14 +74,6 @@ def make_missing(wanted: dict[str, dict[str, Any]]) -> list[str]:
         for conn_id in made:
             session.add(Connection(conn_id=conn_id, **wanted[conn_id]))
     return made
-
-
-def missing(conn_id: str, name: str) -> ConfigError:
-    """What is said where there is none."""
-    return ConfigError(
-        f"Connection {conn_id}: missing, and the target {name} needs it; ./faultline target add {name} makes it, or "
-        "Airflow's page"
-    )
 
 
 def as_said(connection: Any) -> Said:

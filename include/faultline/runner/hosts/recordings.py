@@ -20,8 +20,8 @@ from faultline.base.files import make_folder, write_whole
 from faultline.base.journal import Line, read_ended
 from faultline.base.marks import instance_option
 from faultline.base.roles import NEIGHBOURS, SERVICES
+from faultline.base.ssh_hosts import remote_hosts
 from faultline.experiment.plan import plan_of
-from faultline.runner.assignment import remote_hosts
 
 # Beyond the experiment, for its start and its drain; then a recording whose end nobody told ends by itself.
 MARGIN_S = 1800.0
