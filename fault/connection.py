@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from fault.errors import (
     ActRefused,
@@ -162,7 +163,7 @@ class Connection:
                 host.host,
                 port=host.port,
                 username=host.user,
-                key_filename=str(host.key_file),
+                pkey=self._own_key(command),
                 allow_agent=False,
                 look_for_keys=False,
                 timeout=host.timeout_s,
@@ -170,10 +171,22 @@ class Connection:
                 auth_timeout=host.timeout_s,
                 channel_timeout=host.timeout_s,
             )
+        except RemoteError:
+            client.close()
+            raise
         except Exception as error:
             client.close()
             raise self._connect_error(command, error) from None
         return client
+
+    def _own_key(self, command: str) -> paramiko.PKey:
+        """By its file's name alone it would be tried as each kind, and the last one tell what it was not."""
+        file = self._host.key_file
+        try:
+            return paramiko.PKey.from_path(file)
+        except (OSError, ValueError, TypeError, paramiko.SSHException, UnsupportedAlgorithm) as error:
+            said = f"{file}: cannot be used as a key ({' '.join(str(error).split())})"
+            raise AuthenticationRefused(self._host.host, command, stderr=said) from None
 
     def _connect_error(self, command: str, error: Exception) -> Exception:
         kind: type[RemoteError]

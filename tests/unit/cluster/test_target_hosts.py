@@ -129,9 +129,13 @@ def test_a_host_that_lets_the_agent_in_tells_its_clock(at: Callable[..., dict[st
         (
             {"own": pem(generate_private_key(SECP256R1()))},
             ConfigError,
-            r"\S+ answers, and does not let bench in \(.*\); mend login and key",
+            r"\S+ refuses bench with this key \(.*\); let it in",
         ),
-        ({"own": "KEY"}, ConfigError, r"\S+ answers, and does not let bench in \(.*\); mend"),
+        (
+            {"own": "KEY"},
+            ConfigError,
+            r"\S+ refuses bench with this key \(\S+/key: cannot be used as a key \(.*\)\); let",
+        ),
         ({"python": "/no/python3"}, InfrastructureError, r"the agent does not start on \S+ \(.*\); give it Python 3"),
     ],
 )

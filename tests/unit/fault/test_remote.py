@@ -173,10 +173,11 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.fixture
-def injector(host: Host) -> Iterator[RemoteInjector]:
-    known = Path("known")
+def injector(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteInjector]:
+    known, key = Path("known"), tmp_path_factory.mktemp("key") / "key"
+    KEY.write_private_key_file(str(key))
     with RemoteInjector(
-        RemoteHost("there", "me", Path("key"), known, port=2222, python=sys.executable, timeout_s=3.0)
+        RemoteHost("there", "me", key, known, port=2222, python=sys.executable, timeout_s=3.0)
     ) as found:
         yield found
 
@@ -221,7 +222,7 @@ def test_a_connection_is_made_once_with_no_key_but_the_named_one(injector: Remot
     injector.arm(made_up())
     injector.arm(made_up())
     seconds = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), 3.0)
-    how = {"port": 2222, "username": "me", "key_filename": "key", "allow_agent": False, "look_for_keys": False}
+    how = {"port": 2222, "username": "me", "pkey": KEY, "allow_agent": False, "look_for_keys": False}
     assert host.connected == [{"host": "there", **how, **seconds}]
     assert (host.keepalive_s, host.closed, len(host.agents)) == (5, 0, 1)
     injector.close()

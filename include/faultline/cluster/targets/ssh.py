@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +10,6 @@ from faultline.base.errors import ConfigError, FaultlineError, InfrastructureErr
 from faultline.base.ssh_hosts import remote_hosts
 from faultline.base.text import one_line
 from faultline.cluster.targets.clock import Clock
-
-ANSWER_S = 5.0
 
 
 def greeted(host: Mapping[str, Any], connection: str) -> str:
@@ -44,21 +41,8 @@ def _refused(error: FaultError, host: Mapping[str, Any], connection: str) -> Fau
         case AuthenticationRefused():
             kind, why = ConfigError, f"{where} refuses {host['user']} with this key ({said})"
             remedy = "let it in there (authorized_keys), or mend login and key"
-        # Of a key that it cannot use, or that is refused, the library may say last what else it was not.
-        case HostUnreachable() if _answers(str(host["host"]), int(host["port"])):
-            kind, why = ConfigError, f"{where} answers, and does not let {host['user']} in ({said})"
-            remedy = "mend login and key"
         case HostUnreachable():
             why, remedy = f"{where} cannot be reached over SSH ({said})", "start its SSH server, or mend the address"
         case _:
             why, remedy = f"the agent does not start on {where} ({said})", "give it Python 3.11 (python in the extra)"
     return kind(f"Connection {connection}: {why}; {remedy}")
-
-
-def _answers(address: str, port: int) -> bool:
-    """Whether an SSH server does."""
-    try:
-        with socket.create_connection((address, port), timeout=ANSWER_S) as there:
-            return there.recv(4) == b"SSH-"
-    except OSError:
-        return False
