@@ -6,14 +6,16 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
+import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -23,6 +25,7 @@ from faultline.experiment.config import parse_configuration
 from faultline.orchestration.guest import thin_dags
 from faultline.orchestration.guest import work as real
 from faultline.orchestration.guest.conductor import ONCE, listening
+from faultline.orchestration.guest.job import MOST_UNHEARD, Job
 from faultline.orchestration.guest.thin_dags import NotDone, conduct
 from tests.support.guest_work import work
 
@@ -185,6 +188,70 @@ def test_a_task_ends_as_its_work_did(conductor: Any, tmp_path: Path, task: str, 
 def test_work_that_dies_is_told(conductor: Any, tmp_path: Path) -> None:
     with pytest.raises(NotDone, match=r"ended without a word \(7\)"):
         conduct(context_of("judge", begun=str(tmp_path / "begun"), dies=True), {"arguments": [ATTEMPT]})
+
+
+def send_request(stream: IO[str], context: dict[str, Any], here: dict[str, Any]) -> None:
+    stream.write(json.dumps({**thin_dags._about(context, here), "arguments": [ATTEMPT]}, default=str) + "\n")
+    stream.flush()
+
+
+def test_work_that_dies_with_its_question_open_is_told(conductor: Any, here: dict[str, Any], tmp_path: Path) -> None:
+    context = context_of("judge", begun=str(tmp_path / "begun"), dies="asking")
+    with socket.socket(socket.AF_UNIX) as talk, talk.makefile("rw") as stream:
+        talk.connect(here["socket"])
+        send_request(stream, context, here)
+        while "ask" not in json.loads(stream.readline()):
+            pass
+        (job,) = conductor._jobs.values()
+        job.process.join(20)
+        stream.write('{"answer": 1}\n')
+        stream.flush()
+        end = json.loads(stream.readline())
+    assert end["outcome"] == "error" and "ended without a word (7)" in end["why"]
+
+
+def test_work_that_nobody_hears_goes_on_to_its_end(
+    conductor: Any, here: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = context_of("judge", begun=str(tmp_path / "begun"), lines=3 * MOST_UNHEARD)
+    with socket.socket(socket.AF_UNIX) as talk, talk.makefile("rw") as stream:
+        talk.connect(here["socket"])
+        send_request(stream, context, here)
+        stream.readline()
+    (job,) = conductor._jobs.values()
+    job.process.join(30)
+    assert job.process.exitcode == 0
+    conduct(context, {"arguments": [ATTEMPT]})
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1].startswith(f"line {3 * MOST_UNHEARD - 1} ")
+    # After the one that was on its way to the task that went.
+    assert "lines that nobody was there to hear are left out" in said[1]
+    assert len(said) <= MOST_UNHEARD + 2
+    assert begun(tmp_path) == ["judge"]
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is nobody's work."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def job_with(pid: int, *, is_alive: bool) -> Job:
+    return Job(SimpleNamespace(pid=pid, is_alive=lambda: is_alive), Pipe()[0])  # type: ignore[arg-type]
+
+
+def test_whoever_has_the_number_of_work_that_is_over_is_left_alone(stranger: subprocess.Popen[bytes]) -> None:
+    job_with(stranger.pid, is_alive=False).end()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        begun_before = job_with(process.pid, is_alive=True)
+        process.kill()
+    begun_before.process.pid = stranger.pid  # type: ignore[misc]
+    begun_before.end()
+    assert psutil.Process(stranger.pid).status() != psutil.STATUS_ZOMBIE
+    job_with(stranger.pid, is_alive=True).end()
+    assert stranger.wait(10) != 0
 
 
 def test_a_conductor_that_is_killed_has_the_task_tried_again(here: dict[str, Any]) -> None:
