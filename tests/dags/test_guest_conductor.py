@@ -9,7 +9,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +18,19 @@ from typing import IO, Any
 import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from hypothesis import given
+from hypothesis import settings as bounds
+from hypothesis import strategies as some
 
 from faultline.base.errors import ConfigError
+from faultline.base.processes import birth, live_process
 from faultline.base.settings import Settings
+from faultline.base.waiting import wait_until
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.guest import thin_dags
 from faultline.orchestration.guest import work as real
-from faultline.orchestration.guest.conductor import ONCE, listening
-from faultline.orchestration.guest.job import MOST_UNHEARD, Job
+from faultline.orchestration.guest.conductor import ONCE, key_of, listening
+from faultline.orchestration.guest.job import MOST_UNHEARD, Heard, Job
 from faultline.orchestration.guest.thin_dags import NotDone, conduct
 from tests.support.guest_work import work
 
@@ -44,6 +49,7 @@ def here(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     told = {"prefix": "theirs_", "home": str(settings.home), "socket": str(settings.conductor_socket)}
     told |= {"queue": "faultline", "host": "there"}
     monkeypatch.setattr(thin_dags, "place", lambda: told)
+    monkeypatch.setattr(thin_dags, "AWAY_S", 0.0)
     return told
 
 
@@ -105,6 +111,11 @@ def leave_in_the_middle(here: dict[str, Any], context: dict[str, Any], request: 
             pass
 
 
+def await_end_of(job: Job) -> None:
+    """Without a look at how it ended, which only one may have."""
+    wait_until(lambda: not psutil.pid_exists(job.process.pid or 0), timeout_s=30, what="the end of the work")
+
+
 def test_work_prints_asks_airflow_under_the_prefix_and_returns_its_value(
     conductor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,10 +173,9 @@ def test_the_teardown_ends_what_still_waits(conductor: Any, here: dict[str, Any]
     conduct(context_of("prepare", begun=file, value=ATTEMPT), {})
     waits = context_of("await_end", begun=file, asks=1)
     leave_in_the_middle(here, waits, {"arguments": [ATTEMPT]})
-    (job,) = [one for key, one in conductor._jobs.items() if "await_end" in key]
+    (job,) = [one for key, one in conductor._jobs.items() if "await_end" in key.task]
     conduct(context_of("teardown", begun=file), {"arguments": [ATTEMPT]})
-    job.process.join(10)
-    assert not job.process.is_alive()
+    await_end_of(job)
     assert not conductor._jobs
     with pytest.raises(AirflowFailException):
         conduct(waits, {"arguments": [ATTEMPT]})
@@ -190,6 +200,69 @@ def test_work_that_dies_is_told(conductor: Any, tmp_path: Path) -> None:
         conduct(context_of("judge", begun=str(tmp_path / "begun"), dies=True), {"arguments": [ATTEMPT]})
 
 
+def test_an_outcome_that_nobody_heard_is_not_given_to_a_run_that_was_cleared(
+    conductor: Any, here: dict[str, Any], tmp_path: Path
+) -> None:
+    context = context_of("judge", begun=str(tmp_path / "begun"), asks=1)
+    leave_in_the_middle(here, context, {"arguments": [ATTEMPT]})
+    (before,) = conductor._jobs.values()
+    context["dag_run"].start_date += timedelta(minutes=1)  # as Airflow does
+    conduct(context, {"arguments": [ATTEMPT]})
+    assert begun(tmp_path) == ["judge", "judge"]
+    await_end_of(before)  # nobody comes for it any more
+
+
+def test_how_a_cell_ended_is_told_to_the_try_that_measured_it(
+    conductor: Any, here: dict[str, Any], tmp_path: Path
+) -> None:
+    context = context_of("run_experiment", begun=str(tmp_path / "begun"), asks=1)
+    leave_in_the_middle(here, context, {"ended": ["r"]})
+    conduct(context, {"ended": ["r"]})
+    assert begun(tmp_path) == ["run_experiment"]
+    leave_in_the_middle(here, context, {"ended": ["r"]})
+    context["ti"].try_number = 2
+    conduct(context, {"ended": ["r"]})
+    assert begun(tmp_path) == ["run_experiment"] * 3
+
+
+@pytest.mark.parametrize("other", [{"prefix": "ours_"}, {"place": "/opt/dags/faultline.json"}])
+def test_work_of_two_airflows_or_prefixes_is_told_apart(here: dict[str, Any], other: dict[str, str]) -> None:
+    request = thin_dags._about(context_of("judge"), here)
+    assert key_of(request) == key_of(dict(request))
+    assert key_of(request) != key_of({**request, **other})
+
+
+def test_what_breaks_inside_the_conductor_is_told_to_the_task(
+    conductor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(request: dict[str, Any]) -> Job:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(conductor, "_begin", breaks)
+    with pytest.raises(NotDone, match="conductor: KeyError: 'broken'"):
+        conduct(context_of("judge", begun=str(tmp_path / "begun")), {"arguments": [ATTEMPT]})
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_task_waits_for_a_conductor_that_is_away(
+    settings: Settings, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thin_dags, "AWAY_S", 60.0)
+    waits, found = threading.Event(), list[Any]()
+    monkeypatch.setattr(thin_dags, "_say_that_it_waits", lambda state: waits.set())
+    context = context_of("judge", begun=str(tmp_path / "begun"), value=7)
+    task = threading.Thread(target=lambda: found.append(conduct(context, {"arguments": [ATTEMPT]})["value"]))
+    task.start()
+    assert waits.wait(20)
+    with listening(settings, work) as (server, _):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        task.join(30)
+        server.shutdown()
+        thread.join()
+    assert found == [7]
+
+
 def send_request(stream: IO[str], context: dict[str, Any], here: dict[str, Any]) -> None:
     stream.write(json.dumps({**thin_dags._about(context, here), "arguments": [ATTEMPT]}, default=str) + "\n")
     stream.flush()
@@ -203,7 +276,7 @@ def test_work_that_dies_with_its_question_open_is_told(conductor: Any, here: dic
         while "ask" not in json.loads(stream.readline()):
             pass
         (job,) = conductor._jobs.values()
-        job.process.join(20)
+        await_end_of(job)
         stream.write('{"answer": 1}\n')
         stream.flush()
         end = json.loads(stream.readline())
@@ -219,39 +292,57 @@ def test_work_that_nobody_hears_goes_on_to_its_end(
         send_request(stream, context, here)
         stream.readline()
     (job,) = conductor._jobs.values()
-    job.process.join(30)
-    assert job.process.exitcode == 0
+    await_end_of(job)
     conduct(context, {"arguments": [ATTEMPT]})
-    said = capsys.readouterr().out.splitlines()
-    assert said[-1].startswith(f"line {3 * MOST_UNHEARD - 1} ")
-    # After the one that was on its way to the task that went.
-    assert "lines that nobody was there to hear are left out" in said[1]
-    assert len(said) <= MOST_UNHEARD + 2
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"line {3 * MOST_UNHEARD - 1} ")
     assert begun(tmp_path) == ["judge"]
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is nobody's work."""
-    with subprocess.Popen(["sleep", "60"]) as process:
-        yield process
-        process.kill()
+@given(some.integers(0, 2 * MOST_UNHEARD), some.integers(0, 2 * MOST_UNHEARD))
+@bounds(max_examples=20, deadline=None)
+def test_of_too_many_lines_the_oldest_are_left_out_and_counted(before: int, after: int) -> None:
+    heard = Heard()
+    for number in range(before):
+        heard.put({"log": number})
+    if before:
+        heard.take()
+    for number in range(before, before + after):
+        heard.put({"log": number})
+    heard.put({"outcome": "done"})
+    taken = []
+    while heard.news.poll():
+        taken.append(heard.take())
+    assert taken[-1] == {"outcome": "done"}
+    lines = [one["log"] for one in taken[:-1] if isinstance(one["log"], int)]
+    assert lines == list(range(before + after - len(lines), before + after))
+    assert len(lines) < MOST_UNHEARD + 1
+    if len(lines) < before + after - 2:
+        assert "left out" in taken[0]["log"]
 
 
 def job_with(pid: int, *, is_alive: bool) -> Job:
-    return Job(SimpleNamespace(pid=pid, is_alive=lambda: is_alive), Pipe()[0])  # type: ignore[arg-type]
+    process = SimpleNamespace(pid=pid, is_alive=lambda: is_alive, join=lambda: None, exitcode=None)
+    return Job(process, Pipe()[0])  # type: ignore[arg-type]
 
 
-def test_whoever_has_the_number_of_work_that_is_over_is_left_alone(stranger: subprocess.Popen[bytes]) -> None:
-    job_with(stranger.pid, is_alive=False).end()
-    with subprocess.Popen(["sleep", "60"]) as process:
-        begun_before = job_with(process.pid, is_alive=True)
-        process.kill()
-    begun_before.process.pid = stranger.pid  # type: ignore[misc]
-    begun_before.end()
-    assert psutil.Process(stranger.pid).status() != psutil.STATUS_ZOMBIE
-    job_with(stranger.pid, is_alive=True).end()
-    assert stranger.wait(10) != 0
+def test_whoever_has_the_number_of_work_that_is_over_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as before:
+        ended = job_with(before.pid, is_alive=True)
+        born = birth(before.pid)
+        before.kill()
+    stranger = subprocess.Popen(["sleep", "60"])
+    while birth(stranger.pid) == born:  # in one tick of the clock
+        stranger.kill()
+        stranger.wait()
+        stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        job_with(stranger.pid, is_alive=False).end()
+        ended.process.pid = stranger.pid  # type: ignore[misc]
+        ended.end()
+        assert live_process(stranger.pid, 0.0, *birth(stranger.pid)) is not None
+    finally:
+        job_with(stranger.pid, is_alive=True).end()
+        assert stranger.wait(20) is not None, "work that goes on is ended"
 
 
 def test_a_conductor_that_is_killed_has_the_task_tried_again(here: dict[str, Any]) -> None:

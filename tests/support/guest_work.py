@@ -9,8 +9,8 @@ from typing import Any
 
 
 def work(request: dict[str, Any], pipe: Connection) -> None:
-    """`params`: `begun`, a file that gets a line each time; `lines`, how many it prints; `asks`, how often the DAG runs are
-    counted; `dies`, at once or `asking`."""
+    """`params`: `begun`, a file that gets a line each time; `lines`, how many it prints; `asks`, how often the DAG runs
+    are counted; `dies`, at once or `asking`."""
     told = request["params"]
     with Path(told["begun"]).open("a") as file:
         file.write(f"{request['task']}\n")
