@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,13 +27,18 @@ from hypothesis import strategies as some
 from faultline.base.errors import ConfigError
 from faultline.base.processes import birth, live_process
 from faultline.base.settings import Settings
+from faultline.base.target import Target, keep
 from faultline.base.waiting import wait_until
+from faultline.client import connections
+from faultline.cluster.targets.said import Said
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration.guest import thin_dags
 from faultline.orchestration.guest import work as real
 from faultline.orchestration.guest.conductor import ONCE, key_of, listening
+from faultline.orchestration.guest.guest_run import GUEST_RUN, is_guest_run
 from faultline.orchestration.guest.job import MOST_UNHEARD, Heard, Job
 from faultline.orchestration.guest.thin_dags import NotDone, conduct
+from faultline.orchestration.targets.connections import prepare_target
 from tests.support.guest_work import work
 
 ATTEMPT = "20261126T010000Z-abcdef"
@@ -418,3 +425,33 @@ def test_real_work_says_of_a_cell_whether_to_measure_it_or_to_wait(
     assert answered(request, context["ti"]) == {"outcome": "defer"}
     ended = answered({**request, "ended": ["t"]}, context["ti"])
     assert ended["outcome"] == "error" and "ended without a record" in ended["why"]
+
+
+def test_real_work_knows_that_it_is_a_guests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GUEST_RUN, "")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: None)
+    monkeypatch.setattr(real, "outcome", lambda request, pipe: {"outcome": is_guest_run()})
+    assert not is_guest_run()
+    ours, theirs = Pipe()
+    real.run({}, theirs)
+    assert ours.recv() == {"outcome": True}
+
+
+def test_a_guests_target_is_as_the_tables_of_the_conductors_installation_say(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, asked = Target("lab"), list[Any]()
+    keep(settings, lab)
+    told: dict[str, Said | None] = {name: Said(name) for name in lab.connections}
+    monkeypatch.setattr(connections, "ask", lambda settings, ids: asked.append(ids) or ([], told))
+    written = list[Any]()
+    monkeypatch.setattr(connections, "write_target", lambda settings, one, said: written.append((one, dict(said))))
+    monkeypatch.setattr("faultline.orchestration.targets.connections.require_well", lambda *given: None)
+    monkeypatch.setenv(GUEST_RUN, "1")
+    prepare_target(settings, "lab")
+    assert asked == [lab.connections] and written == [(lab, told)]
+    told["faultline_kafka"] = None
+    with pytest.raises(ConfigError, match="Connection faultline_kafka: missing, and the target lab needs it"):
+        prepare_target(settings, "lab")
