@@ -24,6 +24,7 @@ from hypothesis import given
 from hypothesis import settings as bounds
 from hypothesis import strategies as some
 
+from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import ConfigError
 from faultline.base.processes import birth, live_process
 from faultline.base.settings import Settings
@@ -237,6 +238,22 @@ def test_work_of_two_airflows_or_prefixes_is_told_apart(here: dict[str, Any], ot
     request = thin_dags._about(context_of("judge"), here)
     assert key_of(request) == key_of(dict(request))
     assert key_of(request) != key_of({**request, **other})
+
+
+def test_no_experiment_of_another_guest_begins_while_one_goes_on(
+    conductor: Any, here: dict[str, Any], settings: Settings, tmp_path: Path
+) -> None:
+    def prepare() -> Any:
+        return conduct(context_of("prepare", begun=str(tmp_path / "begun"), value=ATTEMPT), {})["value"]
+
+    assert prepare() == prepare() == ATTEMPT
+    here["prefix"] = "ours_"
+    with pytest.raises(AirflowFailException, match=f"{ATTEMPT}: goes on here for DAGs theirs_"):
+        prepare()
+    attempt = Attempt(settings.attempts / ATTEMPT)
+    attempt.folder.mkdir(parents=True)
+    write_json(attempt.closed, {"ended": [], "topics": []})
+    assert prepare() == ATTEMPT
 
 
 def test_what_breaks_inside_the_conductor_is_told_to_the_task(

@@ -46,8 +46,8 @@ class Conductor:
         self.settings = settings
         self._work = work
         self._jobs: dict[Key, Job] = {}
-        # Those that were begun under this conductor.
-        self._attempts: set[str] = set()
+        # Those that were begun under this conductor, and by which guest.
+        self._attempts: dict[str, tuple[str, str]] = {}
         self._guard = threading.Lock()
         # Each piece of work is forked from a process that has imported all of it, and nothing else.
         self._processes = multiprocessing.get_context("forkserver")
@@ -70,7 +70,7 @@ class Conductor:
 
     def _answer(self, talk: Any, stream: IO[Any]) -> None:
         request = json.loads(stream.readline(LONGEST_REQUEST))
-        if why := self._lost(request):
+        if why := self._lost(request) or self._beside(request):
             write(stream, {"outcome": "fail", "why": why})
             stream.readline()
             return
@@ -80,7 +80,7 @@ class Conductor:
         if end is None:
             return
         if request["task"] == "prepare" and end["outcome"] == "done":
-            self._attempts.add(str(end["value"]))
+            self._attempts[str(end["value"])] = guest_of(request)
         write(stream, self._final(request, end))
         if stream.readline():
             self._forget(key, request)
@@ -134,6 +134,20 @@ class Conductor:
             note_failure(folder, str(request["task"]), InfrastructureError(why))
         return why
 
+    def _beside(self, request: dict[str, Any]) -> str | None:
+        """Why no experiment can begin: another guest's goes on, whose Airflow this one cannot ask, so that it would
+        take it for a dead one and close it."""
+        if request["task"] != "prepare":
+            return None
+        for attempt, guest in list(self._attempts.items()):
+            if guest != guest_of(request) and Attempt(self.settings.attempts / attempt).over is None:
+                place, prefix = guest
+                return (
+                    f"{attempt}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when nobody "
+                    "ends it, start the conductor anew"
+                )
+        return None
+
     def _final(self, request: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
         """How a task is told the end: a step that may be done once has no other try, however it failed."""
         once = request["task"] in ONCE or (request["dag"] == EXPERIMENT and request["task"] == "prepare")
@@ -146,7 +160,7 @@ class Conductor:
             if request["task"] not in ONCE:
                 self._jobs.pop(key, None)
             if request["task"] == LAST and (attempt := attempt_of(request)):
-                self._attempts.discard(attempt)
+                self._attempts.pop(attempt, None)
                 for other in [one for one in self._jobs if one.attempt == attempt]:
                     self._jobs.pop(other)
 
@@ -154,6 +168,11 @@ class Conductor:
 def attempt_of(request: dict[str, Any]) -> str | None:
     """The attempt that a task is a step of."""
     return next((str(one) for one in request.get("arguments", ())), None)
+
+
+def guest_of(request: dict[str, Any]) -> tuple[str, str]:
+    """The file of which Airflow a task comes from, and its prefix."""
+    return str(request["place"]), str(request["prefix"])
 
 
 @dataclass(frozen=True)
@@ -169,12 +188,12 @@ class Key:
 def key_of(request: dict[str, Any]) -> Key:
     """How an outcome that nobody heard is told from that of a run which was cleared since, and begins anew."""
     ended = "ended" in request
-    names = ("place", "prefix", "dag", "run_id", "task", "map_index")
+    names = ("dag", "run_id", "task", "map_index")
     since: tuple[Any, ...] = ()
     if request["task"] not in ONCE:
         # Airflow renews it as it clears a run; each try of a cell measures once, and then asks how that ended.
         since = (request["start_date"], request["try_number"] if ended else None)
-    return Key((*(request[name] for name in names), ended), attempt_of(request), since)
+    return Key((*guest_of(request), *(request[name] for name in names), ended), attempt_of(request), since)
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
