@@ -143,8 +143,8 @@ class Conductor:
             if guest != guest_of(request) and Attempt(self.settings.attempts / attempt).over is None:
                 place, prefix = guest
                 return (
-                    f"{attempt}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when nobody "
-                    "ends it, start the conductor anew"
+                    f"{attempt}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when "
+                    "nobody ends it, start the conductor anew"
                 )
         return None
 
