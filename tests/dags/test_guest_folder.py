@@ -39,6 +39,7 @@ class Fake:
         self.kept: dict[str, Any] = {"theirs": {"conn_type": "http"}, **connections}
         self.slots, self.known = {"default_pool"} | (pools or set()), {"their_dag"}
         self.breaks: str | None = None
+        self.goes_on: dict[str, list[str]] = {}
 
     def state(self) -> Any:
         return (dict(self.kept), set(self.slots), set(self.known))
@@ -59,6 +60,14 @@ class Fake:
     def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         assert not self.kept.keys() & wanted.keys(), "one that is there is never written"
         self.kept |= {name: dict(one) for name, one in wanted.items()}
+
+    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        assert self.kept.keys() >= wanted.keys()
+        self.kept |= {name: dict(one) for name, one in wanted.items()}
+
+    def running(self, dag: str) -> list[str]:
+        assert dag in self.known, "Airflow would not know it"
+        return self.goes_on.get(dag, [])
 
     def delete_pool(self, name: str) -> None:
         self.slots.remove(name)
@@ -153,11 +162,38 @@ def test_an_uninstall_that_fails_midway_goes_on_when_it_is_called_again(into: Pa
     put(into, airflow)
     airflow.known.add(f"{PREFIX}experiment")
     airflow.breaks = "dag"
+    after = airflow.state()
     with pytest.raises(InfrastructureError, match="uninstall again"):
         take(into, airflow)
+    assert airflow.state() == after, "it stopped there"
     airflow.breaks = None
     take(into, airflow)
     assert (airflow.state(), files(into)) == (before, on_disk)
+
+
+def test_while_a_run_goes_on_nothing_is_removed(into: Path) -> None:
+    airflow = Fake()
+    put(into, airflow)
+    airflow.known.add(f"{PREFIX}recovery")
+    airflow.goes_on[f"{PREFIX}recovery"] = ["manual__1"]
+    before = (airflow.state(), files(into))
+    with pytest.raises(ConfigError, match="DAG bench_recovery: its run manual__1 goes on"):
+        take(into, airflow)
+    assert (airflow.state(), files(into)) == before
+
+
+def test_a_second_install_renews_what_the_first_one_made_and_nothing_else(into: Path) -> None:
+    airflow = Fake({f"{PREFIX}spark_local": {"host": "local[7]"}})
+    put(into, airflow)
+    moved = {name: {**one, "port": 9} for name, one in CONNECTIONS.items()}
+    guest, said = Guest(into, PREFIX, "bench"), list[str]()
+    for _ in range(2):
+        install(guest, airflow, here(into), moved, DAGS, said.append)
+    assert airflow.kept[f"{PREFIX}kafka_default"]["port"] == airflow.kept[f"{PREFIX}spark_default"]["port"] == 9
+    assert airflow.kept[f"{PREFIX}spark_local"] == {"host": "local[7]"}
+    assert f"Connection {PREFIX}kafka_default: was made by install, and is written anew" in said
+    take(into, airflow)
+    assert airflow.connections() == {"theirs", f"{PREFIX}spark_local"}
 
 
 def test_names_that_are_taken_and_files_that_were_changed_are_refused(into: Path) -> None:

@@ -9,11 +9,16 @@ from typing import Any
 
 
 def work(request: dict[str, Any], pipe: Connection) -> None:
-    """`params`: `begun`, a file that gets a line each time; `asks`, how often the DAG runs are counted; `dies`."""
+    """`params`: `begun`, a file that gets a line each time; `lines`, how many it prints; `asks`, how often the DAG runs
+    are counted; `dies`, at once or `asking`."""
     told = request["params"]
     with Path(told["begun"]).open("a") as file:
         file.write(f"{request['task']}\n")
     pipe.send({"log": f"begun {request['task']}"})
+    for number in range(told.get("lines", 0)):
+        pipe.send({"log": f"line {number} {'.' * 100}"})
+    if told.get("dies") == "asking":
+        pipe.send({"ask": "get_dr_count", "with": {}})
     if told.get("dies"):
         os._exit(7)
     answers = []

@@ -28,6 +28,7 @@ from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_p
 from faultline.base.text import suggest
 from faultline.base.waiting import in_time, wait_until
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
+from faultline.cluster.conductor_lock import conductor_of
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.hosts.keeper import clear_hosts, prepare_hosts
 from faultline.cluster.hosts.layout import choose_hosts
@@ -38,6 +39,8 @@ from faultline.engines.spark.distributions import Distribution, distributions, k
 # Lets everybody of the machine in: by it, what keeping them out costs is measured.
 OPEN = "FAULTLINE_OPEN"
 Progress = Callable[[str], None]
+# How long a conductor has to end its work and its services.
+CONDUCTOR_S = 90.0
 
 
 @contextlib.contextmanager
@@ -78,13 +81,10 @@ def _up(
     hosts: int | None,
     progress: Progress,
 ) -> Settings:
+    if airflow:
+        _refuse_beside_conductor(settings)
     supervisor = Supervisor(settings)
-    # Any of its components: one that is down for the moment comes back to where the others are.
-    running = any(
-        name.startswith("airflow-") and state not in ("STOPPED", "EXITED")
-        for name, state in supervisor.states().items()
-    )
-    database = choose_database(settings, running=running) if airflow else None
+    database = choose_database(settings, running=airflow_runs(settings)) if airflow else None
     if supervisor.running():
         _refuse_other_terms(settings, explicit_ports, hosts)
         _require_secrets(settings)
@@ -121,6 +121,21 @@ def _up(
     return settings
 
 
+def airflow_runs(settings: Settings) -> bool:
+    """Whether this installation's own Airflow is up."""
+    # Any of its components: one that is down for the moment comes back to where the others are.
+    states = Supervisor(settings).states().items()
+    return any(name.startswith("airflow-") and state not in ("STOPPED", "EXITED") for name, state in states)
+
+
+def _refuse_beside_conductor(settings: Settings) -> None:
+    if (one := conductor_of(settings)) is not None:
+        raise ConfigError(
+            f"airflow: the conductor of another Airflow serves here (process {one.pid}), and either would close the "
+            "other's experiments; end it first, or give --no-airflow"
+        )
+
+
 def tell_state(settings: Settings, say: Progress) -> None:
     """Says aloud when everybody is let in, and names the attempts whose faults could not be undone."""
     if is_open(settings):
@@ -134,6 +149,11 @@ def down(settings: Settings, progress: Progress = lambda text: None) -> list[int
 
     Data, logs and results stay. Returns the pids that had to be ended outside the supervisor.
     """
+    # Before the lock, which it takes to end its services.
+    conductor = conductor_of(settings)
+    if conductor is not None and conductor.pid != os.getpid():
+        progress("stopping the conductor")
+        end_processes([conductor], grace_s=CONDUCTOR_S)
     with _one_at_a_time(settings):
         return _down(settings, progress)
 

@@ -1,4 +1,4 @@
-"""Notes of runs in Airflow."""
+"""Notes of runs in Faultline's own Airflow; a run in another's gets none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 from faultline.base.errors import FaultlineError
 from faultline.base.settings import Settings
 from faultline.client.airflow_api import AirflowApi
+from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.reports.headline import MAX_NOTE, STOPPED
 
 
 def note_stopped(settings: Settings, dag_id: str, run_id: str) -> None:
     """Says in the note of a sweep that somebody stopped it, unless that stands there already."""
+    if is_guest_run():
+        return
     try:
         api = AirflowApi(settings)
         if not str(api.run(dag_id, run_id).get("note") or "").startswith(STOPPED):
@@ -31,6 +34,8 @@ def write_note(settings: Settings, dag_id: str, run_id: str, note: str) -> str |
 
     It never raises: a note is not worth a run. In `dag.test()` there is no server, and so no note.
     """
+    if is_guest_run():
+        return None
     try:
         AirflowApi(settings).set_note(dag_id, run_id, note[:MAX_NOTE])
     except (FaultlineError, OSError, ValueError, KeyError) as error:

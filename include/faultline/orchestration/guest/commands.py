@@ -59,26 +59,46 @@ def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = No
 def conductor() -> None:
     """Keep Kafka and Spark running and do the work of the tasks of an Airflow that others use, until it is ended.
 
-    Stays in the foreground, for systemd or supervisord. At its end the services end too.
+    Stays in the foreground, for systemd or supervisord. At its end the services that it started end too.
     """
-    from faultline.client.operations import bring_up, close_what_ended
-    from faultline.cluster.supervision import down
+    from faultline.client.operations import bring_up, close_what_ended, require
+    from faultline.cluster.conductor_lock import keep_services, keeps_services
+    from faultline.cluster.daemon import Supervisor
+    from faultline.cluster.supervision import airflow_runs, down
     from faultline.orchestration.guest.conductor import listening
 
     settings = load_settings()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    require(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     settings.make_place_for_sockets()
     with listening(settings) as (server, _):
+        _refuse_airflow(settings)
+        # Also those of a conductor that was killed.
+        ours = keeps_services(settings) or not Supervisor(settings).running()
         try:
             settings = bring_up(say, airflow=False, settings=settings)
+            # One that was on its way up while this one came to listen.
+            _refuse_airflow(settings)
+            if ours:
+                keep_services(settings)
             close_what_ended(settings, say)
             _become_service(settings)
             say(f"conductor: ready at {settings.conductor_socket}")
             server.serve_forever()
         finally:
-            down(settings, say)
+            if ours and not airflow_runs(settings):
+                down(settings, say)
+
+
+def _refuse_airflow(settings: Settings) -> None:
+    from faultline.cluster.supervision import airflow_runs
+
+    if airflow_runs(settings):
+        raise ConfigError(
+            "conductor: Faultline's own Airflow runs here, and either would close the other's experiments; ./faultline "
+            "down first"
+        )
 
 
 def _stop(number: int, frame: object) -> None:

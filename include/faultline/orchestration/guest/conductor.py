@@ -7,19 +7,22 @@ begins in its place finds the work again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import multiprocessing
 import os
 import socketserver
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 from faultline.base.attempt import Attempt
-from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
+from faultline.cluster.conductor_lock import only_conductor
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.guest.job import Job, write
 from faultline.runner.teardown import note_failure
@@ -32,7 +35,6 @@ ONCE = frozenset({
 LAST = "teardown"
 # A plan of the largest sweep is some megabytes.
 LONGEST_REQUEST = 64 * 2**20
-Key = tuple[Any, ...]
 # Does the work of a request, and says at the other end of the pipe how it goes.
 Work = Callable[[dict[str, Any], Connection], None]
 
@@ -44,31 +46,44 @@ class Conductor:
         self.settings = settings
         self._work = work
         self._jobs: dict[Key, Job] = {}
-        # Those that were begun under this conductor.
-        self._attempts: set[str] = set()
+        # Those that were begun under this conductor, and by which guest.
+        self._attempts: dict[str, tuple[str, str]] = {}
         self._guard = threading.Lock()
         # Each piece of work is forked from a process that has imported all of it, and nothing else.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload([work.__module__ if work else WORK])
 
     def serve(self, talk: Any) -> None:
-        """Answers one task, until its work has ended or it went away."""
+        """Answers one task, until its work has ended or it went away.
+
+        Raises OSError or ValueError for a task that went away in the middle of a word.
+        """
         with talk.makefile("rw", encoding="utf-8") as stream:
-            request = json.loads(stream.readline(LONGEST_REQUEST))
-            if why := self._lost(request):
-                write(stream, {"outcome": "fail", "why": why})
+            try:
+                self._answer(talk, stream)
+            except (OSError, ValueError):
+                raise
+            except Exception as error:
+                traceback.print_exc()
+                write(stream, {"outcome": "error", "why": f"conductor: {type(error).__name__}: {error}; see its log"})
                 stream.readline()
-                return
-            key = key_of(request)
-            job = self._job(key, request)
-            end = job.attend(talk, stream)
-            if end is None:
-                return
-            if request["task"] == "prepare" and end["outcome"] == "done":
-                self._attempts.add(str(end["value"]))
-            write(stream, self._final(request, end))
-            if stream.readline():
-                self._forget(key, request)
+
+    def _answer(self, talk: Any, stream: IO[Any]) -> None:
+        request = json.loads(stream.readline(LONGEST_REQUEST))
+        if why := self._lost(request) or self._beside(request):
+            write(stream, {"outcome": "fail", "why": why})
+            stream.readline()
+            return
+        key = key_of(request)
+        job = self._job(key, request)
+        end = job.attend(talk, stream)
+        if end is None:
+            return
+        if request["task"] == "prepare" and end["outcome"] == "done":
+            self._attempts[str(end["value"])] = guest_of(request)
+        write(stream, self._final(request, end))
+        if stream.readline():
+            self._forget(key, request)
 
     def end(self) -> None:
         """Ends all work at hand."""
@@ -80,15 +95,22 @@ class Conductor:
     def _job(self, key: Key, request: dict[str, Any]) -> Job:
         """The work that was begun for this task before, or else begins it."""
         with self._guard:
-            if key in self._jobs:
-                return self._jobs[key]
-            attempt = attempt_of(request)
-            if request["task"] == LAST:
-                # Whoever waits for it was stopped, and what it waits for is ended now.
-                for other in [one for one in self._jobs if attempt is not None and one[-1] == attempt]:
-                    self._jobs.pop(other).end()
-            self._jobs[key] = self._begin(request)
+            over = [] if key in self._jobs else [one for one in self._jobs if self._is_over(one, key, request)]
+            jobs = [self._jobs.pop(one) for one in over]
+        # Takes seconds, in which others are answered.
+        for job in jobs:
+            job.end()
+        with self._guard:
+            if key not in self._jobs:
+                self._jobs[key] = self._begin(request)
             return self._jobs[key]
+
+    def _is_over(self, other: Key, key: Key, request: dict[str, Any]) -> bool:
+        """Whether nobody comes for other work any more, once this is asked for."""
+        attempt = attempt_of(request)
+        # Whoever waits for a step of an attempt at its teardown was stopped.
+        stopped = request["task"] == LAST and attempt is not None and other.attempt == attempt
+        return stopped or other.task == key.task
 
     def _begin(self, request: dict[str, Any]) -> Job:
         if self._work is None:
@@ -112,6 +134,20 @@ class Conductor:
             note_failure(folder, str(request["task"]), InfrastructureError(why))
         return why
 
+    def _beside(self, request: dict[str, Any]) -> str | None:
+        """Why no experiment can begin: another guest's goes on, whose Airflow this one cannot ask, so that it would
+        take it for a dead one and close it."""
+        if request["task"] != "prepare":
+            return None
+        for attempt, guest in list(self._attempts.items()):
+            if guest != guest_of(request) and Attempt(self.settings.attempts / attempt).over is None:
+                place, prefix = guest
+                return (
+                    f"{attempt}: goes on here for DAGs {prefix}… of {place}; begin again when it is over, or, when "
+                    "nobody ends it, start the conductor anew"
+                )
+        return None
+
     def _final(self, request: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
         """How a task is told the end: a step that may be done once has no other try, however it failed."""
         once = request["task"] in ONCE or (request["dag"] == EXPERIMENT and request["task"] == "prepare")
@@ -124,8 +160,8 @@ class Conductor:
             if request["task"] not in ONCE:
                 self._jobs.pop(key, None)
             if request["task"] == LAST and (attempt := attempt_of(request)):
-                self._attempts.discard(attempt)
-                for other in [one for one in self._jobs if one[-1] == attempt]:
+                self._attempts.pop(attempt, None)
+                for other in [one for one in self._jobs if one.attempt == attempt]:
                     self._jobs.pop(other)
 
 
@@ -134,13 +170,30 @@ def attempt_of(request: dict[str, Any]) -> str | None:
     return next((str(one) for one in request.get("arguments", ())), None)
 
 
+def guest_of(request: dict[str, Any]) -> tuple[str, str]:
+    """The file of which Airflow a task comes from, and its prefix."""
+    return str(request["place"]), str(request["prefix"])
+
+
+@dataclass(frozen=True)
+class Key:
+    """Whose work it is, the same for each try of a task. `task`: of which Airflow and run it is one. `attempt`: that it
+    is a step of. `since`: tells one time that the task is to be done from the next."""
+
+    task: tuple[Any, ...]
+    attempt: str | None
+    since: tuple[Any, ...]
+
+
 def key_of(request: dict[str, Any]) -> Key:
-    """Whose work it is, the same for each try of a task."""
-    return (
-        *(request[name] for name in ("dag", "run_id", "task", "map_index")),
-        "ended" in request,
-        attempt_of(request),
-    )
+    """How an outcome that nobody heard is told from that of a run which was cleared since, and begins anew."""
+    ended = "ended" in request
+    names = ("dag", "run_id", "task", "map_index")
+    since: tuple[Any, ...] = ()
+    if request["task"] not in ONCE:
+        # Airflow renews it as it clears a run; each try of a cell measures once, and then asks how that ended.
+        since = (request["start_date"], request["try_number"] if ended else None)
+    return Key((*guest_of(request), *(request[name] for name in names), ended), attempt_of(request), since)
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
@@ -155,6 +208,8 @@ class Server(socketserver.ThreadingUnixStreamServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A task that went away in the middle of a word is nothing to tell."""
+        if not isinstance(sys.exception(), OSError | ValueError):
+            super().handle_error(request, client_address)
 
 
 @contextlib.contextmanager
@@ -163,13 +218,7 @@ def listening(settings: Settings, work: Work | None = None) -> Iterator[tuple[Se
 
     Raises ConfigError when another conductor serves this installation.
     """
-    with (settings.home / "conductor.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{settings.conductor_socket}: a conductor serves there already; stop that one first"
-            ) from None
+    with only_conductor(settings):
         settings.conductor_socket.unlink(missing_ok=True)
         conductor = Conductor(settings, work)
 

@@ -29,8 +29,10 @@ class Airflow(Protocol):
     def pools(self) -> set[str]: ...
     def connections(self) -> set[str]: ...
     def dags(self) -> set[str]: ...
+    def running(self, dag: str) -> list[str]: ...
     def add_pool(self, name: str) -> None: ...
     def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None: ...
+    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None: ...
     def delete_pool(self, name: str) -> None: ...
     def delete_connection(self, name: str) -> None: ...
     def delete_dag(self, name: str) -> None: ...
@@ -93,18 +95,21 @@ def install(
     """Writes the folder, and makes the pool and those of the `connections`, by id without prefix, that are missing.
 
     What was there before stays as it is, and is not noted as made: `uninstall` leaves it. A second call writes the
-    folder anew. Raises ConfigError before anything is written, for names that are taken.
+    folder anew, and the Connections that the first one made: ports and passwords may have changed. Raises ConfigError
+    before anything is written, for names that are taken.
     """
     before = guest.receipt()
     made: dict[str, Any] = dict(before["made"]) if before else {"pool": False, "connections": []}
     _refuse_taken(guest, airflow, [one["dag"] for one in dags], known=before)
     there, pools = airflow.connections(), airflow.pools()
-    missing = {
-        f"{guest.prefix}{name}": dict(one) for name, one in connections.items() if guest.prefix + name not in there
-    }
+    wanted = {f"{guest.prefix}{name}": dict(one) for name, one in connections.items()}
+    missing = {name: one for name, one in wanted.items() if name not in there}
+    stale = {name: one for name, one in wanted.items() if name in there and name in made["connections"]}
     for name in sorted(missing):
         say(f"Connection {name}: made")
-    for name in sorted({f"{guest.prefix}{one}" for one in connections} - missing.keys()):
+    for name in sorted(stale):
+        say(f"Connection {name}: was made by install, and is written anew")
+    for name in sorted(wanted.keys() - missing.keys() - stale.keys()):
         say(f"Connection {name}: is there, and stays as it is")
     new_pool = guest.pool not in pools
     say(f"pool {guest.pool}: {'made, with 1 slot' if new_pool else 'is there, and stays as it is'}")
@@ -126,6 +131,8 @@ def install(
     write_whole(guest.folder / PLACE_FILE, json.dumps(place, indent=1))
     if missing:
         airflow.add_connections(missing)
+    if stale:
+        airflow.renew_connections(stale)
     if new_pool:
         airflow.add_pool(guest.pool)
     write_whole(guest.folder / DAG_FILE, source)
@@ -134,8 +141,8 @@ def install(
 def uninstall(guest: Guest, airflow: Airflow, say: Say, *, dry_run: bool = False) -> None:
     """Removes what `install` made and noted: DAGs with their runs, pool, Connections, folder. Records stay.
 
-    Raises ConfigError where nothing is installed, InfrastructureError naming what could not be removed; then a second
-    call goes on.
+    Raises ConfigError where nothing is installed, and while one of its runs goes on, before anything is removed;
+    InfrastructureError naming what could not be removed, at which it stops: a second call goes on.
     """
     receipt = guest.receipt()
     if receipt is None:
@@ -155,22 +162,23 @@ def uninstall(guest: Guest, airflow: Airflow, say: Say, *, dry_run: bool = False
     ]
     if made["pool"] and guest.pool in pools:
         steps.append((f"pool {guest.pool}: removed", _bound(airflow.delete_pool, guest.pool)))
+    for one in (name for name in ours if name in known):
+        if runs := airflow.running(one):
+            raise ConfigError(
+                f"DAG {one}: its run {runs[0]} goes on; let it end, or mark it failed, and uninstall again"
+            )
     if dry_run:
         for text, _ in steps:
             say(text)
         say(f"{guest.folder}: removed")
         say("nothing was done: --dry-run")
         return
-    left = []
     for text, step in steps:
         try:
             step()
         except FaultlineError as error:
-            left.append(str(error))
-            continue
+            raise InfrastructureError(f"uninstall: {error}; uninstall again when that is mended") from None
         say(text)
-    if left:
-        raise InfrastructureError(f"uninstall: {'; '.join(left)}; uninstall again when that is mended")
     _remove_folder(guest.folder, say)
 
 

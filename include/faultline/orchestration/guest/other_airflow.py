@@ -32,16 +32,20 @@ class OtherAirflow:
         """Ids of those that it has read."""
         return {str(one["dag_id"]) for one in self._listed("dags", "list", "--columns", "dag_id")}
 
+    def running(self, dag: str) -> list[str]:
+        """Ids of the runs of a DAG, which it has read, that go on."""
+        return [str(one["run_id"]) for one in self._listed("dags", "list-runs", dag, "--state", "running")]
+
     def add_pool(self, name: str) -> None:
         self._run("pools", "set", name, "1", "Faultline measures one experiment at a time")
 
     def add_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds Connections; one that is there already stays as it is."""
-        # By a file: everybody on the machine can read a command line.
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "connections.json"
-            write_private(file, json.dumps(wanted))
-            self._run("connections", "import", str(file))
+        self._import(wanted)
+
+    def renew_connections(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Writes Connections in the place of those that are there."""
+        self._import(wanted, "--overwrite")
 
     def delete_pool(self, name: str) -> None:
         self._run("pools", "delete", name)
@@ -52,6 +56,13 @@ class OtherAirflow:
     def delete_dag(self, name: str) -> None:
         """Removes what it keeps of a DAG and its runs."""
         self._run("dags", "delete", "--yes", name)
+
+    def _import(self, wanted: Mapping[str, Mapping[str, Any]], *how: str) -> None:
+        # By a file: everybody on the machine can read a command line.
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "connections.json"
+            write_private(file, json.dumps(wanted))
+            self._run("connections", "import", str(file), *how)
 
     def _listed(self, *words: str) -> list[dict[str, Any]]:
         text = self._run(*words, "--output", "json")

@@ -18,11 +18,14 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import DAG, BaseHook, BaseOperator, DagRunState, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 PLACE = Path(__file__).with_name("faultline.json")
 # How often a task that was killed finds its work again: those of its own tries are counted by the conductor.
 TRIES_AFTER_KILL = 3
 RETRY_DELAY = timedelta(seconds=5)
+# How long a task waits for a conductor that is away: a restart takes half a minute, an upgrade some minutes.
+AWAY_S = 300.0
 # What the conductor may ask of this Airflow, by the names of its task instances.
 ASKED = frozenset({"get_dr_count", "get_dagrun_state", "xcom_push", "xcom_pull"})
 ENDED = [DagRunState.SUCCESS, DagRunState.FAILED]
@@ -71,6 +74,22 @@ def _reach(here: dict[str, Any]) -> socket.socket:
             f"{host} is not the host of Faultline's conductor ({here['home']} is not here): let only a worker on "
             f"{here['host']} take tasks of the queue {here['queue']}"
         )
+    reached: socket.socket = Retrying(
+        retry=retry_if_exception_type(NotDone),
+        stop=stop_after_delay(AWAY_S),
+        wait=wait_fixed(1),
+        before_sleep=_say_that_it_waits,
+        reraise=True,
+    )(_connect, path, host)
+    return reached
+
+
+def _say_that_it_waits(state: Any) -> None:
+    if state.attempt_number == 1:
+        print(f"{state.outcome.exception()}; this task waits for it, {AWAY_S:g} s at most")
+
+
+def _connect(path: str, host: str) -> socket.socket:
     talk = socket.socket(socket.AF_UNIX)
     try:
         talk.connect(path)
@@ -99,6 +118,9 @@ def _about(context: Any, here: dict[str, Any]) -> dict[str, Any]:
     ti, run = context["ti"], context["dag_run"]
     times = {"logical_date": context.get("logical_date"), "run_after": run.run_after, "start_date": run.start_date}
     return {
+        # Two Airflows, or two prefixes in one, may have a conductor in common.
+        "place": str(PLACE),
+        "prefix": here["prefix"],
         "dag": context["dag"].dag_id.removeprefix(here["prefix"]),
         "task": ti.task_id,
         "run_id": context["run_id"],

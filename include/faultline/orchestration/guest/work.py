@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 from faultline.base.errors import ConfigError
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration import experiment, sweep
+from faultline.orchestration.guest.guest_run import GUEST_RUN
 from faultline.orchestration.run_experiment import RunExperiment
 
 # Under which Airflow looks for a Connection in the environment.
@@ -31,6 +32,7 @@ CONNECTION = "AIRFLOW_CONN_"
 
 def run(request: Mapping[str, Any], pipe: Connection) -> None:
     """Does the work of a task; sends what it prints, what it asks, and at last how it ended."""
+    os.environ[GUEST_RUN] = "1"
     for name, value in request.get("connections", {}).items():
         os.environ[f"{CONNECTION}{name.upper()}"] = value
     lines = Lines(pipe)

@@ -8,9 +8,11 @@ from typing import Any
 
 from faultline.base.settings import Settings
 from faultline.base.target import Target, target
+from faultline.client.connections import take_in
 from faultline.cluster.targets.logins import write_target
 from faultline.cluster.targets.look import require_well
 from faultline.cluster.targets.said import Said
+from faultline.orchestration.guest.guest_run import is_guest_run
 from faultline.runner.orphans import LOCAL_RUN
 
 
@@ -22,8 +24,11 @@ def prepare_target(settings: Settings, name: str) -> None:
     one = target(settings, name)
     if one is None:
         return
+    if is_guest_run():
+        # `target add` made them on this host; the Airflow that runs the tasks knows none of them.
+        take_in(settings, one)
     # Without a scheduler, the tables of this run are its own, and whoever began it has read those of the installation.
-    if not os.environ.get(LOCAL_RUN):
+    elif not os.environ.get(LOCAL_RUN):
         write_target(settings, one, said_in_task(one))
     require_well(settings, one, print)
 

@@ -1,0 +1,110 @@
+"""`./faultline conductor`: what it refuses, and whose services it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faultline.base.errors import ConfigError
+from faultline.base.settings import INSTANCE
+from faultline.client import operations
+from faultline.cluster import supervision
+from faultline.cluster.conductor_lock import only_conductor
+from faultline.cluster.daemon import Supervisor
+from faultline.orchestration.guest.commands import conductor
+
+
+class Services:
+    """An installation's services, as far as they are told and asked; they never come up whole."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.known: dict[str, str] = {}
+        self.done: list[str] = []
+        self.comes_up: dict[str, str] = {}
+
+    def bring_up(self, *given: Any, **named: Any) -> Any:
+        self.done.append("up")
+        self.known |= self.comes_up
+        raise ConfigError("a broken jar")
+
+    def down(self, *given: Any) -> list[int]:
+        self.done.append("down")
+        return []
+
+
+@pytest.fixture
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    made = Services(tmp_path)
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path))
+    monkeypatch.setenv("FAULTLINE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(operations, "require", lambda settings: None)
+    monkeypatch.setattr(operations, "bring_up", made.bring_up)
+    monkeypatch.setattr(supervision, "down", made.down)
+    monkeypatch.setattr(Supervisor, "states", lambda self: made.known)
+    monkeypatch.setattr(Supervisor, "running", lambda self: bool(made.known))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("known", "by", "ends"),
+    [
+        ({}, None, True),
+        ({"kafka": "RUNNING"}, None, False),
+        # Of one that was killed.
+        ({"kafka": "RUNNING"}, "conductor", True),
+    ],
+)
+def test_a_conductor_ends_the_services_that_it_started(
+    services: Services, known: dict[str, str], by: str | None, ends: bool
+) -> None:
+    services.known = known
+    (services.home / INSTANCE).write_text(json.dumps({"instance": "i", "by": by}))
+    with pytest.raises(ConfigError, match="a broken jar"):
+        conductor()
+    assert services.done == (["up", "down"] if ends else ["up"])
+
+
+def test_what_is_missing_is_refused_before_anything_is_done(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require(settings: Any) -> None:
+        raise ConfigError("no Java")
+
+    monkeypatch.setattr(operations, "require", require)
+    with pytest.raises(ConfigError, match="no Java"):
+        conductor()
+    assert services.done == [] and list(services.home.iterdir()) == []
+
+
+def test_a_second_conductor_ends_nothing(services: Services) -> None:
+    from faultline.base.settings import load_settings
+
+    with only_conductor(load_settings()), pytest.raises(ConfigError, match="serves there already"):
+        conductor()
+    assert services.done == []
+
+
+def test_it_is_refused_beside_an_airflow_of_faultlines_own_and_leaves_that_up(services: Services) -> None:
+    services.known = {"kafka": "RUNNING", "airflow-scheduler": "BACKOFF"}
+    with pytest.raises(ConfigError, match="Faultline's own Airflow runs here"):
+        conductor()
+    assert services.done == []
+    services.known = {"airflow-scheduler": "STOPPED"}
+    with pytest.raises(ConfigError, match="a broken jar"):
+        conductor()
+
+
+def test_an_airflow_that_came_up_meanwhile_is_left_up(services: Services) -> None:
+    services.comes_up = {"airflow-scheduler": "RUNNING"}
+    with pytest.raises(ConfigError, match="a broken jar"):
+        conductor()
+    assert services.done == ["up"]
