@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.cluster.targets.ssh import greeted
-
-LOCAL = "127.0.0.1"
+from tests.support.acceptor import LOCAL, accepting
 
 
 def pem(key: Ed25519PrivateKey | EllipticCurvePrivateKey) -> str:
@@ -79,24 +78,15 @@ def run(channel: paramiko.Channel, command: str) -> None:
 def server() -> Iterator[int]:
     """An SSH server that shows SHOWN and lets OWN in; gives its port."""
     let_in = paramiko.Ed25519Key.from_private_key(io.StringIO(OWN))
-    with socket.create_server((LOCAL, 0)) as listening:
-        transports: list[paramiko.Transport] = []
+    transports: list[paramiko.Transport] = []
 
-        def serve() -> None:
-            while True:
-                try:
-                    came, _ = listening.accept()
-                except OSError:
-                    return
-                transports.append(paramiko.Transport(came))
-                transports[-1].add_server_key(SHOWN)
-                transports[-1].start_server(threading.Event(), Host(let_in))
+    def play(came: socket.socket) -> None:
+        transports.append(paramiko.Transport(came))
+        transports[-1].add_server_key(SHOWN)
+        transports[-1].start_server(threading.Event(), Host(let_in))
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    with accepting(play) as port:
+        yield port
     for one in transports:
         one.close()
 

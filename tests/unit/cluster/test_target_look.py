@@ -29,9 +29,8 @@ from faultline.cluster.targets.java_kafka import KEYSTORE
 from faultline.cluster.targets.kafka import Broker, _clock, reached
 from faultline.cluster.targets.rules import check_target, not_measured, require_storage, require_victims
 from faultline.experiment.config import parse_configuration
+from tests.support.acceptor import LOCAL, accepting
 from tests.support.certificates import Authority, Pair
-
-LOCAL = "127.0.0.1"
 
 
 @pytest.fixture
@@ -59,24 +58,15 @@ def tls_server(folder: Path, own: Pair, clients: Authority | None = None) -> Ite
         context.load_verify_locations(cadata=clients.pem)
         # Later versions look at a client's after the handshake.
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_server((LOCAL, 0)) as listening:
 
-        def serve() -> None:
-            while True:
-                try:
-                    came, _ = listening.accept()
-                except OSError:
-                    return
-                try:
-                    context.wrap_socket(came, server_side=True).close()
-                except OSError:
-                    came.close()
+    def play(came: socket.socket) -> None:
+        try:
+            context.wrap_socket(came, server_side=True).close()
+        except OSError:
+            came.close()
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    with accepting(play) as port:
+        yield port
 
 
 def broker(folder: Path, port: int, **login: str) -> Broker:

@@ -1,0 +1,30 @@
+"""A server of a test's own on loopback, which hands each connection to whoever plays it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LOCAL = "127.0.0.1"
+
+
+@contextmanager
+def accepting(play: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Gives its port; `play` gets one connection after the other until the end of the block."""
+    with socket.create_server((LOCAL, 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    came, _ = listening.accept()
+                except OSError:
+                    return
+                play(came)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
