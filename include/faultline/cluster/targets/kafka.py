@@ -32,7 +32,7 @@ CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0
 # Records whose times tell how far a server's clock is off: the fastest one tells most.
 ASKED_TIMES = 20
 # What a server says to whom it wants another certificate of, or any.
-_OF_CLIENTS = re.compile(r"ALERT_.*CERTIFICATE|ALERT_(UNKNOWN_CA|DECRYPT_ERROR|HANDSHAKE_FAILURE)")
+_OF_CLIENTS = re.compile(r"alert.(.*certificate|unknown.ca|decrypt.error|handshake.failure)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,15 @@ def _shake_hands(broker: Broker, plain: socket.socket, host: str, context: ssl.S
     except ssl.SSLError as error:
         why = error.reason or str(error)
         if _OF_CLIENTS.search(why):
-            raise broker.refuse(
-                f"extra: ssl.certificate.pem: {host} does not accept it, or asks for one ({why}); give one of an "
-                "authority that it trusts, and its ssl.key.pem"
-            ) from None
+            raise _refused_as_client(broker, host, why) from None
         raise broker.refuse(f"extra: security.protocol: {host} does not speak TLS as asked ({why}); mend it") from None
+
+
+def _refused_as_client(broker: Broker, host: str, why: str) -> ConfigError:
+    return broker.refuse(
+        f"extra: ssl.certificate.pem: {host} does not accept it, or asks for one ({why}); give one of an authority "
+        "that it trusts, and its ssl.key.pem"
+    )
 
 
 def _context(broker: Broker, login: Mapping[str, str]) -> ssl.SSLContext:
@@ -150,6 +154,9 @@ def logged_in(broker: Broker) -> str:
                 raise broker.refuse(
                     f"extra: sasl.password: the broker refuses the login ({_plain(one.str())}); mend user or password"
                 )
+            # TLS 1.3 tells after the handshake, which librdkafka takes for any failure to receive.
+            if _OF_CLIENTS.search(one.str()):
+                raise _refused_as_client(broker, "the broker", _plain(one.str()))
             if one.code() == KafkaError._SSL:
                 raise broker.refuse(f"extra: ssl.ca.pem: {_plain(one.str())}; mend the certificates")
         if time.monotonic() > deadline:
