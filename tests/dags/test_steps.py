@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +14,11 @@ from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_journal
 from faultline.base.processes import Entry, append_entry
+from faultline.base.waiting import wait_until
 from faultline.experiment.config import parse_configuration
 from faultline.orchestration import experiment as subject
 from faultline.orchestration.experiment import experiment_dag, judge, step
+from faultline.orchestration.step import ALONE
 from faultline.runner.prepare import Order
 from tests.unit.sample_records import sample
 
@@ -50,6 +54,28 @@ def test_a_step_that_fails_says_why(attempt: Attempt, error: Exception, raised: 
     with pytest.raises(raised):
         start_something(ID)
     assert noted(attempt) == [("start_something", type(error).__name__, str(error))]
+
+
+def test_a_task_that_airflow_left_alone_says_that_and_not_what_broke_then(attempt: Attempt) -> None:
+    reads, writes = os.pipe()
+
+    @step
+    def wait_for_something(attempt: Attempt) -> None:
+        beside = os.getppid()
+        os.write(writes, b".")
+        wait_until(lambda: os.getppid() != beside, timeout_s=30, every_s=0.01, what="the end of the process beside")
+        raise BrokenPipeError(32, "Broken pipe")
+
+    if not (beside := os.fork()):
+        if not os.fork():
+            with contextlib.suppress(BrokenPipeError):
+                wait_for_something(ID)
+            os._exit(0)
+        os.read(reads, 1)
+        os._exit(0)
+    os.waitpid(beside, 0)
+    wait_until(lambda: noted(attempt) != [], timeout_s=30, every_s=0.01, what="the reason")
+    assert noted(attempt) == [("wait_for_something", "InfrastructureError", ALONE)]
 
 
 def test_a_closed_attempt_is_refused_and_keeps_its_reasons(attempt: Attempt) -> None:

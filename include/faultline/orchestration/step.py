@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from faultline.base.settings import load_settings
 
 if TYPE_CHECKING:
     from faultline.base.attempt import Attempt
+
+ALONE = "Airflow's process beside the task was ended, and the task with it; nothing of the experiment failed"
 
 
 def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
@@ -22,7 +25,7 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
 
         from faultline.runner.teardown import note_failure, refuse_closed
 
-        attempt = attempt_of(attempt_id)
+        attempt, told = attempt_of(attempt_id), os.getppid()
         try:
             refuse_closed(attempt)
         except ConfigError as error:
@@ -34,7 +37,9 @@ def step(function: Callable[[Attempt], Any]) -> Callable[[str], Any]:
             note_failure(attempt.folder, function.__name__, error)
             raise AirflowFailException(str(error)) from None
         except Exception as error:
-            note_failure(attempt.folder, function.__name__, error)
+            # Without the process that Airflow has beside a task nothing more can be told, and that is what failed.
+            gone = os.getppid() != told
+            note_failure(attempt.folder, function.__name__, InfrastructureError(ALONE) if gone else error)
             raise
 
     # The wrapper takes an id, not an attempt, so it must not show the wrapped signature.
