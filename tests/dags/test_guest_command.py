@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from faultline.base.errors import ConfigError
-from faultline.base.settings import INSTANCE
+from faultline.base.settings import INSTANCE, load_settings
 from faultline.client import operations
 from faultline.cluster import supervision
 from faultline.cluster.conductor_lock import only_conductor
 from faultline.cluster.daemon import Supervisor
+from faultline.cluster.users import are_for_runs, using
 from faultline.orchestration.guest.commands import conductor
 
 
@@ -73,6 +74,15 @@ def test_a_conductor_ends_the_services_that_it_started(
     assert services.done == (["up", "down"] if ends else ["up"])
 
 
+def test_services_that_a_run_uses_are_left_to_it(services: Services) -> None:
+    settings = load_settings()
+    with using(settings) as alone:
+        with pytest.raises(ConfigError, match="a broken jar"):
+            conductor()
+        assert services.done == ["up"]
+        assert are_for_runs(settings) and alone(), "the run ends them"
+
+
 def test_what_is_missing_is_refused_before_anything_is_done(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,8 +96,6 @@ def test_what_is_missing_is_refused_before_anything_is_done(
 
 
 def test_a_second_conductor_ends_nothing(services: Services) -> None:
-    from faultline.base.settings import load_settings
-
     with only_conductor(load_settings()), pytest.raises(ConfigError, match="serves there already"):
         conductor()
     assert services.done == []

@@ -1,7 +1,8 @@
 """Who uses the services of an installation, so that a `run` ends none that others have come to use.
 
-Services that a `run` started are noted to be for runs alone, until another command brings them up, too. Each `run`
-shares a lock for as long as it uses them; the system frees it when its holder dies. The last one may end them.
+Services that a `run` started are noted to be for runs alone, until another command brings them up, too; so are those
+that a conductor leaves. Each of both shares a lock for as long as it uses them; the system frees it when its holder
+dies. The last one may end them.
 """
 
 from __future__ import annotations

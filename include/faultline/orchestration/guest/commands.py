@@ -59,12 +59,14 @@ def uninstall(into: Into, prefix: Prefix = DEFAULT_PREFIX, airflow: Command = No
 def conductor() -> None:
     """Keep Kafka and Spark running and do the work of the tasks of an Airflow that others use, until it is ended.
 
-    Stays in the foreground, for systemd or supervisord. At its end the services that it started end too.
+    Stays in the foreground, for systemd or supervisord. At its end the services that it started end too, or with the
+    last `run` that uses them.
     """
     from faultline.client.operations import bring_up, close_what_ended, require
     from faultline.cluster.conductor_lock import keep_services, keeps_services
     from faultline.cluster.daemon import Supervisor
     from faultline.cluster.supervision import airflow_runs, down
+    from faultline.cluster.users import note_for_runs, using
     from faultline.orchestration.guest.conductor import listening
 
     settings = load_settings()
@@ -72,7 +74,7 @@ def conductor() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     settings.make_place_for_sockets()
-    with listening(settings) as (server, _):
+    with listening(settings) as (server, _), using(settings) as alone:
         _refuse_airflow(settings)
         # Also those of a conductor that was killed.
         ours = keeps_services(settings) or not Supervisor(settings).running()
@@ -88,7 +90,12 @@ def conductor() -> None:
             server.serve_forever()
         finally:
             if ours and not airflow_runs(settings):
-                down(settings, say)
+                # Before the look at who else there is, so that a `run` that ends meanwhile ends them.
+                note_for_runs(settings)
+                if alone():
+                    down(settings, say)
+                else:
+                    say("services: a run uses them, too, so they go on until its end")
 
 
 def _refuse_airflow(settings: Settings) -> None:
