@@ -71,10 +71,11 @@ def plan_kills(seed: int = 1, randoms: int = RANDOM_KILLS) -> list[Kill]:
 
 
 def is_due(tasks: Sequence[Mapping[str, Any]], after: str, since: datetime) -> bool:
-    """Whether the step `after` has ended since then, and the next one has not. `tasks` are Airflow's instances."""
+    """Whether the step `after` has ended since then, well or not, and the next one has not. `tasks` are Airflow's
+    instances. A judge fails whatever is not valid: to wait for a good one keeps a busy machine busy."""
     by_id = {task["task_id"]: task for task in tasks}
     ended = by_id.get(after, {})
-    if ended.get("state") != "success" or datetime.fromisoformat(ended["end_date"]) < since:
+    if ended.get("state") not in ("success", "failed") or datetime.fromisoformat(ended["end_date"]) < since:
         return False
     following = STEPS[STEPS.index(after) + 1 :][:1]
     return not following or by_id.get(following[0], {}).get("state") in (None, "scheduled", "queued", "running")

@@ -61,8 +61,9 @@ def task(task_id: str, state: str | None, ended: datetime | None = None) -> dict
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "running"])
-def test_a_boundary_is_due_between_two_steps(state: str | None) -> None:
-    tasks = [task("prepare", "success", NOW), task("provision_topics", state)]
+@pytest.mark.parametrize("ended", ["success", "failed"])
+def test_a_boundary_is_due_between_two_steps(ended: str, state: str | None) -> None:
+    tasks = [task("prepare", ended, NOW), task("provision_topics", state)]
     assert is_due(tasks, "prepare", NOW)
     assert not is_due(tasks, "prepare", NOW + timedelta(seconds=1)), "that was an earlier one"
     assert not is_due(tasks, "provision_topics", NOW)
