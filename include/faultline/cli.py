@@ -158,11 +158,14 @@ def run(
         list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/reference/parameters.md.")
     ] = None,
     keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the record as JSON on a terminal, too, as a pipe or a file gets it.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")
     ] = False,
 ) -> None:
-    """Run one experiment and print its record as JSON.
+    """Run one experiment and print its figures; in a pipe or a file, the whole record as JSON.
 
     Example: ./faultline run word_count state_mb=8 checkpoint_interval_s=2 fault=executor
 
@@ -171,6 +174,7 @@ def run(
     """
     from faultline.client.run_one import describe_faults, page_of, run_single
     from faultline.experiment.workloads.registry import workload_of
+    from faultline.reports.table import print_table
 
     given = {one.partition("=")[0] for one in parameters or []}
     whole = workload_of({"workload": workload}).whole
@@ -188,7 +192,10 @@ def run(
         print("\n".join(describe_faults(workload, parameters or [])))
         return
     record = run_single(workload, parameters or [], say, keep_topics=keep_topics)
-    print(json.dumps(record.as_dict(), indent=2))
+    if as_json or not sys.stdout.isatty():
+        print(json.dumps(record.as_dict(), indent=2))
+    else:
+        print_table([record])
     # The record's reasons are far up by now, if anybody reads it.
     why = f": {record.reasons[0]}" if record.reasons else ""
     say(f"{record.status}{why}; what happened, and when: ./faultline explain {record.attempt}")

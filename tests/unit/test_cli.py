@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from faultline import cli
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT
+from faultline.client import run_one
+from tests.unit.sample_records import sample
 
 # A command as a benchmark is one: it has begun something, and must end it.
 PROGRAM = """
@@ -46,6 +50,26 @@ def test_a_command_that_is_ended_ends_what_it_began(number: signal.Signals) -> N
     out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("ended\n", 1)
     assert err.startswith("faultline: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "as_json", "whole"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_run_prints_figures_on_a_terminal_and_else_the_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, as_json: bool, whole: bool
+) -> None:
+    record = sample()
+    monkeypatch.setattr(run_one, "run_single", lambda *given, **named: record)
+    monkeypatch.setattr(run_one, "page_of", lambda attempt: None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    with pytest.raises(typer.Exit):
+        cli.run("word_count", [], as_json=as_json)
+    said = capsys.readouterr()
+    if whole:
+        assert json.loads(said.out) == record.as_dict()
+    else:
+        assert "p99" in said.out and len(said.out.splitlines()) < 40
+    assert f"./faultline explain {record.attempt}" in said.err
 
 
 @pytest.mark.parametrize(
