@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from fault import recording
+from fault import host_acts, recording
 from fault.busy import BUSY_NS, read_local
 from fault.errors import (
     ActRefused,
@@ -25,7 +25,6 @@ from fault.errors import (
     SignalRefused,
     VictimRefused,
 )
-from fault.host_acts import act_of, undo_later
 from fault.identity import ROLES, ProcessIdentity, Tokens
 from fault.local import LocalInjector
 from fault.victims import own_line
@@ -51,7 +50,9 @@ class Agent:
             "signal": self._signal,
             "stand_by": lambda asked: self._injector.stand_by(victim_of(asked["victim"]), float(asked["seconds"])),
             "stand_down": lambda asked: self._injector.stand_down(victim_of(asked["victim"])),
-            "host_act": _host_act,
+            "host_act": lambda asked: host_acts.answer(
+                asked["act"], str(asked["kind"]), str(asked["name"]), asked["asked"], float(asked["seconds"])
+            ),
             "record": lambda asked: recording.begin(
                 asked["rules"], asked["heirs"], float(asked["again_s"]), float(asked["longest_s"])
             ),
@@ -105,14 +106,6 @@ def victim_of(form: Mapping[str, Any], host: str = "") -> ProcessIdentity:
         host=host,
         node=form["node"],
     )
-
-
-def _host_act(asked: Mapping[str, Any]) -> Any:
-    kind, name, what = str(asked["kind"]), str(asked["name"]), asked["asked"]
-    if asked["act"] == "undo_later":
-        return undo_later(kind, name, what, float(asked["seconds"]))
-    act = act_of(kind, name)
-    return {"check": act.check, "do": act.do, "undo": act.undo, "holds": act.holds}[asked["act"]](name, what)
 
 
 def _not_own(victim: ProcessIdentity) -> ProcessIdentity:

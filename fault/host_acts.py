@@ -70,6 +70,15 @@ def name_of(run: str, index: int) -> str:
     return f"{run.lower().replace('-', '_')}_{index}"
 
 
+def answer(do: str, kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> Any:
+    """Checks, does or undoes an act, says whether it holds, or posts who undoes it after so many seconds
+    (`undo_later`)."""
+    if do == "undo_later":
+        return undo_later(kind, name, asked, seconds)
+    act = act_of(kind, name)
+    return {"check": act.check, "do": act.do, "undo": act.undo, "holds": act.holds}[do](name, asked)
+
+
 def undo_later(kind: str, name: str, asked: Mapping[str, Any], seconds: float) -> None:
     """Posts somebody, nobody's child, who undoes the act after so many seconds, whoever lives then; again and again
     while it holds still. Raises NobodyStandsBy where he cannot be started."""

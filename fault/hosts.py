@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fault.errors import VictimRefused
 from fault.identity import VICTIMS, ProcessIdentity, Tokens
 from fault.injector import Delivery, Injector, Presence
+from fault.this_host import ThisHost
 from fault.victims import sort_candidates
 
 if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
@@ -95,8 +96,11 @@ class Hosts:
         for remote in self._remotes.values():
             remote.close()
 
-    def on(self, name: str) -> RemoteInjector:
-        """The injector of a remote host, which can do more than signal there. Raises VictimRefused for an unknown."""
+    def acting_on(self, name: str) -> RemoteInjector | ThisHost:
+        """Whoever acts on a host, "" being this one. Raises VictimRefused for an unknown."""
+        return self._remote(name) if name else ThisHost()
+
+    def _remote(self, name: str) -> RemoteInjector:
         if name not in self._remotes:
             raise VictimRefused(f"host: {name} is not known; known: {', '.join(sorted(self._remotes)) or 'none'}")
         return self._remotes[name]
@@ -104,4 +108,4 @@ class Hosts:
     def _injector(self, name: str) -> Injector:
         if not name:
             return self._local
-        return self.on(name)
+        return self._remote(name)

@@ -17,6 +17,7 @@ from fault.victims import choose
 
 if TYPE_CHECKING:  # the SSH library takes a quarter of a second, which a run on this machine alone does without
     from fault.remote import RemoteInjector
+    from fault.this_host import ThisHost
 
 # So much longer than the act a dead man waits, who undoes it when nobody else does.
 LATE_S = 10.0
@@ -25,10 +26,11 @@ LATE_S = 10.0
 @dataclass(frozen=True)
 class OnHosts:
     """Does `kind` of `fault.host_acts` to hosts. `asks` gives what it is asked for, of the fault, the host's name and
-    the places that the attempt knows."""
+    the places that the attempt knows. `here`: it can be done to this host, too, where driver and harness live."""
 
     kind: str
     asks: Callable[[Asked, str, Context], dict[str, Any]]
+    here: bool = False
 
     def prepare(self, site: Site) -> tuple[Daemon, ...]:
         """None: the agent acts, and goes."""
@@ -62,7 +64,7 @@ class HostsAct:
         fault, context, before = self.planned.fault, self.context, self._chosen
         candidates = context.injector.find(fault.victim, context.tokens)
         first_of = {one.host: one for one in reversed(candidates)}
-        if "" in first_of:
+        if "" in first_of and not self.hands.here:
             raise VictimRefused(
                 f"{self.hands.kind}: the {fault.victim} runs on this host, and this is done to other ones; "
                 "./faultline up --hosts 3"
@@ -94,7 +96,7 @@ class HostsAct:
 
     def describe(self) -> list[str]:
         """A line for each host."""
-        return [f"would {self.planned.what(f'the host {one.host} of {one}')}" for one in self._chosen]
+        return [f"would {self.planned.what(f'{_called(one.host)} of {one}')}" for one in self._chosen]
 
     def victims(self) -> list[dict[str, Any]]:
         """The processes for whose sake their hosts were chosen."""
@@ -104,7 +106,7 @@ class HostsAct:
         """One for each host."""
         action = self.planned.fault.action
         return [
-            UndoSpec(action, f"end of {action} on {one.host}", {"host": one.host, "act": self._act(one)})
+            UndoSpec(action, f"end of {action} on {_called(one.host)}", {"host": one.host, "act": self._act(one)})
             for one in self._chosen
         ]
 
@@ -135,12 +137,16 @@ class HostsAct:
 
     def settle(self, sent: Sequence[Sent]) -> Settlement:
         """By asking each host whether it holds."""
-        hosts = [one.host for one in self._chosen]
+        hosts = [_called(one.host) for one in self._chosen]
         there = {one.host: _there(self.context, one.host) for one in self._chosen}
-        idle = [one.host for one in self._chosen if not there[one.host].host_act("holds", **self._act(one))]
+        idle = [_called(one.host) for one in self._chosen if not there[one.host].host_act("holds", **self._act(one))]
         if idle:
             return Settlement(Outcome.NO_EFFECT, f"{self.hands.kind}: does not hold on {', '.join(idle)}")
         return Settlement(Outcome.EFFECTIVE, f"{self.hands.kind}: holds on {', '.join(hosts)}")
+
+
+def _called(host: str) -> str:
+    return f"the host {host}" if host else "this host"
 
 
 def _who(victim: ProcessIdentity) -> tuple[str, int, int | None]:
@@ -168,8 +174,8 @@ def others(peer: str, host: str, context: Context) -> list[str]:
     return found
 
 
-def _there(context: Context, host: str) -> RemoteInjector:
-    """Whoever asks the agent of that host. Raises VictimRefused for one that is not reached over SSH."""
+def _there(context: Context, host: str) -> RemoteInjector | ThisHost:
+    """Whoever acts on that host. Raises VictimRefused for one that is not reached over SSH."""
     if not isinstance(context.injector, Hosts):
         raise VictimRefused(f"host: {host or 'this one'} is not reached over SSH")
-    return context.injector.on(host)
+    return context.injector.acting_on(host)

@@ -1,4 +1,4 @@
-"""The disk to which the service on the victim's host writes has no byte left."""
+"""The disk to which the service on the victim's host writes has no byte left; of the driver, that of the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from fault.parameters import DURATION, Parameter
 
 
 def _asks(fault: Asked, host: str, context: Context) -> dict[str, Any]:
+    if not host and (fault.victim != "driver" or host not in context.disks):
+        raise VictimRefused(
+            f"disk_full: what the {fault.victim} writes lies on the disk of this machine, which is not filled; "
+            "./faultline up --hosts 3 gives checkpoints one of their own"
+        )
     if host not in context.disks:
         raise VictimRefused(f'disk_full: ssh_hosts.json names no disk of {host} that may be filled; add "disk": FOLDER')
     return {"folder": context.disks[host]}
@@ -20,12 +25,12 @@ def _asks(fault: Asked, host: str, context: Context) -> dict[str, Any]:
 ACTION = Action(
     name="disk_full",
     order=90,
-    targets=("executor", "worker", "kafka"),
-    does="fills the disk of the victim's host",
-    past="filled the disk of the host of",
-    when="with the disk of the host of {victim} full for {duration_s:g} s",
+    targets=("executor", "worker", "kafka", "driver"),
+    does="fills the disk of the victim's host, for the driver that of the checkpoint",
+    past="filled the disk of",
+    when="with the disk of {victim} full for {duration_s:g} s",
     parameters=(Parameter(DURATION, short=10.0),),
     on_hosts=True,
     by_hand="delete the file faultline-ballast-… there",
-    hands=OnHosts("disk_full", _asks),
+    hands=OnHosts("disk_full", _asks, here=True),
 )

@@ -73,8 +73,9 @@ def test_whoever_is_killed_on_its_host_nothing_is_lost(spread: Installation, vic
     assert {"t0", "t2", "t4"} <= {event["name"] for event in record["timeline"]}
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("victim", ["worker", "kafka"])
+@pytest.mark.parametrize(
+    ("victim", "act"), [*((victim, act) for victim in ("worker", "kafka") for act in ACTS), ("driver", "disk_full")]
+)
 def test_whatever_is_done_to_a_host_is_undone_and_nothing_is_lost(spread: Installation, victim: str, act: str) -> None:
     record = measured(spread, "word_count", f"fault={victim}", f"fault_action={act}", "fault_at_s=21")
     journal = read_journal(spread.results / "attempts" / record["attempt"] / "conductor.jsonl")

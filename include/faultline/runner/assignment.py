@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fault.action import Context
 from fault.errors import FaultError
@@ -100,7 +100,7 @@ def read_assignment(directory: Path) -> Assignment:
             warmup_s=plan.warmup_s,
             aim=plan.aim,
             here=plan.endpoints.here,
-            disks={name: str(host["disk"]) for name, host in (data.get("hosts") or {}).items() if host.get("disk")},
+            disks=_disks(data),
         )
     except KeyError as error:
         raise ConfigError(f"{error.args[0]}: missing in attempt.json; clear the whole run") from None
@@ -117,3 +117,9 @@ def remote_injectors(assignment: Assignment) -> dict[str, RemoteInjector]:
     from fault.remote import RemoteInjector
 
     return {name: RemoteInjector(host) for name, host in assignment.hosts.items()}
+
+
+def _disks(data: Mapping[str, Any]) -> dict[str, str]:
+    """Of each host what may be filled; of this one, "", the disk of checkpoints."""
+    found = {name: host.get("disk") for name, host in (data.get("hosts") or {}).items()}
+    return {name: str(disk) for name, disk in {**found, "": data.get("checkpoint_disk")}.items() if disk}

@@ -16,6 +16,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.files import make_folder, sync_folder
 from faultline.base.secrets import require_logins
 from faultline.base.settings import Settings, check_folders, free_port, instance, load_settings, ssh_hosts
+from faultline.cluster.hosts.layout import checkpoint_disk
 from faultline.cluster.steal_time import longest_wait_s
 from faultline.cluster.supervision import services_keeper
 from faultline.cluster.targets.rules import check_target, not_measured, require_possible
@@ -149,6 +150,8 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
             },
         },
         "hosts": plan.endpoints.as_mapping()["hosts"],
+        # Where checkpoints have a disk of their own, which can be full while this machine's is not.
+        "checkpoint_disk": str(checkpoint_disk(settings)) if settings.placement.spread and not elsewhere else None,
     }
 
 

@@ -15,7 +15,7 @@ from fault.action import Context, HalfDone, Moment
 from fault.errors import ActRefused, ConnectionLost, PlanError, TooFewVictims, VictimRefused
 from fault.guard import Guard
 from fault.hosts import Hosts
-from fault.identity import KAFKA, WORKER, ProcessIdentity, Tokens
+from fault.identity import DRIVER, KAFKA, WORKER, ProcessIdentity, Tokens
 from fault.injector import Delivery, Outcome
 from fault.on_hosts import LATE_S, others
 from fault.plan import Fault, FaultPlan, PlannedFault
@@ -195,6 +195,41 @@ def test_a_host_of_which_no_disk_is_known_is_refused(agents: dict[str, Agent]) -
     with pytest.raises(VictimRefused, match=r'names no disk of worker-[12] that may be filled; add "disk": FOLDER'):
         one.fault.how.hands.act(one, here).find()
     assert not any(agent.asked for agent in agents.values())
+
+
+def driver() -> ProcessIdentity:
+    return ProcessIdentity(700, 1.0, DRIVER, RUN, (DRIVER.main, f"faultline-run={RUN}"), 5)
+
+
+def test_of_the_driver_the_disk_of_checkpoints_on_this_host_is_filled_and_emptied(
+    agents: dict[str, Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, disk = Agent((driver(),)), {"": "/checkpoints"}
+    monkeypatch.setattr("fault.hosts.ThisHost", lambda: here)
+    known = context(agents)
+    known = replace(known, injector=Hosts(here, dict(agents)), disks={**known.disks, **disk})  # type: ignore[arg-type]
+    one = planned("disk_full", "driver")
+    act = one.fault.how.hands.act(one, known)
+    act.find()
+    (undo,) = act.undo()
+    act.arm(Now())
+    assert act.settle(act.perform()).detail == "disk_full: holds on this host"
+    assert [what["asked"] for _, what in here.asked] == [{"folder": "/checkpoints"}] * len(here.asked)
+    one.fault.how.hands.undo(undo, known)
+    assert not one.fault.how.hands.holds(undo, known)
+    assert not any(agent.asked for agent in agents.values())
+
+
+@pytest.mark.parametrize(("victim", "disks"), [("driver", {}), ("worker", {"": "/checkpoints"})])
+def test_a_disk_of_this_host_is_never_filled_but_that_of_checkpoints(
+    agents: dict[str, Agent], victim: str, disks: dict[str, str]
+) -> None:
+    here = Agent((driver(), worker(1)))
+    hosts = Hosts(here, dict(agents), {"worker": ("",)})  # type: ignore[arg-type]
+    one = planned("disk_full", victim)
+    with pytest.raises(VictimRefused, match="lies on the disk of this machine, which is not filled; .*up --hosts 3"):
+        one.fault.how.hands.act(one, replace(context(agents), injector=hosts, disks=disks)).find()
+    assert not here.asked
 
 
 def test_a_victim_on_this_host_is_refused(agents: dict[str, Agent]) -> None:

@@ -23,7 +23,7 @@ from faultline.base.processes import birth
 from faultline.base.settings import Settings, load_settings
 from faultline.base.waiting import wait_until
 from faultline.cluster.hosts.group import put_in_group, remove_group
-from faultline.cluster.hosts.layout import disk_of, folder_of, found
+from faultline.cluster.hosts.layout import checkpoint_disk, disk_of, folder_of, found
 from faultline.cluster.hosts.names import write_names
 from faultline.cluster.hosts.network import join, make_bridge, remove_bridge, remove_link
 from faultline.cluster.hosts.ssh import prepare_ssh
@@ -31,7 +31,7 @@ from faultline.cluster.hosts.volume import mount, unmount
 
 # Says where the host's first process is, for whoever enters it.
 THERE = "there.json"
-DISK = "disk.ext4"
+DISK, CHECKPOINTS = "disk.ext4", "checkpoints.ext4"
 # Of prctl(2): which signal a process gets when the one that started it is gone.
 _PR_SET_PDEATHSIG = 1
 
@@ -94,16 +94,20 @@ def _is_apart(pid: int) -> bool:
 
 
 def prepare_hosts(settings: Settings) -> None:
-    """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made."""
+    """What all hosts share, before any of them is there: the network, keys, and the disks, which services find made and
+    hosts see, that of checkpoints among them."""
     prepare_ssh(settings)
     write_names(settings)
     make_bridge(settings.placement)
+    mount(settings.hosts / CHECKPOINTS, checkpoint_disk(settings))
     for host in settings.placement.hosts:
         mount(folder_of(settings, host.name) / DISK, disk_of(settings, host))
 
 
 def clear_hosts(settings: Settings) -> None:
     """Removes networks and mounts, also what a keeper that was killed has left. Harmless where nothing is."""
+    if settings.placement.spread:
+        unmount(checkpoint_disk(settings))
     for host in settings.placement.hosts:
         unmount(disk_of(settings, host))
         remove_group(settings.placement, host)

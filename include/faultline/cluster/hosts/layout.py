@@ -75,6 +75,11 @@ def disk_of(settings: Settings, host: Host) -> Path:
     return kafka_disk(settings) if host.name == BROKER else settings.spark_work / host.name
 
 
+def checkpoint_disk(settings: Settings) -> Path:
+    """That of this machine on which checkpoints lie, and nothing else, where there are other hosts."""
+    return settings.home / "checkpoints"
+
+
 def kafka_disk(settings: Settings) -> Path:
     """That of the broker's host."""
     return settings.home / "kafka" / "disk"

@@ -12,6 +12,7 @@ from faultline.base.journal import events, read_journal
 from faultline.base.settings import Settings
 from faultline.engines.batches import write_batches
 from faultline.engines.spark import checkpoint
+from faultline.engines.spark.checkpoint_disk import lies_on_disk, remove_from_disk
 from faultline.engines.spark.gc_log import EXECUTOR_FILE
 from faultline.engines.spark.hdfs import copy_logs, copy_state
 from faultline.engines.spark.shared import CHECKPOINT, executor_logs, find_hdfs, find_shared, remove_shared
@@ -55,8 +56,8 @@ def keep_logs(attempt: Attempt) -> None:
 
     Killed at any point, it goes on when it is called again.
     """
-    if find_shared(attempt) is not None:
-        return  # on a target's disk it lies well
+    if find_shared(attempt) is not None or lies_on_disk(attempt):
+        return  # on a target's disk it lies well, and on one of its own
     link, kept = attempt.checkpoint, attempt.folder / KEPT_CHECKPOINT
     if link.is_symlink():
         shutil.rmtree(kept, ignore_errors=True)
@@ -79,6 +80,7 @@ def discard(attempt: Attempt, settings: Settings) -> None:
     for folder in (attempt.checkpoint, *(attempt.folder / name for name in made)):
         shutil.rmtree(folder, ignore_errors=True)
     remove_throwaway(attempt)
+    remove_from_disk(attempt)
     for folder in worker_folders(attempt, settings):
         shutil.rmtree(folder, ignore_errors=True)
     _clear_generator(attempt, settings)

@@ -13,6 +13,7 @@ from faultline.base.marks import RUN_MARK, run_token
 from faultline.base.settings import Settings
 from faultline.engines.programs import write_program_configuration
 from faultline.engines.running import Runtime, Submission
+from faultline.engines.spark.checkpoint_disk import make_on_disk
 from faultline.engines.spark.class_link import to_spark
 from faultline.engines.spark.collect import WARM_UP_CHECKPOINT
 from faultline.engines.spark.distributions import distribution
@@ -95,8 +96,10 @@ def submit(attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Run
 
 def told_by_spark(attempt: Attempt, plan: AttemptPlan, config: Configuration) -> dict[str, Any]:
     """What every program on Spark is told beside what the plan says."""
-    throw_away = config.commit_mode == "none"
+    throw_away, disk = config.commit_mode == "none", attempt.read().get("checkpoint_disk")
     checkpoint = make_throwaway(attempt) if throw_away else attempt.checkpoint
+    if disk and not throw_away:
+        checkpoint = make_on_disk(attempt, Path(disk))
     return {
         # Where the other hosts of a target find it, too.
         "checkpoint": place_of(attempt, CHECKPOINT) if plan.endpoints.elsewhere else str(checkpoint),
