@@ -16,7 +16,12 @@ from fault.host_acts import answer
 # Posting takes a tenth of a second.
 WITHIN_S = 10.0
 _ROOT = Path(__file__).resolve().parents[1]
-_POST = "import json, sys; sys.path.insert(0, sys.argv[1]); from fault.host_acts import answer; answer(**json.load(sys.stdin))"
+_POST = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from fault.host_acts import answer
+answer(**json.load(sys.stdin))
+"""
 
 
 class ThisHost:

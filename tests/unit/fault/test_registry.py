@@ -39,6 +39,7 @@ def test_what_derives_from_the_actions_follows_them() -> None:
     assert list(get_args(Configuration.model_fields["fault_action"].annotation)) == NAMES
     for victim in VICTIMS:
         on_hosts = ("delay", *ON_HOSTS) if victim in ("executor", "worker") else ()
+        on_hosts = ("disk_full",) if victim == "driver" else on_hosts
         assert ALLOWED[victim] == (tuple(NAMES) if victim == "kafka" else ("kill", "term", "pause", *on_hosts))
     assert {name for name in NAMES if ACTIONS[name].lasts} == {"pause", "delay", "cut", *ON_HOSTS}
     assert {name for name in NAMES if ACTIONS[name].on_hosts} == {"delay", *ON_HOSTS}
