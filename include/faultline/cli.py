@@ -158,9 +158,7 @@ def run(
         list[str] | None, typer.Argument(help="KEY=VALUE …; see docs/reference/parameters.md.")
     ] = None,
     keep_topics: Annotated[bool, typer.Option(help="Keep the Kafka topics afterwards.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the record as JSON on a terminal, too, as a pipe or a file gets it.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole record, on a terminal, too.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be broken and when; start nothing.")
     ] = False,
