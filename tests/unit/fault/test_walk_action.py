@@ -137,7 +137,7 @@ def test_plans_and_configurations_take_it_and_refuse_what_it_does_not_take(house
     assert said(house, PLAN) == [
         "49.0 0",
         "fill 3.0",
-        "faults.0.action: fill cannot be done to driver; use kill, term, pause",
+        "faults.0.action: fill cannot be done to driver; use kill, term, pause, disk_full",
         "faults.0.duration_s: a fill needs a duration in seconds; give one",
         "faults.0.delay_ms: the action fill delays nothing; leave it out",
         "fault_action: 'fil' is not known; did you mean fill?",
