@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def find_apart(link: Path) -> Path | None:
         return None
     _require_own(found, link)
     return found
+
+
+def remove_apart(link: Path) -> None:
+    """Removes the folder that `link` names, with all that it holds, and the link; harmless where there is none. Raises
+    InfrastructureError as `make_apart`."""
+    folder = find_apart(link)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    link.unlink(missing_ok=True)
 
 
 def _named_by(link: Path) -> Path | None:

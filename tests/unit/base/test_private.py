@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.base.private import find_apart, make_apart
+from faultline.base.private import find_apart, make_apart, remove_apart
 from tests.support.decoys import NOBODY, only_root
 
 
@@ -50,3 +50,18 @@ def test_another_users_folder_is_refused(tmp_path: Path) -> None:
     os.chown(made, NOBODY, NOBODY)
     with pytest.raises(InfrastructureError, match="is no folder that this user has for himself"):
         find_apart(tmp_path / "link")
+
+
+def test_what_was_made_apart_goes_with_its_link_and_nothing_that_is_anothers(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    (make_apart(link, tmp_path) / "kept").touch()
+    for _ in range(2):
+        remove_apart(link)
+        assert list(tmp_path.iterdir()) == []
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(0o755)
+    theirs.chmod(0o755)
+    link.symlink_to(theirs)
+    with pytest.raises(InfrastructureError, match="is no folder that this user has for himself"):
+        remove_apart(link)
+    assert theirs.is_dir() and link.is_symlink()

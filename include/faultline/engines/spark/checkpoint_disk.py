@@ -6,12 +6,11 @@ know.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
-from faultline.base.private import find_apart, make_apart
+from faultline.base.private import make_apart, remove_apart
 
 
 def make_on_disk(attempt: Attempt, disk: Path) -> Path:
@@ -31,10 +30,7 @@ def lies_on_disk(attempt: Attempt) -> bool:
 
 def remove_from_disk(attempt: Attempt) -> None:
     """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
-    folder = find_apart(_link(attempt))
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    _link(attempt).unlink(missing_ok=True)
+    remove_apart(_link(attempt))
 
 
 def _link(attempt: Attempt) -> Path:

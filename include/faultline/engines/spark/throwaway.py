@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 
 from faultline.base.attempt import Attempt
-from faultline.base.private import find_apart, make_apart
+from faultline.base.private import make_apart, remove_apart
 
 RAM = Path("/dev/shm")
 
@@ -19,10 +18,7 @@ def make_throwaway(attempt: Attempt) -> Path:
 
 def remove_throwaway(attempt: Attempt) -> None:
     """Removes it with all that it holds; harmless when there is none. Raises InfrastructureError."""
-    folder = find_apart(_link(attempt))
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    _link(attempt).unlink(missing_ok=True)
+    remove_apart(_link(attempt))
 
 
 def _link(attempt: Attempt) -> Path:
