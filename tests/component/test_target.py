@@ -7,8 +7,10 @@ import json
 import os
 import pickle
 import select
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -130,6 +132,20 @@ def test_what_the_broker_refuses_is_told_in_a_line(
         kafka.worked(one)
 
 
+def test_a_port_that_is_no_brokers_is_told(settings: Settings) -> None:
+    class Page(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1024)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Page) as page:
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        there = taken_in(settings, {"bootstrap.servers": f"127.0.0.1:{page.server_address[1]}"})
+        with pytest.raises(ConfigError, match=r"extra: bootstrap\.servers: what answers there does not speak Kafka's"):
+            kafka.logged_in(broker_of(there))
+        page.shutdown()
+
+
 # Holds a target until its end, and says when it has it.
 HOLDER = """
 import pickle, select, sys
@@ -242,6 +258,40 @@ def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) 
         spark.alive(taken_in(settings, broker.login()), LAB.spark)
 
 
+@pytest.mark.timeout(300)
+def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
+    """On Airflow's own tables, without a cluster."""
+    login, other, shared = tmp_path / "kafka.json", tmp_path / "other.json", tmp_path / "shared"
+    write_private(login, json.dumps({"bootstrap.servers": "127.0.0.1:1"}))
+    write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
+    nothing = installation.run("target", "add", "lab")
+    assert nothing.returncode == 2 and "--kafka: missing, as --spark and --storage are" in nothing.stderr
+    wrong = installation.run("target", "add", "lab", "--kafka", str(login), "--spark", "master:7077")
+    assert wrong.returncode == 2 and "is no master" in wrong.stderr and "nothing" not in wrong.stderr
+    assert "no target is registered" in installation.run("target", "list").stderr
+
+    options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(shared))
+    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
+    differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
+    assert differs.returncode == 2, differs.stderr
+    assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
+    assert "./faultline target remove lab" in differs.stderr
+
+    # What another uses, and what nobody made by this command, stay.
+    second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
+    assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
+    dry = installation.run("run", "word_count", "target=second", "--dry-run")
+    assert dry.returncode == 0 and "executor" in dry.stdout, dry.stderr
+    assert "127.0.0.1:1  spark://127.0.0.1:7077" in installation.run("target", "list").stdout
+    removed = installation.run("target", "remove", "lab")
+    assert removed.returncode == 0, removed.stderr
+    assert "faultline_kafka: stays, second uses it" in removed.stderr
+    assert removed.stderr.count(": removed") == 2
+    assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
+    last = installation.run("target", "remove", "second")
+    assert last.returncode == 0 and last.stderr.count(": removed") == 3, last.stderr
+
+
 @pytest.mark.thorough
 def test_a_worker_of_another_version_is_told(settings: Settings, broker: OthersKafka, tmp_path: Path) -> None:
     older = spark_that_says("4.0.3", tmp_path / "older")
@@ -265,8 +315,8 @@ def test_an_experiment_is_measured_there_by_the_command_line(
     options = ("--kafka", str(login), "--spark", engine.master, "--spark-file", str(more), "--storage", str(shared))
     added = installation.run("target", "add", "lab", *options)
     assert added.returncode == 0 and added.stderr.count(": made") == 3, added.stderr
-    again = installation.run("target", "add", "lab", "--storage", "/another")
-    assert again.stderr.count("stays as it is") == 3, again.stderr
+    again = installation.run("target", "add", "lab", *options)
+    assert again.returncode == 0 and again.stderr.count("stays as it is") == 3, again.stderr
     checked = installation.run("target", "check", "lab")
     assert checked.returncode == 0 and "NO:" not in checked.stdout, checked.stdout + checked.stderr
 

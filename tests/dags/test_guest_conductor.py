@@ -462,7 +462,7 @@ def test_a_guests_target_is_as_the_tables_of_the_conductors_installation_say(
     lab, asked = Target("lab"), list[Any]()
     keep(settings, lab)
     told: dict[str, Said | None] = {name: Said(name) for name in lab.connections}
-    monkeypatch.setattr(connections, "ask", lambda settings, ids: asked.append(ids) or ([], told))
+    monkeypatch.setattr(connections, "ask", lambda settings, ids: asked.append(ids) or connections.Answer(told))
     written = list[Any]()
     monkeypatch.setattr(connections, "write_target", lambda settings, one, said: written.append((one, dict(said))))
     monkeypatch.setattr("faultline.orchestration.targets.connections.require_well", lambda *given: None)

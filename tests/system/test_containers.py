@@ -53,6 +53,35 @@ print(json.dumps({"records": records, "nice": sorted(nice)}))
 """
 
 
+# The services in containers as somebody's cluster: their addresses, what the harness logs in with, and a shared folder.
+TARGET = """
+import json, subprocess, sys
+from pathlib import Path
+from faultline.base.files import write_private
+from faultline.base.kafka_login import kafka_client
+from faultline.base.secrets import read_secrets
+from faultline.base.settings import load_settings
+from faultline.engines.spark.settings import AUTHENTICATED
+
+settings = load_settings()
+there, folder, shared = settings.endpoints, settings.home / "of-a-target", settings.results / "shared"
+folder.mkdir(mode=0o700)
+shared.mkdir()
+conf = {key: value for key, value in AUTHENTICATED.items() if not key.startswith("spark.authenticate")}
+write_private(folder / "kafka.json", json.dumps(kafka_client(there.kafka, secrets=settings.secrets)))
+write_private(folder / "spark.json", json.dumps({"secret": read_secrets(settings.secrets).spark, "ui": there.engine_ui,
+                                                 "conf": conf}))
+
+def faultline(*words):
+    return subprocess.run([sys.executable, "-P", "-m", "faultline", "target", *words], capture_output=True, text=True)
+
+said = [faultline("add", "compose", "--kafka", str(folder / "kafka.json"), "--spark", there.engine,
+                  "--spark-file", str(folder / "spark.json"), "--storage", str(shared)),
+        faultline("check", "compose"), faultline("remove", "compose")]
+print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in said]))
+"""
+
+
 @pytest.fixture(scope="module")
 def containers() -> Iterator[Containers]:
     """The system, up."""
@@ -122,6 +151,23 @@ def test_a_password_is_in_no_environment_but_that_of_prepare(containers: Contain
     for name in ("kafka", "spark-worker-1", "airflow-scheduler"):
         said = containers.podman("inspect", containers.name(name))
         assert env["FAULTLINE_ADMIN_PASSWORD"] not in said and env["FAULTLINE_POSTGRES_PASSWORD"] not in said
+
+
+def test_as_a_target_they_are_as_experiments_need_it(containers: Containers, measured: dict[str, Any]) -> None:
+    added, checked, removed = containers.python(TARGET, timeout_s=600)
+    assert added[0] == 0 and added[2].count(": made") == 3, added
+    assert checked[0] == 0 and "NO:" not in checked[1], checked
+    for look in (
+        "kafka",
+        "kafka login",
+        "kafka rights",
+        "storage",
+        "spark",
+        "spark version",
+        "spark login and storage",
+    ):
+        assert f"{look}: " in checked[1], checked
+    assert removed[0] == 0 and removed[2].count(": removed") == 3, removed
 
 
 @pytest.mark.last

@@ -12,7 +12,6 @@ import pytest
 
 from faultline.base.files import write_private
 from faultline.base.settings import ssh_hosts
-from faultline.client.connections import ask
 from faultline.records.store import Store
 from tests.support.installation import OF_A_BUSY_MACHINE, Installation, make_installation
 from tests.support.machines import NEEDS_HOSTS, Machines, machines_at
@@ -25,7 +24,7 @@ pytestmark = [
 ]
 
 # By the names that the target gives them.
-WORKERS = {"worker_1": "worker-1", "worker_2": "worker-2"}
+WORKERS = {"worker-a": "worker-1", "worker-b": "worker-2"}
 MATRIX = "state_size_x_checkpoint_interval"
 
 
@@ -65,19 +64,14 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Install
 
 
 def _tell(made: Installation, lab: Lab, folder: Path) -> None:
-    keys = ("key_file", "known_hosts", "python")
+    keys = ("host", "user", "port", "key_file", "known_hosts", "python")
     reached = {name: ssh_hosts(lab.machines.settings)[there] for name, there in WORKERS.items()}
-    ask(made.settings, [], {
-        f"faultline_host_{name}": {"conn_type": "ssh", "host": one["host"], "port": one["port"], "login": one["user"],
-                                   "extra": json.dumps({key: one[key] for key in keys})}
-        for name, one in reached.items()
-    })  # fmt: skip
-    login, more = folder / "kafka.json", folder / "spark.json"
+    login, more, hosts = folder / "kafka.json", folder / "spark.json", folder / "hosts.json"
+    write_private(hosts, json.dumps({name: {key: one[key] for key in keys} for name, one in reached.items()}))
     write_private(login, json.dumps(lab.kafka.login()))
     write_private(more, json.dumps({"secret": SECRET, "ui": lab.spark.ui, "conf": conf()}))
     options = ("--kafka", str(login), "--spark", lab.spark.master, "--spark-file", str(more))
-    hosts = [word for name in WORKERS for word in ("--host", name)]
-    added = made.run("target", "add", "lab", *options, "--storage", str(folder / "shared"), *hosts)
+    added = made.run("target", "add", "lab", *options, "--storage", str(folder / "shared"), "--host-file", str(hosts))
     assert added.returncode == 0 and added.stderr.count(": is there, and stays") == 2, added.stderr
 
 

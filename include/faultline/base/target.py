@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from faultline.base.secrets import make_private
 from faultline.base.settings import ENDPOINTS, Settings, targets_folder
 from faultline.base.text import suggest
 
-NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+NAME, HOST_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"[a-z][a-z0-9_-]{0,30}")
 # Of Connections: that of the first target, which others follow with `_NAME`.
 KAFKA, SPARK, STORAGE = "faultline_kafka", "faultline_spark", "faultline_storage"
 HOST = "faultline_host_{}"
@@ -29,13 +30,14 @@ HOST = "faultline_host_{}"
 @dataclass(frozen=True)
 class Target:
     """The ids of a target's Connections. `hosts`: names of the hosts that are reached over SSH, each by the Connection
-    `faultline_host_NAME`."""
+    `faultline_host_NAME`. `made`: ids of those that `target add` made, which go when the target is removed."""
 
     name: str
     kafka: str = KAFKA
     spark: str = SPARK
     storage: str = STORAGE
     hosts: tuple[str, ...] = field(default=())
+    made: tuple[str, ...] = field(default=())
 
     def host(self, name: str) -> str:
         """The id of a host's Connection."""
@@ -46,8 +48,8 @@ class Target:
         remedy = f"./faultline target add {self.name} makes it, or Airflow's page"
         if conn_id in map(self.host, self.hosts):
             remedy = (
-                "add it on Airflow's page (an SSH Connection: host, login, port; key_file or private_key, and "
-                "known_hosts, in the extra)"
+                "add it by --host-file, or on Airflow's page (an SSH Connection: host, login, port; key_file or "
+                "private_key, and known_hosts, in the extra)"
             )
         return ConfigError(f"Connection {conn_id}: missing, and the target {self.name} needs it; {remedy}")
 
@@ -62,11 +64,13 @@ def named_after(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -
 
     Raises ConfigError for what is no name.
     """
-    for one in (name, *hosts):
-        if not NAME.fullmatch(one) or one == EMBEDDED:
-            raise ConfigError(
-                f"NAME: {one!r} is no name of a target or host; use small letters, digits and _, at most 31"
-            )
+    if name == EMBEDDED:
+        raise ConfigError(f"NAME: {name} is this installation's own services, and always there; take another name")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"NAME: {name!r} is no name of a target; use small letters, digits and _, at most 31")
+    for one in hosts:
+        if not HOST_NAME.fullmatch(one):
+            raise ConfigError(f"--host: {one!r} is no name of a host; use small letters, digits, _ and -, at most 31")
     kafka, spark, storage = (one if first else f"{one}_{name}" for one in (KAFKA, SPARK, STORAGE))
     return Target(name, kafka, spark, storage, hosts)
 
@@ -96,6 +100,13 @@ def keep(settings: Settings, one: Target) -> None:
     write_whole(targets_folder(settings.home) / f"{one.name}.json", json.dumps(values))
 
 
+def forget(settings: Settings, one: Target) -> None:
+    """Removes what `keep` wrote, and what its Connections said."""
+    if folder_of(settings, one.name).is_dir():
+        shutil.rmtree(folder_of(settings, one.name))
+    (targets_folder(settings.home) / f"{one.name}.json").unlink()
+
+
 def folder_of(settings: Settings, name: str) -> Path:
     """Where a target's logins lie."""
     return targets_folder(settings.home) / name
@@ -104,6 +115,16 @@ def folder_of(settings: Settings, name: str) -> Path:
 def write_endpoints(settings: Settings, endpoints: Endpoints) -> None:
     """Notes where a target is reached; what it is logged in with lies there already."""
     write_whole(folder_of(settings, endpoints.target) / ENDPOINTS, json.dumps(endpoints.as_mapping()))
+
+
+def where(settings: Settings, one: Target) -> str:
+    """Its addresses in a few words, as it was last looked at."""
+    try:
+        there = endpoints_at(settings, one.name)
+    except ConfigError:
+        return "not looked at yet"
+    hosts = f"  hosts {', '.join(there.hosts)}" if there.hosts else ""
+    return f"{there.kafka}  {there.engine}  {there.storage}{hosts}"
 
 
 def endpoints_at(settings: Settings, name: str) -> Endpoints:
@@ -122,6 +143,6 @@ def endpoints_at(settings: Settings, name: str) -> Endpoints:
 def _read(file: Path) -> Target:
     try:
         values: dict[str, Any] = json.loads(file.read_text())
-        return Target(file.stem, **{**values, "hosts": tuple(values.get("hosts", ()))})
+        return Target(file.stem, **{**values, **{key: tuple(values.get(key, ())) for key in ("hosts", "made")}})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: is no target ({error}); delete it, and add the target anew") from None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings, check_folders
-from faultline.base.target import Target
+from faultline.base.target import Target, target
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.targets.logins import write_target
@@ -20,18 +21,32 @@ from faultline.cluster.targets.said import Said
 ANSWER_S = 300.0
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What Airflow's Connections say by id, None for one that there is not; the ids of those that were made and
+    removed; the keys of those that say something else than was to be made, for which nothing is made."""
+
+    said: Mapping[str, Said | None]
+    made: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
 def ask(
-    settings: Settings, ids: Sequence[str], make: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[list[str], dict[str, Said | None]]:
-    """The ids of Connections that were missing and are made as `make` says, and what those of `ids` say, None for one
-    that there is not. Raises InfrastructureError when Airflow does not answer."""
+    settings: Settings,
+    ids: Sequence[str],
+    make: Mapping[str, Mapping[str, Any]] | None = None,
+    remove: Sequence[str] = (),
+) -> Answer:
+    """Asks for Connections by their `ids`, makes those of `make` that are missing, removes those of `remove` before.
+    Raises InfrastructureError when Airflow does not answer."""
     check_folders(settings)
     if not (settings.airflow_home / "airflow.cfg").exists():
         write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "faultline.orchestration.targets.process"],
-            input=json.dumps({"ids": list(ids), "make": make or {}}),
+            input=json.dumps({"ids": list(ids), "make": make or {}, "remove": list(remove)}),
             env=clean_environment(airflow_environment(settings)),
             cwd=settings.root,
             capture_output=True,
@@ -43,14 +58,22 @@ def ask(
     except (ValueError, subprocess.TimeoutExpired):
         raise InfrastructureError("airflow: its Connections cannot be read; look at ./faultline doctor") from None
     said = {name: None if one is None else Said(**one) for name, one in answer["said"].items()}
-    return list(answer["made"]), said
+    return Answer(said, answer["made"], answer["removed"], answer["differing"])
 
 
-def take_in(settings: Settings, target: Target) -> None:
+def look_ahead(settings: Settings, names: Iterable[str]) -> None:
+    """Takes in what targets' Connections say, as experiments on them do first; asks nobody but Airflow's tables. For a
+    dry run. Raises ConfigError for the first thing that is missing or wrong."""
+    for name in names:
+        if (one := target(settings, name)) is not None:
+            take_in(settings, one)
+
+
+def take_in(settings: Settings, one: Target) -> None:
     """Writes what the target's Connections say to where whoever measures looks. Raises ConfigError naming what is
     missing or wrong."""
-    _, said = ask(settings, target.connections)
-    for conn_id, one in said.items():
-        if one is None:
-            raise target.missing(conn_id)
-    write_target(settings, target, {conn_id: one for conn_id, one in said.items() if one is not None})
+    said = ask(settings, one.connections).said
+    for conn_id, found in said.items():
+        if found is None:
+            raise one.missing(conn_id)
+    write_target(settings, one, {conn_id: found for conn_id, found in said.items() if found is not None})

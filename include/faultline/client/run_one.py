@@ -18,7 +18,7 @@ from faultline.base.settings import Settings, instance, load_settings
 from faultline.base.target import target
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.connections import take_in
+from faultline.client.connections import look_ahead, take_in
 from faultline.client.operations import bring_up, require
 from faultline.client.sweeping import await_dags
 from faultline.client.words import from_here, split_words
@@ -76,6 +76,7 @@ def describe_faults(workload: str, given: Sequence[str]) -> list[str]:
     """The dry run: a line for each planned fault. Who the victims are is chosen by seed among those alive then."""
     conf = parse_parameters(workload, given)
     config = parse_configuration({key: conf[key] for key in Configuration.model_fields})
+    look_ahead(load_settings(), [config.target])
     seed = config.plan().seed
     lines = []
     for planned in config.planned_faults():

@@ -71,10 +71,15 @@ def install(
     conductor: Annotated[
         bool, typer.Option("--conductor", help="Run `conductor` in place of `up`, for an Airflow that others use.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit; write nothing.")] = False,
 ) -> None:
     """Write a unit for systemd that runs `up` when the machine starts. Nothing is enabled: it says how."""
     settings = load_settings()
     path = unit_path()
+    if dry_run:
+        print(unit_text(settings, path, conductor=conductor), end="")
+        say(f"{path} would be written; nothing was done: --dry-run")
+        return
     write_unit(settings, path, conductor=conductor)
     say(f"{path} is written; these make it run at each start of the machine:")
     print("systemctl --user daemon-reload")
@@ -102,8 +107,19 @@ def unit_path() -> Path:
 
 
 def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> None:
-    """Writes the unit, for the services or for the conductor. Raises ConfigError when one is there that is not this
-    installation's, or for a path that a unit cannot hold."""
+    """Writes the unit, for the services or for the conductor. Raises ConfigError as `unit_text`."""
+    text = unit_text(settings, path, conductor=conductor)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    # What is handed on may hold passwords.
+    write_private(path, text)
+
+
+def unit_text(settings: Settings, path: Path, *, conductor: bool = False) -> str:
+    """The unit. Raises ConfigError when one is there that is not this installation's, or for a path that a unit cannot
+    hold."""
     _require_ours(settings, path)
     for place in (settings.root, settings.home, settings.results):
         if any(character in str(place) for character in '\n%"\\'):
@@ -111,14 +127,8 @@ def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> No
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
     given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on() | places
     environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-    # What is handed on may hold passwords.
     what = _CONDUCTOR if conductor else _UP
-    text = _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
-    write_private(path, text)
+    return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)
 
 
 def _quoted(name: str, value: str) -> str:

@@ -16,6 +16,7 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say, counted, suggest
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.connections import look_ahead
 from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweep_words import Wanted, wanted_of
@@ -68,6 +69,7 @@ def described(wanted: Wanted, *, again: bool = False) -> list[str]:
     settings = load_settings()
     # Of a broker that was never started nothing is known yet, and then the build is another one.
     cells = cells_of(wanted, settings)
+    look_ahead(settings, sorted({cell.config.target for cell in cells}))
     return outline(wanted, cells, lacking(settings, cells, again=again))
 
 

@@ -14,6 +14,7 @@ from faultline.base.attempt import unhealed_attempts, unhealed_text
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.machine_lock import machine_holder, pretenders
 from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
+from faultline.base.target import targets, where
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.jars import verify
 from faultline.cluster.java import find_java
@@ -24,17 +25,19 @@ from faultline.engines.spark.distributions import Distribution, distributions, r
 
 def examine() -> dict[str, Any]:
     """{"ok", "machine", "checks": [{"name", "ok", "detail"}], "versions", "services", "ports", "ui",
-    "experiment", "open", "pretenders", "unhealed": {attempt: why}}.
+    "experiment", "open", "pretenders", "targets": {name: where}, "unhealed": {attempt: why}}.
 
     `ok` speaks of requirements; services that are down are reported, and no fault.
     """
     settings = load_settings()
+    known, damaged = _targets(settings)
     java = _check("java", lambda: find_java(settings.home / "java.json").version)
     checks = [
         {"name": "python", "ok": True, "detail": platform.python_version()},
         java,
         _check("jars", lambda: verify(settings.home), "all verified"),
         *_builds(settings),
+        *damaged,
         _check("folders", lambda: check_folders(settings), f"{settings.home}, {settings.results}"),
     ]
     state = master_state(settings) or {}
@@ -59,6 +62,7 @@ def examine() -> dict[str, Any]:
         "experiment": holder.text if (holder := machine_holder(settings.machine)) else None,
         "open": is_open(settings),
         "pretenders": pretenders(),
+        "targets": known,
         "unhealed": unhealed_attempts(settings.attempts, settings.home),
     }
 
@@ -66,6 +70,14 @@ def examine() -> dict[str, Any]:
 def _kafka(settings: Settings) -> None:
     if not kafka_ready(settings.endpoints.kafka, settings.secrets):
         raise InfrastructureError("kafka: does not answer")
+
+
+def _targets(settings: Settings) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Where each target is reached, and a finding for files of targets that are damaged."""
+    try:
+        return {one.name: where(settings, one) for one in targets(settings).values()}, []
+    except FaultlineError as error:
+        return {}, [{"name": "targets", "ok": False, "detail": str(error)}]
 
 
 def _builds(settings: Settings) -> list[dict[str, Any]]:
@@ -103,6 +115,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        {OPEN_TEXT}")
     for one in findings["pretenders"]:
         print(f"        machine: {one}; nobody waits for it")
+    for name, there in findings["targets"].items():
+        print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
     for attempt, why in findings["unhealed"].items():
         print(f"        {unhealed_text(attempt, why)}")
 

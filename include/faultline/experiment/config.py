@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fault.errors import PlanError
 from fault.plan import PlannedFault, require_window
+from fault.registry import REFUSED
 from faultline.base.errors import ConfigError
 from faultline.base.settings import WORKERS
 from faultline.base.text import suggest
@@ -365,6 +366,8 @@ def _first_line(error: ValidationError) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "configuration"
     given = problem.get("input")
     if problem["type"] == "literal_error":
+        if key == "fault_action" and given in REFUSED:
+            return f"{key}: {given} is not done: {REFUSED[given]}"
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: {given!r} is not known{suggest(str(given), choices)}"
     if problem["type"] in ("float_parsing", "int_parsing"):

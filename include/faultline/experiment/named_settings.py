@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fault.parameters import RULES
 from faultline.base.errors import ConfigError
 from faultline.base.text import suggest
 
@@ -89,5 +90,9 @@ def setting_text(where: str, value: Any) -> str:
 def require_known(name: str, known: Iterable[str]) -> None:
     """Raises ConfigError for a parameter's name that is neither `known` nor that of a setting."""
     names = list(known)
+    if name in RULES and name not in names:
+        raise ConfigError(
+            f'{name}: belongs to one fault of a plan; give it there: fault_plan={{"faults": [{{…, "{name}": …}}]}}'
+        )
     if name not in names and not is_setting(name):
         raise ConfigError(f"{name}: unknown parameter{suggest(name, names)}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fault.identity import DRIVER
 from fault.victims import ROLES_OF
 from faultline.base.attempt import Attempt, new_attempt_id, write_json
 from faultline.base.errors import ConfigError
@@ -219,9 +220,10 @@ def check_hosts(config: Configuration) -> None:
     """Refuses what cannot run where its executors are on other hosts, and faults of hosts where there are none."""
     for one in config.planned_faults():
         if one.fault.needs_hosts and not ssh_hosts(load_settings()):
+            what = "needs a disk of the checkpoints' own" if one.fault.victim == DRIVER.name else "is done to hosts"
             raise ConfigError(
-                f"fault_action: {one.fault.action} is done to other hosts, and all runs on this one; ./faultline down, "
-                "and up --hosts 3 --allow-root"
+                f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
+                "down, and up --hosts 3 --allow-root"
             )
     if config.kind.own_client and load_settings().placement.spread:
         raise ConfigError(

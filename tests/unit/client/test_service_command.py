@@ -12,7 +12,7 @@ import pytest
 
 from faultline.base.errors import ConfigError
 from faultline.base.settings import ROOT, Settings
-from faultline.client.service_command import UNIT, remove, write_unit
+from faultline.client.service_command import UNIT, install, remove, write_unit
 
 
 def settings(folder: Path) -> Settings:
@@ -44,6 +44,17 @@ def test_the_unit_runs_this_installation_and_nothing_else(tmp_path: Path, monkey
     assert 'Environment="FAULTLINE_TOPOLOGY_DATABASE=postgresql://a:b@c/d"' in text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "secret" not in text and [one.name for one in path.parent.iterdir()] == [UNIT]
+
+
+def test_a_dry_run_prints_the_unit_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    install(conductor=True, dry_run=True)
+    told = capsys.readouterr()
+    assert "ExecStart=/bin/sh ./faultline conductor\n" in told.out and "nothing was done" in told.err
+    assert not (tmp_path / "config").exists()
 
 
 def test_another_installations_unit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

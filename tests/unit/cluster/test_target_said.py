@@ -16,7 +16,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.kafka_login import kafka_client, kafka_options
 from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.base.settings import Settings
-from faultline.base.target import Target, endpoints_at, folder_of, keep, named_after, target, targets
+from faultline.base.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where
 from faultline.client import connections
 from faultline.cluster.targets.logins import write_target
 from faultline.cluster.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
@@ -123,6 +123,7 @@ def test_a_changed_password_is_noticed() -> None:
         (spark_of, Said("k", "spark", "spark://127.0.0.1", 7077, extra={"conf": {"spark.authenticate.secret": "x"}}),
          "extra: conf: spark.authenticate.secret follows from the password"),
         (spark_of, Said("k", "spark", "yarn"), "extra: driver-host: missing"),
+        (spark_of, Said("k", "spark", "spark://no-such-host.invalid", 7077), "host: no-such-host.invalid has no addr"),
         (storage_of, Said("k", "aws", extra={"path": "s3a://bucket/x"}), "extra: path: s3a is refused: its files"),
         (storage_of, Said("k", "fs", extra={"path": "gs://bucket/x"}), "extra: path: gs is refused: only a"),
         (storage_of, Said("k", "fs", extra={"path": "hdfs://x"}), "extra: path: 'hdfs://x' is no folder in HDFS"),
@@ -197,10 +198,10 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
     lab = replace(LAB, hosts=("a",))
     for gone, remedy in (
         ("faultline_kafka", r"\./faultline target add lab makes it, or Airflow's page"),
-        ("faultline_host_a", r"add it on Airflow's page \(an SSH Connection: host, login, port; key_file or "),
+        ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
     ):
         told = {one: None if one == gone else Said(one) for one in lab.connections}
-        monkeypatch.setattr(connections, "ask", lambda *_, told=told: ([], told))
+        monkeypatch.setattr(connections, "ask", lambda *_, told=told: connections.Answer(told))
         with pytest.raises(ConfigError, match=f"^Connection {gone}: missing, and the target lab needs it; {remedy}"):
             connections.take_in(settings, lab)
 
@@ -217,6 +218,19 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
         target(settings, "lap")
     with pytest.raises(ConfigError, match="^target: lab was not looked at yet; ./faultline target check lab"):
         endpoints_at(settings, "lab")
-    for name in ("embedded", "Lab", "", "a/b"):
+    for name in ("embedded", "Lab", "", "a/b", "a-b"):
         with pytest.raises(ConfigError, match="^NAME: "):
             named_after(name)
+    assert named_after("lab", ("worker-a",)).host("worker-a") == "faultline_host_worker-a"
+    with pytest.raises(ConfigError, match="^--host: 'A' is no name of a host"):
+        named_after("lab", ("A",))
+
+
+def test_a_target_is_forgotten_whole(settings: Settings) -> None:
+    keep(settings, replace(LAB, made=(LAB.kafka,)))
+    assert targets(settings)["lab"].made == (LAB.kafka,) and where(settings, LAB) == "not looked at yet"
+    write_target(settings, LAB, said())
+    assert where(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
+    keep(settings, named_after("other"))
+    forget(settings, LAB)
+    assert list(targets(settings)) == ["other"] and not folder_of(settings, "lab").exists()

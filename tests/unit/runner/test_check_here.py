@@ -34,6 +34,15 @@ def test_what_this_machine_cannot_do_is_refused_with_the_remedy(
     assert str(refused.value).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("victim", "why"), [("driver", "of a driver needs a disk of the checkpoints' own"), ("kafka", "of a kafka is done")]
+)
+def test_what_is_done_to_hosts_needs_some(victim: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "ssh_hosts", lambda settings: {})
+    with pytest.raises(ConfigError, match=f"^fault_action: disk_full {why}.*and there is none here; ./faultline down"):
+        check_here(parse_configuration({"fault": victim, "fault_action": "disk_full"}))
+
+
 def test_the_room_that_is_named_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 76e9}))
     with pytest.raises(ConfigError, match="or duration_s to 3,020$"):

@@ -33,6 +33,8 @@ CONNECT_S, LOGIN_S, ASK_S, HEARD_S = 5.0, 15.0, 15.0, 10.0
 ASKED_TIMES = 20
 # What a server says to whom it wants another certificate of, or any.
 _OF_CLIENTS = re.compile(r"alert.(.*certificate|unknown.ca|decrypt.error|handshake.failure)", re.IGNORECASE)
+# It reads four bytes of whatever comes as a length.
+_NO_BROKER = re.compile(r"invalid response size", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ def logged_in(broker: Broker) -> str:
                 raise broker.refuse(f"extra: ssl.ca.pem: {_plain(one.str())}; mend the certificates")
         if time.monotonic() > deadline:
             told = next((one.str() for one in reversed(errors)), last.str())
+            if _NO_BROKER.search(told):
+                raise broker.refuse(
+                    "extra: bootstrap.servers: what answers there does not speak Kafka's protocol; give a broker's "
+                    "port, or mend security.protocol"
+                )
             raise InfrastructureError(
                 f"Connection {broker.connection}: the broker gives no answer ({_plain(told)}); look at its log"
             )

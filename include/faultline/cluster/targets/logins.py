@@ -71,8 +71,8 @@ def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> No
             continue
         if json.loads(file.read_text())["kafka"] == bootstrap:
             raise ConfigError(
-                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; name that "
-                "one in both targets"
+                f"Connection {target.kafka}: {bootstrap} is reached by {other.kafka}, too, for {other.name}; "
+                f"./faultline target remove {target.name}, and add it with --kafka-of {other.name}"
             )
 
 

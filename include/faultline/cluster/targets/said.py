@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,13 @@ class Said:
     login: str | None = None
     password: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def differs(self, other: Said) -> list[str]:
+        """The keys, without their values, of which the other says something else."""
+        ours, theirs = asdict(self), asdict(other)
+        keys = [key for key in ("conn_type", "host", "port", "login", "password") if ours[key] != theirs[key]]
+        extra = sorted({*self.extra, *other.extra})
+        return keys + [f"extra: {key}" for key in extra if self.extra.get(key) != other.extra.get(key)]
 
     def refuse(self, why: object) -> ConfigError:
         """An error that names the Connection."""
@@ -95,8 +102,9 @@ def kafka_of(said: Said) -> dict[str, str]:
     return found
 
 
-def spark_of(said: Said) -> SparkSaid:
-    """Raises ConfigError naming the key."""
+def spark_of(said: Said, route: Callable[[str], str | None] | None = None) -> SparkSaid:
+    """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached;
+    `route_to`, which asks for the host's address, unless another is given."""
     master = _master(said)
     extra = said.extra
     if extra.get("deploy-mode", CLIENT) != CLIENT:
@@ -115,7 +123,9 @@ def spark_of(said: Said) -> SparkSaid:
         raise said.refuse(f"extra: conf: {held[0]} follows from the password; leave it out")
     first = standalone.group(1).rpartition(":")[0] if standalone else ""
     ui = str(extra.get("ui") or (f"http://{first}:{UI_PORT}" if first else "")).rstrip("/")
-    here = extra.get("driver-host") or (route_to(first) if first else None)
+    here = extra.get("driver-host") or ((route or route_to)(first) if first else None)
+    if not here and first:
+        raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
     if not here:
         raise said.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
     return SparkSaid(master, ui, secret, {str(name): str(value) for name, value in conf.items()}, str(here))

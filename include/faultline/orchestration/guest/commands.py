@@ -40,7 +40,7 @@ def install(
     from faultline.orchestration.provision import connections
 
     settings, guest = load_settings(), folder.Guest(into.absolute(), prefix, queue)
-    if not settings.secrets.is_dir():
+    if not settings.secrets.is_dir() and not dry_run:
         raise ConfigError(f"{settings.home}: has no services yet; start ./faultline conductor first, on this host")
     wanted = connections(settings)
     dags = [describe(one, list(wanted)) for one in guest_dags()]

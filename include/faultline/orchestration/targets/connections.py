@@ -61,9 +61,10 @@ def said_outside(ids: Iterable[str]) -> dict[str, Said | None]:
     return found
 
 
-def make_missing(wanted: dict[str, dict[str, Any]]) -> list[str]:
+def make_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[str, list[str]]]:
     """Makes those of the `wanted` Connections (keyword arguments of Airflow's, by id) that are nowhere; returns their
-    ids. One that is there stays as it is."""
+    ids. One that is there stays as it is. Where one says something else than is wanted, none is made, and its keys are
+    returned by its id."""
     from airflow.models.connection import Connection
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
@@ -74,11 +75,29 @@ def make_missing(wanted: dict[str, dict[str, Any]]) -> list[str]:
     if fresh:
         initdb()
     known = said_outside(wanted)
-    made = [conn_id for conn_id in wanted if known[conn_id] is None]
+    new = {conn_id: Connection(conn_id=conn_id, **wanted[conn_id]) for conn_id in wanted}
+    differing = {
+        conn_id: keys
+        for conn_id, there in known.items()
+        if there is not None and (keys := there.differs(as_said(new[conn_id])))
+    }
+    made = [conn_id for conn_id in wanted if known[conn_id] is None and not differing]
     with create_session() as session:
-        for conn_id in made:
-            session.add(Connection(conn_id=conn_id, **wanted[conn_id]))
-    return made
+        session.add_all([new[conn_id] for conn_id in made])
+    return made, differing
+
+
+def remove_made(ids: Iterable[str]) -> list[str]:
+    """Removes Connections from Airflow's database; returns the ids of those that were there."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = list(session.scalars(select(Connection).where(Connection.conn_id.in_(list(ids)))))
+        for one in found:
+            session.delete(one)
+        return sorted(one.conn_id for one in found)
 
 
 def as_said(connection: Any) -> Said:

@@ -1,0 +1,124 @@
+"""What `target add` is given, as Connections: all that can be seen without asking the cluster is looked at first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faultline.base.errors import ConfigError
+from faultline.base.secrets import require_private
+from faultline.base.settings import SSH_KEYS, check_ssh_host
+from faultline.base.target import Target
+from faultline.base.text import suggest
+from faultline.cluster.targets.java_kafka import translated
+from faultline.cluster.targets.said import Said, kafka_of, spark_of, storage_of
+
+# What --spark-file may hold; the secret becomes the Connection's password.
+_SECRET, _EXTRA = "secret", ("ui", "conf", "driver-host")
+_HOST_KEYS = (*SSH_KEYS, "port", "python")
+
+# The keyword arguments of an Airflow Connection, by its id.
+Connections = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options of `target add`; None for those that are left out, whose Connections come from elsewhere."""
+
+    kafka: Path | None = None
+    spark: str | None = None
+    spark_file: Path | None = None
+    storage: str | None = None
+    storage_web: str | None = None
+    hosts: Path | None = None
+
+    def listed_hosts(self) -> dict[str, dict[str, Any]]:
+        """Those of the file of hosts, by name. Raises ConfigError naming the host and its key."""
+        if self.hosts is None:
+            return {}
+        option = "--host-file"
+        listed = _object(self.hosts, option)
+        for name, host in listed.items():
+            if isinstance(host, dict):
+                _require_known(f"{option}: {name}.", host, _HOST_KEYS)
+        return {name: check_ssh_host(f"{option}: {name}", host) for name, host in listed.items()}
+
+    def connections(self, target: Target) -> Connections:
+        """The Connections of the target that these options describe. Raises ConfigError naming option or Connection,
+        with the key and the remedy."""
+        found = {**self._kafka(target), **self._spark(target), **self._storage(target)}
+        for name, host in self.listed_hosts().items():
+            extra = {key: host[key] for key in ("key_file", "known_hosts", "python")}
+            found[target.host(name)] = {
+                "conn_type": "ssh", "host": host["host"], "port": host["port"], "login": host["user"],
+                "extra": json.dumps(extra),
+            }  # fmt: skip
+        return found
+
+    def _kafka(self, target: Target) -> Connections:
+        if self.kafka is None:
+            return {}
+        values = {"conn_type": "kafka", "extra": json.dumps(_object(self.kafka, "--kafka"))}
+        said = said_by(target.kafka, values)
+        login = kafka_of(said)
+        try:
+            translated({key: value for key, value in login.items() if key != "bootstrap.servers"})
+        except ConfigError as error:
+            raise said.refuse(f"extra: {error}") from None
+        return {target.kafka: values}
+
+    def _spark(self, target: Target) -> Connections:
+        more = {} if self.spark_file is None else _object(self.spark_file, "--spark-file")
+        _require_known("--spark-file: ", more, (_SECRET, *_EXTRA))
+        if self.spark is None:
+            if self.spark_file is not None:
+                raise ConfigError("--spark-file: says more of --spark, which is missing; give it")
+            return {}
+        extra = {key: more[key] for key in _EXTRA if key in more}
+        values = {"conn_type": "spark", "host": self.spark, "extra": json.dumps(extra)}
+        if more.get(_SECRET):
+            values["password"] = str(more[_SECRET])
+        # Where its name leads to is asked when it is looked at: it may not be known here yet.
+        spark_of(said_by(target.spark, values), route=lambda host: host)
+        return {target.spark: values}
+
+    def _storage(self, target: Target) -> Connections:
+        if self.storage is None:
+            if self.storage_web is not None:
+                raise ConfigError("--storage-web: says more of --storage, which is missing; give it")
+            return {}
+        extra = {"path": self.storage} if self.storage_web is None else {"path": self.storage, "web": self.storage_web}
+        values = {"conn_type": "fs", "extra": json.dumps(extra)}
+        storage_of(said_by(target.storage, values))
+        return {target.storage: values}
+
+
+def said_by(conn_id: str, values: Mapping[str, Any]) -> Said:
+    """What a Connection with these keyword arguments would say."""
+    return Said(
+        conn_id, values["conn_type"], values.get("host"), values.get("port"), values.get("login"),
+        values.get("password"), json.loads(values.get("extra") or "{}"),
+    )  # fmt: skip
+
+
+def _require_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}{key}: is not known{suggest(key, known)}")
+
+
+def _object(file: Path, option: str) -> dict[str, Any]:
+    """Of a file that only its owner may read, since it may hold passwords."""
+    try:
+        value = json.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"{option}: {file}: {error.strerror}; give a JSON file") from None
+    except ValueError as error:
+        raise ConfigError(f"{option}: {file} is no JSON ({error}); mend it") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option}: {file} holds no JSON object; give one")
+    require_private(file)
+    return value
