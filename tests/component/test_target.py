@@ -25,6 +25,8 @@ from faultline.base.files import write_private
 from faultline.base.settings import ROOT, Settings, load_settings
 from faultline.base.target import Target, keep
 from faultline.base.waiting import wait_until
+from faultline.client.connections import ask
+from faultline.cluster.airflow_home import airflow_environment
 from faultline.cluster.java import find_java
 from faultline.cluster.targets import kafka, spark
 from faultline.cluster.targets.logins import write_target
@@ -258,6 +260,13 @@ def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) 
         spark.alive(taken_in(settings, broker.login()), LAB.spark)
 
 
+def by_hand(installation: Installation, conn_id: str) -> None:
+    """A Connection as somebody makes it with Airflow's own command."""
+    words = ("connections", "add", conn_id, "--conn-type", "spark", "--conn-host", "spark://127.0.0.1:7078")
+    environment = {**os.environ, **airflow_environment(installation.settings)}
+    subprocess.run([Path(sys.executable).with_name("airflow"), *words], env=environment, check=True, timeout=120)
+
+
 @pytest.mark.timeout(300)
 def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""
@@ -271,7 +280,9 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     assert "no target is registered" in installation.run("target", "list").stderr
 
     options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(shared))
-    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
+    part = installation.run("target", "add", "lab", *options[:2])
+    assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
+    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 2
     differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
     assert differs.returncode == 2, differs.stderr
     assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
@@ -280,16 +291,28 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     # What another uses, and what nobody made by this command, stay.
     second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
+    # A name that is known keeps its Connections.
+    again = installation.run("target", "add", "second", *options[2:])
+    assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
+    moved = installation.run("target", "add", "lab", "--own", *options)
+    assert moved.returncode == 2 and "./faultline target remove lab, and add it anew" in moved.stderr, moved.stderr
     dry = installation.run("run", "word_count", "target=second", "--dry-run")
     assert dry.returncode == 0 and "executor" in dry.stdout, dry.stderr
-    assert "127.0.0.1:1  spark://127.0.0.1:7077" in installation.run("target", "list").stdout
+    assert (
+        "second  not looked at yet  faultline_kafka  faultline_spark_second"
+        in installation.run("target", "list").stdout
+    )
     removed = installation.run("target", "remove", "lab")
     assert removed.returncode == 0, removed.stderr
     assert "faultline_kafka: stays, second uses it" in removed.stderr
     assert removed.stderr.count(": removed") == 2
     assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
+    # One that was made anew by hand is the user's.
+    ask(installation.settings, (), remove=["faultline_spark_second"])
+    by_hand(installation, "faultline_spark_second")
     last = installation.run("target", "remove", "second")
-    assert last.returncode == 0 and last.stderr.count(": removed") == 3, last.stderr
+    assert last.returncode == 0 and last.stderr.count(": removed") == 2, last.stderr
+    assert "faultline_spark_second: was not made by target add, and stays" in last.stderr
 
 
 @pytest.mark.thorough

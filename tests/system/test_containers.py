@@ -166,7 +166,7 @@ def test_as_a_target_they_are_as_experiments_need_it(containers: Containers, mea
         "spark version",
         "spark login and storage",
     ):
-        assert f"{look}: " in checked[1], checked
+        assert f"\n{look}: " in f"\n{checked[1]}", checked
     assert removed[0] == 0 and removed[2].count(": removed") == 3, removed
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline.base.endpoints import EMBEDDED, Endpoints
-from faultline.base.errors import ConfigError
+from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.files import write_whole
 from faultline.base.secrets import make_private
 from faultline.base.settings import ENDPOINTS, Settings, targets_folder
@@ -30,14 +30,13 @@ HOST = "faultline_host_{}"
 @dataclass(frozen=True)
 class Target:
     """The ids of a target's Connections. `hosts`: names of the hosts that are reached over SSH, each by the Connection
-    `faultline_host_NAME`. `made`: ids of those that `target add` made, which go when the target is removed."""
+    `faultline_host_NAME`."""
 
     name: str
     kafka: str = KAFKA
     spark: str = SPARK
     storage: str = STORAGE
     hosts: tuple[str, ...] = field(default=())
-    made: tuple[str, ...] = field(default=())
 
     def host(self, name: str) -> str:
         """The id of a host's Connection."""
@@ -45,7 +44,8 @@ class Target:
 
     def missing(self, conn_id: str) -> ConfigError:
         """What is said where there is no Connection of this id, with who makes one."""
-        remedy = f"./faultline target add {self.name} makes it, or Airflow's page"
+        option = {self.kafka: "--kafka FILE", self.spark: "--spark MASTER", self.storage: "--storage PATH"}.get(conn_id)
+        remedy = f"./faultline target add {self.name} {option} makes it, or Airflow's page"
         if conn_id in map(self.host, self.hosts):
             remedy = (
                 "add it by --host-file, or on Airflow's page (an SSH Connection: host, login, port; key_file or "
@@ -101,10 +101,14 @@ def keep(settings: Settings, one: Target) -> None:
 
 
 def forget(settings: Settings, one: Target) -> None:
-    """Removes what `keep` wrote, and what its Connections said."""
-    if folder_of(settings, one.name).is_dir():
-        shutil.rmtree(folder_of(settings, one.name))
-    (targets_folder(settings.home) / f"{one.name}.json").unlink()
+    """Removes what `keep` wrote, and what its Connections said. Raises InfrastructureError when something stays."""
+    folder = folder_of(settings, one.name)
+    try:
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        (targets_folder(settings.home) / f"{one.name}.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"{folder}: cannot be removed ({error.strerror}); remove the target again") from None
 
 
 def folder_of(settings: Settings, name: str) -> Path:
@@ -143,6 +147,6 @@ def endpoints_at(settings: Settings, name: str) -> Endpoints:
 def _read(file: Path) -> Target:
     try:
         values: dict[str, Any] = json.loads(file.read_text())
-        return Target(file.stem, **{**values, **{key: tuple(values.get(key, ())) for key in ("hosts", "made")}})
+        return Target(file.stem, **{**values, "hosts": tuple(values.get("hosts", ()))})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file}: is no target ({error}); delete it, and add the target anew") from None

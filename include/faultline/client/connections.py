@@ -15,7 +15,7 @@ from faultline.base.settings import Settings, check_folders
 from faultline.base.target import Target, target
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
-from faultline.cluster.targets.logins import write_target
+from faultline.cluster.targets.logins import check_said, write_target
 from faultline.cluster.targets.said import Said
 
 ANSWER_S = 300.0
@@ -38,8 +38,8 @@ def ask(
     make: Mapping[str, Mapping[str, Any]] | None = None,
     remove: Sequence[str] = (),
 ) -> Answer:
-    """Asks for Connections by their `ids`, makes those of `make` that are missing, removes those of `remove` before.
-    Raises InfrastructureError when Airflow does not answer."""
+    """Asks for Connections by their `ids`; makes those of `make` that are missing, and before removes those of `remove`
+    that were made so. Raises InfrastructureError when Airflow does not answer."""
     check_folders(settings)
     if not (settings.airflow_home / "airflow.cfg").exists():
         write_airflow_home(settings, choose_database(settings, running=Supervisor(settings).running()))
@@ -62,18 +62,24 @@ def ask(
 
 
 def look_ahead(settings: Settings, names: Iterable[str]) -> None:
-    """Takes in what targets' Connections say, as experiments on them do first; asks nobody but Airflow's tables. For a
-    dry run. Raises ConfigError for the first thing that is missing or wrong."""
+    """Looks at what targets' Connections say, as far as that needs no cluster, and writes nothing: for a dry run.
+    Raises ConfigError for the first thing that is missing or wrong."""
     for name in names:
         if (one := target(settings, name)) is not None:
-            take_in(settings, one)
+            check_said(one, _all_said(settings, one))
 
 
 def take_in(settings: Settings, one: Target) -> None:
     """Writes what the target's Connections say to where whoever measures looks. Raises ConfigError naming what is
     missing or wrong."""
-    said = ask(settings, one.connections).said
-    for conn_id, found in said.items():
-        if found is None:
+    write_target(settings, one, _all_said(settings, one))
+
+
+def _all_said(settings: Settings, one: Target) -> dict[str, Said]:
+    """Raises ConfigError naming a Connection that is missing."""
+    found = {}
+    for conn_id, said in ask(settings, one.connections).said.items():
+        if said is None:
             raise one.missing(conn_id)
-    write_target(settings, one, {conn_id: found for conn_id, found in said.items() if found is not None})
+        found[conn_id] = said
+    return found

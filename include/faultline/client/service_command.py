@@ -77,7 +77,7 @@ def install(
     settings = load_settings()
     path = unit_path()
     if dry_run:
-        print(unit_text(settings, path, conductor=conductor), end="")
+        print(unit_text(settings, path, conductor=conductor, shown=True), end="")
         say(f"{path} would be written; nothing was done: --dry-run")
         return
     write_unit(settings, path, conductor=conductor)
@@ -117,15 +117,16 @@ def write_unit(settings: Settings, path: Path, *, conductor: bool = False) -> No
     write_private(path, text)
 
 
-def unit_text(settings: Settings, path: Path, *, conductor: bool = False) -> str:
-    """The unit. Raises ConfigError when one is there that is not this installation's, or for a path that a unit cannot
-    hold."""
+def unit_text(settings: Settings, path: Path, *, conductor: bool = False, shown: bool = False) -> str:
+    """The unit; where it is `shown`, without the values of what may hold a password. Raises ConfigError when one is
+    there that is not this installation's, or for a path that a unit cannot hold."""
     _require_ours(settings, path)
     for place in (settings.root, settings.home, settings.results):
         if any(character in str(place) for character in '\n%"\\'):
             raise ConfigError(f"{place}: a path with %, quotes or line breaks cannot stand in a unit; move it")
     places = {"FAULTLINE_HOME": str(settings.home), "FAULTLINE_RESULTS": str(settings.results)}
-    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | passed_on() | places
+    secret = dict.fromkeys(passed_on(), "…") if shown else passed_on()
+    given = {name: os.environ[name] for name in HANDED_ON if name in os.environ} | secret | places
     environment = "".join(f'Environment="{name}={_quoted(name, value)}"\n' for name, value in given.items())
     what = _CONDUCTOR if conductor else _UP
     return _TEXT.format(mark=MARK, home=settings.home, root=settings.root, environment=environment, **what)

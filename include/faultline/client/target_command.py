@@ -66,29 +66,32 @@ def add(
 
     settings = load_settings()
     given = Given(kafka, spark, spark_file, storage, storage_web, host_file)
-    hosts = dict.fromkeys((*(host or ()), *given.listed_hosts()))
-    one = named_after(name, tuple(hosts), first=not own)
     known = targets(settings)
+    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts()))), first=not own)
     if kafka_of is not None:
         one = replace(one, kafka=_kafka_of(known, kafka_of, given))
+    if name in known:
+        one = _as_before(known[name], one, given_own=own or kafka_of is not None)
     wanted = given.connections(one)
-    there = {} if wanted or name in known else ask(settings, one.connections).said
-    if not wanted and not any(there.values()) and name not in known:
+    if not wanted and name not in known and not any(ask(settings, one.connections).said.values()):
         raise ConfigError(
             "--kafka: missing, as --spark and --storage are, and none of their Connections is there; give them"
         )
     answer = ask(settings, one.connections, wanted)
     for conn_id, keys in answer.differing.items():
-        raise _differs(settings, one, conn_id, keys, own=own)
-    before = known[name].made if name in known else ()
-    keep(settings, replace(one, made=tuple(sorted({*before, *answer.made}))))
+        raise _differs(known, one, conn_id, keys)
+    keep(settings, one)
     for conn_id, said in answer.said.items():
         if conn_id in answer.made:
             say(f"Connection {conn_id}: made")
         elif said is not None:
             say(f"Connection {conn_id}: is there, and stays as it is")
-        else:
-            say(f"MISSING: {one.missing(conn_id)}")
+    lacking = [one.missing(conn_id) for conn_id, said in answer.said.items() if said is None]
+    for missing in lacking:
+        say(str(missing))
+    if lacking:
+        say(f"{name} is registered, and cannot be used yet")
+        raise typer.Exit(2)
     say(f"now look at it: ./faultline target check {name}")
 
 
@@ -137,7 +140,7 @@ def remove(name: Name) -> None:
     A Connection that another target uses goes with that one; those of others stay, as does what was measured.
     """
     from faultline.base.settings import load_settings
-    from faultline.base.target import forget, keep, target, targets
+    from faultline.base.target import forget, target, targets
     from faultline.client.connections import ask
 
     settings = load_settings()
@@ -146,21 +149,28 @@ def remove(name: Name) -> None:
         raise ConfigError("NAME: the embedded services are no target that was added; ./faultline down ends them")
     _refuse_in_use(settings, name)
     others = [other for other in targets(settings).values() if other.name != name]
-    used = {conn_id: other for other in others for conn_id in other.connections}
-    removed = ask(settings, (), remove=[conn_id for conn_id in one.made if conn_id not in used]).removed
-    # What another uses goes with the last of them.
-    for other in others:
-        if left := {conn_id for conn_id in one.made if used.get(conn_id) is other}:
-            keep(settings, replace(other, made=tuple(sorted({*other.made, *left}))))
+    used = {conn_id: other.name for other in others for conn_id in other.connections}
+    alone = [conn_id for conn_id in one.connections if conn_id not in used]
+    answer = ask(settings, alone, remove=alone)
     forget(settings, one)
-    for conn_id in sorted({*one.connections, *one.made}):
-        if conn_id in removed:
+    for conn_id in one.connections:
+        if conn_id in answer.removed:
             say(f"Connection {conn_id}: removed")
         elif conn_id in used:
-            say(f"Connection {conn_id}: stays, {used[conn_id].name} uses it")
-        else:
+            say(f"Connection {conn_id}: stays, {used[conn_id]} uses it")
+        elif answer.said[conn_id] is not None:
             say(f"Connection {conn_id}: was not made by target add, and stays")
     say(f"{name} is forgotten; what was measured on it stays")
+
+
+def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
+    """A target that is registered keeps its Connections and its hosts; others may come to them."""
+    if given_own and (known.kafka, known.spark, known.storage) != (one.kafka, one.spark, one.storage):
+        raise ConfigError(
+            f"{known.name}: is registered with {known.kafka}, {known.spark} and {known.storage}; ./faultline target "
+            f"remove {known.name}, and add it anew"
+        )
+    return replace(known, hosts=tuple(dict.fromkeys((*known.hosts, *one.hosts))))
 
 
 def _kafka_of(known: Mapping[str, Target], other: str, given: Given) -> str:
@@ -174,17 +184,17 @@ def _kafka_of(known: Mapping[str, Target], other: str, given: Given) -> str:
     return known[other].kafka
 
 
-def _differs(settings: Settings, one: Target, conn_id: str, keys: Sequence[str], *, own: bool) -> ConfigError:
+def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Sequence[str]) -> ConfigError:
     """What is said where a Connection is there and says something else than what is given."""
-    from faultline.base.target import targets
+    from faultline.base.target import named_after
 
-    makers = [other.name for other in targets(settings).values() if conn_id in other.made]
-    if one.name in makers:
-        remedy = f"./faultline target remove {one.name}, and add it again"
-    elif own or conn_id in map(one.host, one.hosts):
-        remedy = "leave its option out, or take another name"
-    else:
+    users = [other.name for other in known.values() if conn_id in other.connections]
+    if users == [one.name]:
+        remedy = f"./faultline target remove {one.name}, and add it anew"
+    elif conn_id in named_after(one.name).connections:
         remedy = "leave its option out, or give --own, for Connections that end with the target's name"
+    else:
+        remedy = "leave its option out"
     return ConfigError(
         f"Connection {conn_id}: is there, and says something else than what is given ({', '.join(keys)}); nothing was "
         f"made: edit it on Airflow's page, or {remedy}"
@@ -196,7 +206,8 @@ def _refuse_in_use(settings: Settings, name: str) -> None:
     from faultline.base.attempt import open_attempts
 
     for attempt in open_attempts(settings.attempts, settings.home):
-        if attempt.read().get("config", {}).get("target") == name:
-            raise ConfigError(
-                f"{name}: the experiment {attempt.id} runs on it; let it end, or ./faultline sweep --stop"
-            )
+        if attempt.read().get("config", {}).get("target") != name:
+            continue
+        if attempt.over is not None:
+            raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")
+        raise ConfigError(f"{name}: the experiment {attempt.id} runs on it; let it end, or ./faultline sweep --stop")

@@ -366,7 +366,7 @@ def _first_line(error: ValidationError) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "configuration"
     given = problem.get("input")
     if problem["type"] == "literal_error":
-        if key == "fault_action" and given in REFUSED:
+        if key == "fault_action" and str(given) in REFUSED:
             return f"{key}: {given} is not done: {REFUSED[given]}"
         choices = str(problem["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}: {given!r} is not known{suggest(str(given), choices)}"

@@ -51,9 +51,12 @@ def test_a_dry_run_prints_the_unit_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("FAULTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAULTLINE_PASS", "TOKEN")
+    monkeypatch.setenv("TOKEN", "of mine")
     install(conductor=True, dry_run=True)
     told = capsys.readouterr()
-    assert "ExecStart=/bin/sh ./faultline conductor\n" in told.out and "nothing was done" in told.err
+    assert "ExecStart=/bin/sh ./faultline conductor\n" in told.out and 'TOKEN=…"' in told.out
+    assert "of mine" not in told.out and "nothing was done" in told.err
     assert not (tmp_path / "config").exists()
 
 

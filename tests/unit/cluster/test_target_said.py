@@ -18,7 +18,7 @@ from faultline.base.secrets import HARNESS, WORKLOAD, jaas_file
 from faultline.base.settings import Settings
 from faultline.base.target import Target, endpoints_at, folder_of, forget, keep, named_after, target, targets, where
 from faultline.client import connections
-from faultline.cluster.targets.logins import write_target
+from faultline.cluster.targets.logins import check_said, write_target
 from faultline.cluster.targets.said import Said, digest, host_of, kafka_of, spark_of, storage_of
 from faultline.engines.spark.settings import properties_file
 from tests.support.certificates import Authority
@@ -197,7 +197,7 @@ def test_a_connection_that_is_missing_is_told_with_who_makes_it(
 ) -> None:
     lab = replace(LAB, hosts=("a",))
     for gone, remedy in (
-        ("faultline_kafka", r"\./faultline target add lab makes it, or Airflow's page"),
+        ("faultline_kafka", r"\./faultline target add lab --kafka FILE makes it, or Airflow's page"),
         ("faultline_host_a", r"add it by --host-file, or on Airflow's page \(an SSH Connection: host, login, port; "),
     ):
         told = {one: None if one == gone else Said(one) for one in lab.connections}
@@ -227,10 +227,21 @@ def test_targets_are_known_by_their_files(settings: Settings) -> None:
 
 
 def test_a_target_is_forgotten_whole(settings: Settings) -> None:
-    keep(settings, replace(LAB, made=(LAB.kafka,)))
-    assert targets(settings)["lab"].made == (LAB.kafka,) and where(settings, LAB) == "not looked at yet"
+    keep(settings, LAB)
+    assert where(settings, LAB) == "not looked at yet"
     write_target(settings, LAB, said())
     assert where(settings, LAB) == "127.0.0.1:9093,127.0.0.1:9094  spark://127.0.0.1:7077  /shared"
     keep(settings, named_after("other"))
     forget(settings, LAB)
     assert list(targets(settings)) == ["other"] and not folder_of(settings, "lab").exists()
+    forget(settings, LAB)
+
+
+def test_a_dry_look_at_connections_writes_nothing(settings: Settings) -> None:
+    check_said(LAB, {**said(), LAB.spark: Said(LAB.spark, "spark", "spark://no-such-host.invalid", 7077)})
+    with pytest.raises(ConfigError, match="^Connection faultline_kafka: extra: group.id: "):
+        check_said(LAB, said(**{"group.id": "x"}))
+    host = Said("faultline_host_a", "ssh", "h", 22, "u", extra={"key_file": "/no/key", "known_hosts": "/no/known"})
+    with pytest.raises(ConfigError, match="^Connection faultline_host_a.key_file: /no/key cannot be read"):
+        check_said(LAB, {host.id: host})
+    assert not settings.home.exists()

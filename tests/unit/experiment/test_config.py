@@ -112,6 +112,7 @@ def plan(*faults: dict[str, object], **fault: object) -> dict[str, object]:
         ({"executors": 0}, ["executors", "greater than or equal to 1"]),
         ({"fault": "executor", "fault_action": "cut"}, ["fault_action", "cut", "kill, term, pause"]),
         ({"fault": "executor", "fault_action": "clock"}, ["fault_action: clock is not done: a host's wall clock is"]),
+        ({"fault": "executor", "fault_action": ["kill"]}, ["fault_action"]),
         ({"mbit_s": 5}, ["mbit_s: belongs to one fault of a plan", '"mbit_s": …']),
         ({"fault": "python_worker"}, ["fault", "word_count_python"]),
         ({"fault_plan": "{half"}, ["fault_plan", "not JSON"]),

@@ -13,8 +13,8 @@ from faultline.base.secrets import require_private
 from faultline.base.settings import SSH_KEYS, check_ssh_host
 from faultline.base.target import Target
 from faultline.base.text import suggest
-from faultline.cluster.targets.java_kafka import translated
-from faultline.cluster.targets.said import Said, kafka_of, spark_of, storage_of
+from faultline.cluster.targets.logins import check_said
+from faultline.cluster.targets.said import FILES, Said
 
 # What --spark-file may hold; the secret becomes the Connection's password.
 _SECRET, _EXTRA = "secret", ("ui", "conf", "driver-host")
@@ -51,23 +51,20 @@ class Given:
         with the key and the remedy."""
         found = {**self._kafka(target), **self._spark(target), **self._storage(target)}
         for name, host in self.listed_hosts().items():
-            extra = {key: host[key] for key in ("key_file", "known_hosts", "python")}
+            extra = {key: _absolute(host[key]) for key in ("key_file", "known_hosts")} | {"python": host["python"]}
             found[target.host(name)] = {
                 "conn_type": "ssh", "host": host["host"], "port": host["port"], "login": host["user"],
                 "extra": json.dumps(extra),
             }  # fmt: skip
+        check_said(target, {conn_id: said_by(conn_id, values) for conn_id, values in found.items()})
         return found
 
     def _kafka(self, target: Target) -> Connections:
         if self.kafka is None:
             return {}
-        values = {"conn_type": "kafka", "extra": json.dumps(_object(self.kafka, "--kafka"))}
-        said = said_by(target.kafka, values)
-        login = kafka_of(said)
-        try:
-            translated({key: value for key, value in login.items() if key != "bootstrap.servers"})
-        except ConfigError as error:
-            raise said.refuse(f"extra: {error}") from None
+        login = _object(self.kafka, "--kafka")
+        login |= {key: _absolute(login[key]) for key in FILES if key in login}
+        values = {"conn_type": "kafka", "extra": json.dumps(login)}
         return {target.kafka: values}
 
     def _spark(self, target: Target) -> Connections:
@@ -81,8 +78,6 @@ class Given:
         values = {"conn_type": "spark", "host": self.spark, "extra": json.dumps(extra)}
         if more.get(_SECRET):
             values["password"] = str(more[_SECRET])
-        # Where its name leads to is asked when it is looked at: it may not be known here yet.
-        spark_of(said_by(target.spark, values), route=lambda host: host)
         return {target.spark: values}
 
     def _storage(self, target: Target) -> Connections:
@@ -91,9 +86,7 @@ class Given:
                 raise ConfigError("--storage-web: says more of --storage, which is missing; give it")
             return {}
         extra = {"path": self.storage} if self.storage_web is None else {"path": self.storage, "web": self.storage_web}
-        values = {"conn_type": "fs", "extra": json.dumps(extra)}
-        storage_of(said_by(target.storage, values))
-        return {target.storage: values}
+        return {target.storage: {"conn_type": "fs", "extra": json.dumps(extra)}}
 
 
 def said_by(conn_id: str, values: Mapping[str, Any]) -> Said:
@@ -102,6 +95,11 @@ def said_by(conn_id: str, values: Mapping[str, Any]) -> Said:
         conn_id, values["conn_type"], values.get("host"), values.get("port"), values.get("login"),
         values.get("password"), json.loads(values.get("extra") or "{}"),
     )  # fmt: skip
+
+
+def _absolute(path: object) -> str:
+    """Experiments work in other folders than who adds a target."""
+    return str(Path(str(path)).absolute())
 
 
 def _require_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ whose cluster it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from faultline.base.endpoints import Endpoints
@@ -29,21 +30,17 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
 
     Raises ConfigError naming Connection, key and remedy; what was written before stays then.
     """
-    kafka, spark = kafka_of(said[target.kafka]), spark_of(said[target.spark])
+    bootstrap, login, java = login_of(said[target.kafka])
+    spark = spark_of(said[target.spark])
     storage, storage_web = storage_of(said[target.storage])
-    login = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
-    try:
-        java = translated(login)
-    except ConfigError as error:
-        raise said[target.kafka].refuse(f"extra: {error}") from None
-    _require_one_login(settings, target, kafka["bootstrap.servers"])
+    _require_one_login(settings, target, bootstrap)
     make_private(targets_folder(settings.home))
     folder = folder_of(settings, target.name)
     make_private(folder)
     hosts = {name: _host(folder, name, said[target.host(name)]) for name in target.hosts}
     _write_kafka(folder, login, java)
     endpoints = Endpoints(
-        kafka=kafka["bootstrap.servers"],
+        kafka=bootstrap,
         kafka_detoured="",
         kafka_detour="",
         engine=spark.master,
@@ -61,6 +58,30 @@ def write_target(settings: Settings, target: Target, said: Mapping[str, Said]) -
     write_endpoints(settings, endpoints)
     _forget_others(folder, java, hosts)
     return endpoints
+
+
+def check_said(target: Target, said: Mapping[str, Said]) -> None:
+    """Looks at what those of its Connections say that are given, as far as that needs neither files of ours nor the
+    network. Raises ConfigError as `write_target`."""
+    # Where the master's name leads to is asked when it is taken in: it may not be known here yet.
+    looks: dict[str, Callable[[Said], object]] = {
+        target.kafka: login_of, target.storage: storage_of, target.spark: partial(spark_of, route=lambda host: host),
+    }  # fmt: skip
+    for conn_id, one in said.items():
+        if conn_id in looks:
+            looks[conn_id](one)
+        elif "private_key" not in one.extra:
+            check_ssh_host(f"Connection {conn_id}", host_of(one))
+
+
+def login_of(said: Said) -> tuple[str, dict[str, str], JavaKafka]:
+    """The broker's address, and how to log in there for librdkafka and for Java. Raises ConfigError naming the key."""
+    login = kafka_of(said)
+    bootstrap = login.pop("bootstrap.servers")
+    try:
+        return bootstrap, login, translated(login)
+    except ConfigError as error:
+        raise said.refuse(f"extra: {error}") from None
 
 
 def _require_one_login(settings: Settings, target: Target, bootstrap: str) -> None:

@@ -15,7 +15,7 @@ from faultline.base.errors import ConfigError
 from faultline.engines.spark.hdfs import SCHEME
 
 # Where the documentation of librdkafka has a file, a Connection can also hold its content.
-_FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certificate.pem",
+FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certificate.pem",
           "ssl.key.location": "ssl.key.pem"}  # fmt: skip
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 _HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
@@ -47,7 +47,9 @@ class Said:
     def differs(self, other: Said) -> list[str]:
         """The keys, without their values, of which the other says something else."""
         ours, theirs = asdict(self), asdict(other)
-        keys = [key for key in ("conn_type", "host", "port", "login", "password") if ours[key] != theirs[key]]
+        # A Connection that comes as an address has "" where others have nothing.
+        of_text = ("conn_type", "host", "port", "login", "password")
+        keys = [key for key in of_text if (ours[key] or None) != (theirs[key] or None)]
         extra = sorted({*self.extra, *other.extra})
         return keys + [f"extra: {key}" for key in extra if self.extra.get(key) != other.extra.get(key)]
 
@@ -89,7 +91,7 @@ def kafka_of(said: Said) -> dict[str, str]:
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal():
             raise said.refuse(f"extra: bootstrap.servers: {server!r} is no HOST:PORT; mend it")
-    for key, inline in _FILES.items():
+    for key, inline in FILES.items():
         if (file := found.pop(key, None)) is None:
             continue
         if inline in found:

@@ -61,6 +61,10 @@ def said_outside(ids: Iterable[str]) -> dict[str, Said | None]:
     return found
 
 
+# By which one that `target add` made is known, whatever else of it was edited since.
+MADE = "Made by ./faultline target add"
+
+
 def make_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[str, list[str]]]:
     """Makes those of the `wanted` Connections (keyword arguments of Airflow's, by id) that are nowhere; returns their
     ids. One that is there stays as it is. Where one says something else than is wanted, none is made, and its keys are
@@ -75,7 +79,7 @@ def make_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[str
     if fresh:
         initdb()
     known = said_outside(wanted)
-    new = {conn_id: Connection(conn_id=conn_id, **wanted[conn_id]) for conn_id in wanted}
+    new = {conn_id: Connection(conn_id=conn_id, description=MADE, **wanted[conn_id]) for conn_id in wanted}
     differing = {
         conn_id: keys
         for conn_id, there in known.items()
@@ -88,13 +92,16 @@ def make_missing(wanted: dict[str, dict[str, Any]]) -> tuple[list[str], dict[str
 
 
 def remove_made(ids: Iterable[str]) -> list[str]:
-    """Removes Connections from Airflow's database; returns the ids of those that were there."""
+    """Removes from Airflow's database those of these Connections that `make_missing` made; returns their ids."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
-    from sqlalchemy import select
+    from sqlalchemy import inspect, select
 
     with create_session() as session:
-        found = list(session.scalars(select(Connection).where(Connection.conn_id.in_(list(ids)))))
+        if not inspect(session.get_bind()).has_table(Connection.__tablename__):
+            return []
+        ours = select(Connection).where(Connection.conn_id.in_(list(ids)), Connection.description == MADE)
+        found = list(session.scalars(ours))
         for one in found:
             session.delete(one)
         return sorted(one.conn_id for one in found)
