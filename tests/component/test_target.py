@@ -260,11 +260,19 @@ def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) 
         spark.alive(taken_in(settings, broker.login()), LAB.spark)
 
 
+BY_HAND = """
+import sys
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
+with create_session() as session:
+    session.add(Connection(conn_id=sys.argv[1], conn_type="spark", host="spark://127.0.0.1:7078"))
+"""
+
+
 def by_hand(installation: Installation, conn_id: str) -> None:
-    """A Connection as somebody makes it with Airflow's own command."""
-    words = ("connections", "add", conn_id, "--conn-type", "spark", "--conn-host", "spark://127.0.0.1:7078")
+    """A Connection as somebody else makes it."""
     environment = {**os.environ, **airflow_environment(installation.settings)}
-    subprocess.run([Path(sys.executable).with_name("airflow"), *words], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", BY_HAND, conn_id], env=environment, check=True, timeout=120)
 
 
 @pytest.mark.timeout(300)
