@@ -50,7 +50,8 @@ def main() -> None:
     except TyperException as error:
         # Of bad usage Typer knows in which command.
         command = getattr(getattr(error, "ctx", None), "command_path", "./faultline")
-        _refuse(f"{error.format_message()} See {command} --help", error.exit_code)
+        said = error.format_message()
+        _refuse(said if "\n" in said else f"{said} See {command} --help", error.exit_code)
     except ConfigError as error:
         _refuse(error, 2)
     except FaultlineError as error:

@@ -284,7 +284,7 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     nothing = installation.run("target", "add", "lab")
     assert nothing.returncode == 2 and "--kafka: missing, as --spark and --storage are" in nothing.stderr
     wrong = installation.run("target", "add", "lab", "--kafka", str(login), "--spark", "master:7077")
-    assert wrong.returncode == 2 and "is no master" in wrong.stderr and "nothing" not in wrong.stderr
+    assert wrong.returncode == 2 and "faultline: --spark: host: master:7077 is no master" in wrong.stderr
     assert "no target is registered" in installation.run("target", "list").stderr
 
     options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(shared))

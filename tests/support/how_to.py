@@ -24,6 +24,7 @@ class HowTo:
     def read(cls, name: str) -> HowTo:
         """The page of that name."""
         text = (FOLDER / f"{name}.md").read_text()
-        consoles = "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text))
+        # A command may go on in the next line.
+        consoles = re.sub(r"\\\n\s*", "", "".join(re.findall(r"(?ms)^```console\n(.*?)^```", text)))
         commands = (shlex.split(line, comments=True) for line in re.findall(r"(?m)^\$ \./faultline (.+)$", consoles))
         return cls(name, tuple(map(tuple, commands)), tuple(re.findall(r"(?ms)^```yaml\n(.*?)^```", text)))

@@ -67,7 +67,9 @@ def named_after(name: str, hosts: tuple[str, ...] = (), *, first: bool = True) -
     if name == EMBEDDED:
         raise ConfigError(f"NAME: {name} is this installation's own services, and always there; take another name")
     if not NAME.fullmatch(name):
-        raise ConfigError(f"NAME: {name!r} is no name of a target; use small letters, digits and _, at most 31")
+        raise ConfigError(
+            f"NAME: {name!r} is no name of a target; use small letters, digits and _, at most 31 characters"
+        )
     for one in hosts:
         if not HOST_NAME.fullmatch(one):
             raise ConfigError(f"--host: {one!r} is no name of a host; use small letters, digits, _ and -, at most 31")

@@ -97,7 +97,7 @@ def add(
 
 @app.command("list")
 def show() -> None:
-    """Show the registered targets, where they are reached, and their Connections."""
+    """Show the registered targets, where they were reached when they were last looked at, and their Connections."""
     from faultline.base.settings import load_settings
     from faultline.base.target import targets, where
 
@@ -167,8 +167,8 @@ def _as_before(known: Target, one: Target, *, given_own: bool) -> Target:
     """A target that is registered keeps its Connections and its hosts; others may come to them."""
     if given_own and (known.kafka, known.spark, known.storage) != (one.kafka, one.spark, one.storage):
         raise ConfigError(
-            f"{known.name}: is registered with {known.kafka}, {known.spark} and {known.storage}; ./faultline target "
-            f"remove {known.name}, and add it anew"
+            f"{known.name}: is registered with {known.kafka}, {known.spark} and {known.storage}, and other ones are "
+            f"asked for; ./faultline target remove {known.name}, and add it anew"
         )
     return replace(known, hosts=tuple(dict.fromkeys((*known.hosts, *one.hosts))))
 
@@ -197,7 +197,7 @@ def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Seque
         remedy = "leave its option out"
     return ConfigError(
         f"Connection {conn_id}: is there, and says something else than what is given ({', '.join(keys)}); nothing was "
-        f"made: edit it on Airflow's page, or {remedy}"
+        f"made: edit it on Airflow's page (./faultline up), or {remedy}"
     )
 
 

@@ -71,7 +71,14 @@ def test_a_login_with_a_password_is_whole_and_no_option_holds_it(
 def test_a_key_without_a_translation_is_refused_by_its_name(key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         translated({key: "1"})
-    assert str(refused.value) == f"{key}: Kafka's client in Spark has nothing like it; leave it out"
+    said, _, remedy = str(refused.value).removeprefix(f"{key}: ").partition("; ")
+    assert said == "Kafka's client in Spark has nothing like it"
+    assert remedy == "leave it out" or remedy.startswith("did you mean ")
+
+
+def test_a_key_that_is_mistyped_is_told_the_one_that_is_meant() -> None:
+    with pytest.raises(ConfigError, match=r"^sasl\.usernme: .*; did you mean sasl\.username\?$"):
+        translated({"sasl.usernme": "u"})
 
 
 def test_a_certificate_and_its_key_become_one_file_that_java_reads_without_a_password() -> None:

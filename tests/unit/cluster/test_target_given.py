@@ -64,20 +64,21 @@ def test_what_is_left_out_comes_from_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"kafka": {}}, "Connection faultline_kafka: extra: bootstrap.servers: missing"),
-        ({"kafka": {**KAFKA, "group.id": "x"}}, "Connection faultline_kafka: extra: group.id: Kafka's client in Spark"),
+        ({"kafka": {}}, "--kafka: bootstrap.servers: missing"),
+        ({"kafka": {**KAFKA, "group.id": "x"}}, "--kafka: group.id: Kafka's client in Spark"),
+        ({"kafka": {**KAFKA, "sasl.usernme": "u"}}, "--kafka: sasl.usernme: .*; did you mean sasl.username"),
         ({"kafka": []}, "--kafka: .* holds no JSON object"),
-        ({"spark": "master:7077"}, "Connection faultline_spark: host: master:7077 is no master"),
-        ({"spark": "yarn"}, "Connection faultline_spark: extra: driver-host: missing"),
+        ({"spark": "master:7077"}, "--spark: host: master:7077 is no master"),
+        ({"spark": "yarn"}, "--spark: driver-host: missing"),
         ({"spark": MASTER, "spark_file": {"secert": "x"}}, "--spark-file: secert: is not known; did you mean secret"),
         ({"spark_file": {}}, "--spark-file: says more of --spark, which is missing"),
-        ({"storage": "s3a://bucket/x"}, "Connection faultline_storage: extra: path: s3a is refused"),
-        ({"storage": "shared"}, "Connection faultline_storage: extra: path: 'shared' is no path of a folder"),
+        ({"storage": "s3a://bucket/x"}, "--storage: path: s3a is refused"),
+        ({"storage": "shared"}, "--storage: path: 'shared' is no path of a folder"),
         ({"storage_web": "http://n:1"}, "--storage-web: says more of --storage, which is missing"),
         ({"hosts": {"a": {"host": "h"}}}, "--host-file: a.user: missing"),
         ({"hosts": {"a": {"hots": "h"}}}, "--host-file: a.hots: is not known; did you mean host"),
         ({"hosts": {"a": "h"}}, "--host-file: a.host: missing"),
-        ({"kafka": {**KAFKA, "security.protocol": "TLS"}}, "Connection faultline_kafka: extra: security.protocol: TLS"),
+        ({"kafka": {**KAFKA, "security.protocol": "TLS"}}, "--kafka: security.protocol: TLS"),
     ],
 )
 def test_what_cannot_be_used_is_refused(write: Write, options: dict[str, Any], why: str) -> None:
@@ -103,7 +104,7 @@ def test_paths_are_meant_from_here(write: Write, tmp_path: Path, monkeypatch: py
 def test_files_that_others_may_read_or_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
     open_to_all = write(KAFKA)
     open_to_all.chmod(0o644)
-    with pytest.raises(ConfigError, match=r"has mode 0644, and others may not see it; chmod 0600"):
+    with pytest.raises(ConfigError, match=r"^--kafka: \S+: has mode 0644, and others may not see it; chmod 0600"):
         Given(kafka=open_to_all).connections(LAB)
     with pytest.raises(ConfigError, match=r"^--kafka: \S+/none: No such file or directory; give a JSON file$"):
         Given(kafka=tmp_path / "none").connections(LAB)

@@ -47,8 +47,8 @@ class Given:
         return {name: check_ssh_host(f"{option}: {name}", host) for name, host in listed.items()}
 
     def connections(self, target: Target) -> Connections:
-        """The Connections of the target that these options describe. Raises ConfigError naming option or Connection,
-        with the key and the remedy."""
+        """The Connections of the target that these options describe. Raises ConfigError naming option, key and
+        remedy."""
         found = {**self._kafka(target), **self._spark(target), **self._storage(target)}
         for name, host in self.listed_hosts().items():
             extra = {key: _absolute(host[key]) for key in ("key_file", "known_hosts")} | {"python": host["python"]}
@@ -56,7 +56,13 @@ class Given:
                 "conn_type": "ssh", "host": host["host"], "port": host["port"], "login": host["user"],
                 "extra": json.dumps(extra),
             }  # fmt: skip
-        check_said(target, {conn_id: said_by(conn_id, values) for conn_id, values in found.items()})
+        options = {target.kafka: "--kafka", target.spark: "--spark", target.storage: "--storage"}
+        for conn_id, values in found.items():
+            try:
+                check_said(target, {conn_id: said_by(conn_id, values)})
+            except ConfigError as error:
+                why = str(error).removeprefix(f"Connection {conn_id}: ").removeprefix("extra: ")
+                raise ConfigError(f"{options.get(conn_id, '--host-file')}: {why}") from None
         return found
 
     def _kafka(self, target: Target) -> Connections:
@@ -118,5 +124,8 @@ def _object(file: Path, option: str) -> dict[str, Any]:
         raise ConfigError(f"{option}: {file} is no JSON ({error}); mend it") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option}: {file} holds no JSON object; give one")
-    require_private(file)
+    try:
+        require_private(file)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
     return value

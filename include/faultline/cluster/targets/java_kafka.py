@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from faultline.base.errors import ConfigError
+from faultline.base.text import nearest
 
 CA, KEYSTORE = "ca.pem", "keystore.pem"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -55,7 +56,9 @@ def translated(given: Mapping[str, str]) -> JavaKafka:
     """
     known = {ALIASES.get(key, key): value for key, value in given.items()}
     for key in sorted(known.keys() - TRANSLATED - SAME - ITS_OWN):
-        raise ConfigError(f"{key}: Kafka's client in Spark has nothing like it; leave it out")
+        near = nearest(key, TRANSLATED | SAME | ALIASES.keys(), cutoff=0.85)
+        remedy = f"did you mean {near}?" if near else "leave it out"
+        raise ConfigError(f"{key}: Kafka's client in Spark has nothing like it; {remedy}")
     protocol = known.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise ConfigError(f"security.protocol: {protocol} is not known; use {', '.join(PROTOCOLS)}")

@@ -24,7 +24,7 @@ _WEB = re.compile(r"http://[A-Za-z0-9._-]+:\d+")
 WEB_PORT = 9870
 # Why a checkpoint cannot lie there.
 _UNKNOWN = "only a checkpoint's own files tell when it was written"
-_REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files are as old as a whole second, which is too coarse")
+_REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files' times are of whole seconds, which is too coarse")
 # Of the page that a standalone master has beside its port.
 UI_PORT = 8080
 CLIENT = "client"
@@ -163,7 +163,7 @@ def storage_of(said: Said) -> tuple[str, str]:
         raise said.refuse(f"extra: path: {kind} is refused: {_REFUSED.get(kind, _UNKNOWN)}; give a folder, or hdfs://")
     path = path.removeprefix("file://")
     if not path.startswith("/") or path == "/":
-        raise said.refuse(f"extra: path: {path!r} is no path of a folder; give one that all hosts share")
+        raise said.refuse(f"extra: path: {path!r} is no path of a folder; give one that all hosts share, from / on")
     return path.rstrip("/"), ""
 
 
