@@ -7,10 +7,11 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from fault import values
+from faultline.base.errors import ConfigError
 
 # Says a line to whoever waits, on standard error or in a task's log.
 Say = Callable[[str], None]
@@ -36,6 +37,13 @@ def suggest(name: str, known: Iterable[Any]) -> str:
     """`; did you mean X?` for the nearest known name, else the list of known names, or that there is none."""
     names = [str(item) for item in known]
     return values.suggest(name, names) if names else "; there is none yet"
+
+
+def require_keys(where: str, given: Iterable[Any], known: Collection[str]) -> None:
+    """Raises ConfigError, `where` and the key first, for one of the `given` that is not `known`."""
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}{key}: is not known{suggest(str(key), known)}")
 
 
 def sortable(value: Any) -> tuple[int, float, str]:

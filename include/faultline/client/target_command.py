@@ -67,17 +67,17 @@ def add(
     settings = load_settings()
     given = Given(kafka, spark, spark_file, storage, storage_web, host_file)
     known = targets(settings)
-    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts()))), first=not own)
+    one = named_after(name, tuple(dict.fromkeys((*(host or ()), *given.listed_hosts))), first=not own)
     if kafka_of is not None:
         one = replace(one, kafka=_kafka_of(known, kafka_of, given))
     if name in known:
         one = _as_before(known[name], one, given_own=own or kafka_of is not None)
     wanted = given.connections(one)
-    if not wanted and name not in known and not any(ask(settings, one.connections).said.values()):
+    answer = ask(settings, one.connections, wanted)
+    if not wanted and name not in known and not any(answer.said.values()):
         raise ConfigError(
             "--kafka: missing, as --spark and --storage are, and none of their Connections is there; give them"
         )
-    answer = ask(settings, one.connections, wanted)
     for conn_id, keys in answer.differing.items():
         raise _differs(known, one, conn_id, keys)
     keep(settings, one)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.base.text import require_keys, suggest
 from faultline.experiment.named_settings import setting_text
 
 EXAMPLE = '{"revision": "v1.3", "settings": {"spark.sql.adaptive.enabled": "false"}}'
@@ -67,9 +67,7 @@ def parse_build(given: Any, key: str) -> BuildSpec:
     if not isinstance(given or {}, Mapping):
         raise ConfigError(f"{key}: {given!r} is no object; give one such as {EXAMPLE}")
     told = dict(given or {})
-    for name in told:
-        if name not in ("revision", "settings"):
-            raise ConfigError(f"{key}.{name}: is not known{suggest(str(name), ('revision', 'settings'))}")
+    require_keys(f"{key}.", told, ("revision", "settings"))
     settings = told.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{key}.settings: {settings!r} is no object; give names and values, as in {EXAMPLE}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from faultline.base.errors import ConfigError
-from faultline.base.text import suggest
+from faultline.base.text import require_keys, suggest
 
 ERROR = 0.05
 # More than a year of measuring is a slip of the pen.
@@ -58,10 +58,7 @@ def parse_decide(given: Any, *, figures: Collection[str], axes: Mapping[str, Seq
 
 
 def _require_keys(given: Mapping[str, Any]) -> None:
-    known = [field.name for field in fields(Decide)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"decide.{key}: is not known{suggest(str(key), known)}")
+    require_keys("decide.", given, [field.name for field in fields(Decide)])
     for key in ("figure", "along", "smallest"):
         if given.get(key) is None:
             raise ConfigError(f"decide.{key}: is missing; give one, as in {EXAMPLE}")

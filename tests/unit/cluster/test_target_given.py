@@ -48,7 +48,7 @@ def test_options_become_connections(write: Write, tmp_path: Path) -> None:
     hosts = write({"worker-a": a_host(tmp_path / "ssh", port=2222)})
     more = write({"secret": "s", "ui": "http://m:1", "conf": {"spark.network.crypto.enabled": "true"}})
     given = Given(write(KAFKA), MASTER, more, "/shared", hosts=hosts)
-    assert list(given.listed_hosts()) == ["worker-a"]
+    assert list(given.listed_hosts) == ["worker-a"]
     found = {conn_id: said_by(conn_id, values) for conn_id, values in given.connections(LAB).items()}
     assert list(found) == list(LAB.connections)
     assert found[LAB.kafka].extra == KAFKA and found[LAB.storage].extra == {"path": "/shared"}

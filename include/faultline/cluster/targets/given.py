@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.secrets import require_private
 from faultline.base.settings import SSH_KEYS, check_ssh_host
 from faultline.base.target import Target
-from faultline.base.text import suggest
+from faultline.base.text import require_keys
 from faultline.cluster.targets.logins import check_said
 from faultline.cluster.targets.said import FILES, Said
 
@@ -35,6 +36,7 @@ class Given:
     storage_web: str | None = None
     hosts: Path | None = None
 
+    @cached_property
     def listed_hosts(self) -> dict[str, dict[str, Any]]:
         """Those of the file of hosts, by name. Raises ConfigError naming the host and its key."""
         if self.hosts is None:
@@ -43,14 +45,14 @@ class Given:
         listed = _object(self.hosts, option)
         for name, host in listed.items():
             if isinstance(host, dict):
-                _require_known(f"{option}: {name}.", host, _HOST_KEYS)
+                require_keys(f"{option}: {name}.", host, _HOST_KEYS)
         return {name: check_ssh_host(f"{option}: {name}", host) for name, host in listed.items()}
 
     def connections(self, target: Target) -> Connections:
         """The Connections of the target that these options describe. Raises ConfigError naming option, key and
         remedy."""
         found = {**self._kafka(target), **self._spark(target), **self._storage(target)}
-        for name, host in self.listed_hosts().items():
+        for name, host in self.listed_hosts.items():
             extra = {key: _absolute(host[key]) for key in ("key_file", "known_hosts")} | {"python": host["python"]}
             found[target.host(name)] = {
                 "conn_type": "ssh", "host": host["host"], "port": host["port"], "login": host["user"],
@@ -75,7 +77,7 @@ class Given:
 
     def _spark(self, target: Target) -> Connections:
         more = {} if self.spark_file is None else _object(self.spark_file, "--spark-file")
-        _require_known("--spark-file: ", more, (_SECRET, *_EXTRA))
+        require_keys("--spark-file: ", more, (_SECRET, *_EXTRA))
         if self.spark is None:
             if self.spark_file is not None:
                 raise ConfigError("--spark-file: says more of --spark, which is missing; give it")
@@ -106,12 +108,6 @@ def said_by(conn_id: str, values: Mapping[str, Any]) -> Said:
 def _absolute(path: object) -> str:
     """Experiments work in other folders than who adds a target."""
     return str(Path(str(path)).absolute())
-
-
-def _require_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}{key}: is not known{suggest(key, known)}")
 
 
 def _object(file: Path, option: str) -> dict[str, Any]:

@@ -46,10 +46,9 @@ class Said:
 
     def differs(self, other: Said) -> list[str]:
         """The keys, without their values, of which the other says something else."""
-        ours, theirs = asdict(self), asdict(other)
         # A Connection that comes as an address has "" where others have nothing.
         of_text = ("conn_type", "host", "port", "login", "password")
-        keys = [key for key in of_text if (ours[key] or None) != (theirs[key] or None)]
+        keys = [key for key in of_text if (getattr(self, key) or None) != (getattr(other, key) or None)]
         extra = sorted({*self.extra, *other.extra})
         return keys + [f"extra: {key}" for key in extra if self.extra.get(key) != other.extra.get(key)]
 
@@ -104,9 +103,19 @@ def kafka_of(said: Said) -> dict[str, str]:
     return found
 
 
-def spark_of(said: Said, route: Callable[[str], str | None] | None = None) -> SparkSaid:
-    """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached;
-    `route_to`, which asks for the host's address, unless another is given."""
+def route_to(host: str) -> str | None:
+    """The address of this machine by which a host is reached; None for a host that has no address. Sends nothing."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def spark_of(said: Said, route: Callable[[str], str | None] = route_to) -> SparkSaid:
+    """Raises ConfigError naming the key. `route`: tells the address of this machine by which a host is reached."""
     master = _master(said)
     extra = said.extra
     if extra.get("deploy-mode", CLIENT) != CLIENT:
@@ -125,7 +134,7 @@ def spark_of(said: Said, route: Callable[[str], str | None] | None = None) -> Sp
         raise said.refuse(f"extra: conf: {held[0]} follows from the password; leave it out")
     first = standalone.group(1).rpartition(":")[0] if standalone else ""
     ui = str(extra.get("ui") or (f"http://{first}:{UI_PORT}" if first else "")).rstrip("/")
-    here = extra.get("driver-host") or ((route or route_to)(first) if first else None)
+    here = extra.get("driver-host") or (route(first) if first else None)
     if not here and first:
         raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
     if not here:
@@ -141,17 +150,6 @@ def _master(said: Said) -> str:
     return f"{master}:{said.port}" if said.port else master
 
 
-def route_to(host: str) -> str | None:
-    """The address of this machine by which a host is reached; None for a host that has no address. Sends nothing."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
-
-
 def storage_of(said: Said) -> tuple[str, str]:
     """The folder that all hosts share, and where WebHDFS answers for it if it lies in HDFS. Raises ConfigError naming
     the key."""
@@ -163,7 +161,9 @@ def storage_of(said: Said) -> tuple[str, str]:
         raise said.refuse(f"extra: path: {kind} is refused: {_REFUSED.get(kind, _UNKNOWN)}; give a folder, or hdfs://")
     path = path.removeprefix("file://")
     if not path.startswith("/") or path == "/":
-        raise said.refuse(f"extra: path: {path!r} is no path of a folder; give one that all hosts share, from / on")
+        raise said.refuse(
+            f"extra: path: {path!r} is no path of a folder; give one that begins with / and that all hosts share"
+        )
     return path.rstrip("/"), ""
 
 
