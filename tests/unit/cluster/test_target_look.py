@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from faultline.base.endpoints import Endpoints
-from faultline.base.errors import ConfigError, FaultlineError
+from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.target import Target, folder_of, keep, write_endpoints
 from faultline.cluster.targets import look, rules, spark, storage
@@ -134,6 +134,10 @@ def test_a_worker_of_another_version_is_named(settings: Settings) -> None:
         ("WARN Failed to connect to master h:7077\nCaused by: javax.security.sasl.SaslException: DIGEST-MD5: digest "
          "response format violation. Mismatched response.", "Connection s: password: the cluster does not accept"),
         ("Caused by: javax.crypto.AEADBadTagException: Tag mismatch!", "Connection s: password: the cluster does not"),
+        ("ERROR TransportClientFactory: Exception while bootstrapping client after 40 ms\n"
+         "java.lang.RuntimeException: java.lang.InterruptedException", "Connection s: password: the cluster does not"),
+        ("ERROR TransportClientFactory: Exception while bootstrapping client after 9 ms\njava.lang.RuntimeException: "
+         "java.io.IOException: Connection from /127.0.0.1:7077 closed", "Connection s: password: the cluster does not"),
         ("java.io.InvalidClassException: org.apache.spark.rpc.netty.RpcEndpointVerifier; local class incompatible",
          "Connection s: its Spark is another version"),
         ("ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.", "Connection s: the master does"),
@@ -147,6 +151,15 @@ def test_what_a_driver_logs_becomes_one_line(line: str, why: str) -> None:
 
 def test_a_driver_that_works_is_in_no_trouble() -> None:
     assert spark.trouble_in("INFO SecurityManager: authentication enabled; ui acls disabled\n", "s") is None
+
+
+def test_a_master_that_answers_too_late_has_refused_no_secret() -> None:
+    log = (
+        "ERROR TransportClientFactory: Exception while bootstrapping client after 30001 ms\n"
+        "java.lang.RuntimeException: java.util.concurrent.TimeoutException: Waited 30 seconds\n"
+    )
+    assert spark.trouble_in(log, "s") is None
+    assert isinstance(spark.trouble_in(log + "All masters are unresponsive!", "s"), InfrastructureError)
 
 
 def executor(**more: Any) -> dict[str, Any]:

@@ -41,7 +41,10 @@ _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
 _REFUSED = re.compile(
     r"SaslException|AEADBadTag|BadPadding|Mismatched response|Unable to (?:unwrap|decrypt)|"
     r"Expected SaslMessage|Unknown message type|Unexpected message type|Authentication failed|"
-    r"Invalid (?:auth|challenge|response)"
+    r"Invalid (?:auth|challenge|response)|"
+    # The master answers a wrong secret and closes the connection. On a busy machine the driver sees the end first, and
+    # interrupts the thread that was to read the answer.
+    r"Exception while bootstrapping client[^\n]*\n[^\n]*(?:InterruptedException|Connection from \S+ closed)"
 )
 _ANOTHER_VERSION = re.compile(r"InvalidClassException|serialVersionUID|local class incompatible")
 _NO_ROOM = "Initial job has not accepted any resources"
