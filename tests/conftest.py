@@ -51,8 +51,8 @@ def umask() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def share(pytestconfig: pytest.Config) -> int:
-    """Divides the size of the largest random tests: 1 with --thorough, else 10."""
-    return 1 if pytestconfig.getoption("--thorough") else 10
+    """Divides the size of the largest random tests: 1 with --thorough, else 20."""
+    return 1 if pytestconfig.getoption("--thorough") else 20
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -275,22 +275,25 @@ def by_hand(installation: Installation, conn_id: str) -> None:
     subprocess.run([sys.executable, "-c", BY_HAND, conn_id], env=environment, check=True, timeout=120)
 
 
+def offline(tmp_path: Path) -> tuple[str, ...]:
+    """Options of a target that is nowhere, in its own order: Kafka's, then what else there must be."""
+    login = tmp_path / "kafka.json"
+    write_private(login, json.dumps({"bootstrap.servers": "127.0.0.1:1"}))
+    return ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
+
+
 @pytest.mark.timeout(300)
 def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""
-    login, other, shared = tmp_path / "kafka.json", tmp_path / "other.json", tmp_path / "shared"
-    write_private(login, json.dumps({"bootstrap.servers": "127.0.0.1:1"}))
+    options, other = offline(tmp_path), tmp_path / "other.json"
     write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     nothing = installation.run("target", "add", "lab")
     assert nothing.returncode == 2 and "--kafka: missing, as --spark and --storage are" in nothing.stderr
-    wrong = installation.run("target", "add", "lab", "--kafka", str(login), "--spark", "master:7077")
+    wrong = installation.run("target", "add", "lab", *options[:2], "--spark", "master:7077")
     assert wrong.returncode == 2 and "faultline: --spark: host: master:7077 is no master" in wrong.stderr
     assert "no target is registered" in installation.run("target", "list").stderr
 
-    options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(shared))
-    part = installation.run("target", "add", "lab", *options[:2])
-    assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
-    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 2
+    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
     differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
     assert differs.returncode == 2, differs.stderr
     assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
@@ -299,17 +302,6 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     # What another uses, and what nobody made by this command, stay.
     second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
-    # A name that is known keeps its Connections.
-    again = installation.run("target", "add", "second", *options[2:])
-    assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
-    moved = installation.run("target", "add", "lab", "--own", *options)
-    assert moved.returncode == 2 and "./faultline target remove lab, and add it anew" in moved.stderr, moved.stderr
-    dry = installation.run("run", "word_count", "target=second", "--dry-run")
-    assert dry.returncode == 0 and "executor" in dry.stdout, dry.stderr
-    assert (
-        "second  not looked at yet  faultline_kafka  faultline_spark_second"
-        in installation.run("target", "list").stdout
-    )
     removed = installation.run("target", "remove", "lab")
     assert removed.returncode == 0, removed.stderr
     assert "faultline_kafka: stays, second uses it" in removed.stderr
@@ -321,6 +313,24 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     last = installation.run("target", "remove", "second")
     assert last.returncode == 0 and last.stderr.count(": removed") == 2, last.stderr
     assert "faultline_spark_second: was not made by target add, and stays" in last.stderr
+
+
+@pytest.mark.thorough
+def test_a_name_that_is_known_keeps_its_connections(installation: Installation, tmp_path: Path) -> None:
+    options = offline(tmp_path)
+    part = installation.run("target", "add", "lab", *options[:2])
+    assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
+    assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 2
+    second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
+    assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
+    again = installation.run("target", "add", "second", *options[2:])
+    assert again.returncode == 0 and "Connection faultline_spark_second: is there" in again.stderr, again.stderr
+    moved = installation.run("target", "add", "lab", "--own", *options)
+    assert moved.returncode == 2 and "./faultline target remove lab, and add it anew" in moved.stderr, moved.stderr
+    listed = installation.run("target", "list").stdout
+    assert "second  not looked at yet  faultline_kafka  faultline_spark_second" in listed
+    dry = installation.run("run", "word_count", "target=second", "--dry-run")
+    assert dry.returncode == 0 and "executor" in dry.stdout, dry.stderr
 
 
 @pytest.mark.thorough

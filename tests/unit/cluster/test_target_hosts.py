@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,11 @@ def run(channel: paramiko.Channel, command: str) -> None:
 
     def answer() -> None:
         assert process.stdout is not None
-        while data := process.stdout.read(65536):
-            channel.sendall(data)
-        channel.close()
+        # Whoever asked may have gone in between.
+        with suppress(OSError, EOFError):
+            while data := process.stdout.read(65536):
+                channel.sendall(data)
+            channel.close()
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
