@@ -48,10 +48,11 @@ def main() -> None:
     try:
         raise SystemExit(app(arguments or ["--help"], prog_name="./faultline", standalone_mode=False))
     except TyperException as error:
-        # Of bad usage Typer knows in which command.
-        command = getattr(getattr(error, "ctx", None), "command_path", "./faultline")
-        said = error.format_message()
-        _refuse(said if "\n" in said else f"{said} See {command} --help", error.exit_code)
+        # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
+        said, context = error.format_message(), getattr(error, "ctx", None)
+        if "\n" not in said:
+            _refuse(f"{said} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
+        print(said)
     except ConfigError as error:
         _refuse(error, 2)
     except FaultlineError as error:
@@ -97,8 +98,7 @@ def test(context: typer.Context) -> None:
     from faultline.cluster.rehearsal import make_archive
 
     add_packages(ROOT, Path(sys.prefix))
-    log = Path(sys.prefix).parent / "logs" / "debian.log"
-    install_missing(log, say, thorough="--thorough" in context.args)
+    install_missing(Path(sys.prefix).parent / "logs" / "debian.log", say, thorough="--thorough" in context.args)
     os.chdir(ROOT)
     layers, arguments = split_arguments(context.args)
     if not layers:
