@@ -2,9 +2,9 @@
 
     spark-submit probe.py --config FILE
 
-The configuration is JSON: storage (the shared folder), paths (what executors must be able to read), report (the file
-that is written here). The report: {"executors": [{"host", "python", "user", "sees", "wrote", "unreadable"}]}, one for
-each host that ran a task; `wrote` is null, or why it could not write.
+The configuration is JSON: folder (of the shared storage, to be made here and removed), paths (what executors must be
+able to read), report (the file that is written here). The report: {"executors": [{"host", "python", "user", "sees",
+"wrote", "unreadable"}]}, one for each host that ran a task; `wrote` is null, or why it could not write.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     config: dict[str, Any] = json.loads(parser.parse_known_args()[0].config.read_text())
-    token, folder = uuid.uuid4().hex, Path(config["storage"], f"faultline-probe-{uuid.uuid4().hex[:12]}")
+    token, folder = uuid.uuid4().hex, Path(config["folder"])
     paths: list[str] = config["paths"]
-    folder.mkdir(parents=True)
+    folder.mkdir()
     # Executors may run as another user: whether the folder lets them in is what is asked, not this file.
     folder.chmod(0o777)
     try:

@@ -246,6 +246,8 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
         ConfigError, match=r"^Connection faultline_spark: password: the cluster does not accept this se"
     ):
         spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
+    # One that is ended in the middle leaves nothing, neither there nor here.
+    assert list(Path(there.endpoints.storage).iterdir()) == [] and not (there.logins / "probe").exists()
 
 
 def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:
@@ -258,6 +260,20 @@ def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersK
 def test_a_master_that_is_away_is_told(settings: Settings, broker: OthersKafka) -> None:
     with pytest.raises(InfrastructureError, match=r"^Connection faultline_spark: the master's page .* does not answer"):
         spark.alive(taken_in(settings, broker.login()), LAB.spark)
+
+
+def test_what_is_wrong_with_a_target_ends_a_run_before_it_begins(
+    installation: Installation, broker: OthersKafka, tmp_path: Path
+) -> None:
+    login = tmp_path / "kafka.json"
+    write_private(login, json.dumps(broker.login(**{"sasl.password": "wrong"})))
+    options = ("--kafka", str(login), "--spark", "spark://127.0.0.1:7077", "--storage", str(tmp_path / "shared"))
+    assert installation.run("target", "add", "lab", *options).returncode == 0
+    done = installation.run("run", "word_count", "target=lab")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Connection faultline_kafka: extra: sasl.password: the broker refuses" in done.stderr.splitlines()[-1]
+    assert not installation.settings.attempts.exists()
+    assert not (installation.home / "supervisord.pid").exists(), "no services were started for it"
 
 
 BY_HAND = """
@@ -362,7 +378,7 @@ def test_an_experiment_is_measured_there_by_the_command_line(
     assert checked.returncode == 0 and "NO:" not in checked.stdout, checked.stdout + checked.stderr
 
     refused = installation.run("run", "word_count", "target=lab", "fault=kafka")
-    assert refused.returncode == 2 and "fault: a kafka of lab is no victim" in refused.stderr
+    assert refused.returncode == 2 and "fault: kafka: lab's kafka is no victim" in refused.stderr
 
     done = installation.run("run", "word_count", "target=lab", "fault=executor")
     record = json.loads(done.stdout)

@@ -11,11 +11,14 @@ from typing import Any
 
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
+from faultline.base.machine_lock import machine_holder
 from faultline.base.settings import Settings, check_folders
 from faultline.base.target import Target, target
+from faultline.base.text import Say
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.targets.logins import check_said, write_target
+from faultline.cluster.targets.look import require_well
 from faultline.cluster.targets.said import Said
 
 ANSWER_S = 300.0
@@ -67,6 +70,18 @@ def look_ahead(settings: Settings, names: Iterable[str]) -> None:
     for name in names:
         if (one := target(settings, name)) is not None:
             check_said(one, _all_said(settings, one))
+
+
+def require_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
+    """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
+    no record. Raises the first thing that is wrong."""
+    if machine_holder(settings.machine) is not None:
+        # A look would disturb what is measured; the experiment looks when its turn has come.
+        return look_ahead(settings, names)
+    for name in names:
+        if (one := target(settings, name)) is not None:
+            take_in(settings, one)
+            require_well(settings, one, say)
 
 
 def take_in(settings: Settings, one: Target) -> None:

@@ -18,14 +18,14 @@ from faultline.base.settings import Settings, instance, load_settings
 from faultline.base.target import target
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.connections import look_ahead, take_in
+from faultline.client.connections import look_ahead, require_targets, take_in
 from faultline.client.operations import bring_up, require
 from faultline.client.sweeping import await_dags
 from faultline.client.words import from_here, split_words
 from faultline.cluster.airflow_home import installation_environment
 from faultline.cluster.daemon import Supervisor
 from faultline.cluster.services import airflow_health
-from faultline.cluster.supervision import down
+from faultline.cluster.supervision import down, services_keeper
 from faultline.cluster.users import are_for_runs, using
 from faultline.experiment.build import parse_build
 from faultline.experiment.cell import EXPERIMENT
@@ -99,6 +99,7 @@ def run_single(workload: str, given: Sequence[str], say: Say, *, keep_topics: bo
     conf = parse_parameters(workload, given)
     settings = load_settings()
     require(settings)
+    require_targets(settings, [conf["target"]], say)
     sweep_id = f"single-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     conf |= {"sweep_id": sweep_id, "keep_topics": keep_topics}
     say(describe(parse_configuration({key: conf[key] for key in Configuration.model_fields})))
@@ -124,9 +125,16 @@ def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> No
     await_dags(api, EXPERIMENT)
     run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
     shown = ""
-    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
-        shown = _show(settings, conf["sweep_id"], shown, say)
-        time.sleep(POLL_S)
+    try:
+        while api.run_state(EXPERIMENT, run_id) not in FINISHED:
+            shown = _show(settings, conf["sweep_id"], shown, say)
+            time.sleep(POLL_S)
+    except InfrastructureError:
+        if services_keeper(settings) is not None:
+            raise
+        raise InfrastructureError(
+            "run: the services were ended while it was measured; the next ./faultline up closes it as cancelled"
+        ) from None
 
 
 def _through_dag_test(conf: dict[str, Any], say: Say) -> None:

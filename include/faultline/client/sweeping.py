@@ -16,7 +16,7 @@ from faultline.base.settings import Settings, load_settings
 from faultline.base.text import Say, counted, suggest
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
-from faultline.client.connections import look_ahead
+from faultline.client.connections import look_ahead, require_targets
 from faultline.client.following import follow, minutes_text
 from faultline.client.operations import bring_up
 from faultline.client.sweep_words import Wanted, wanted_of
@@ -88,6 +88,7 @@ def run_wanted(
     if course:
         say(f"goes on with {course.sweep_id}")
     elif missing:
+        require_targets(settings, sorted({cell.config.target for cell in missing}), say)
         course = begin(api, wanted.spec.name, {**wanted.form, "only_missing": not again}, cells)
         say(f"sweep {course.sweep_id}; it goes on without this terminal, `./faultline sweep --follow` shows it again")
     ended = course is None or follow_course(api, settings, course, missing, say)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.base.errors import ConfigError
+from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.text import say
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def check(name: Name) -> None:
 
     Makes a topic and a folder of its own, and removes them. Exit code 2 for what is to be mended, 1 for what is away.
     """
+    from faultline.base.machine_lock import machine_holder
     from faultline.base.settings import load_settings
     from faultline.base.target import target
     from faultline.client.connections import take_in
@@ -126,9 +127,14 @@ def check(name: Name) -> None:
     if one is None:
         raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
     require(settings)
+    if (holder := machine_holder(settings.machine)) is not None:
+        raise InfrastructureError(f"machine: {holder.text} has it, and looking would disturb it; wait for its end")
     take_in(settings, one)
     if error := look(settings, one, print):
-        say(f"{name} is not as experiments need it; mend the line with NO, and look again")
+        say(
+            f"{name} is not as experiments need it; mend what the line with NO names: there, or on Airflow's page "
+            f"(./faultline up), or by ./faultline target remove {name} and adding it anew; then look again"
+        )
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
     say(f"{name} is as experiments need it: target={name}")
 
@@ -204,10 +210,16 @@ def _differs(known: Mapping[str, Target], one: Target, conn_id: str, keys: Seque
 def _refuse_in_use(settings: Settings, name: str) -> None:
     """Its logins are needed to the end of an experiment."""
     from faultline.base.attempt import open_attempts
+    from faultline.cluster.supervision import services_keeper
 
     for attempt in open_attempts(settings.attempts, settings.home):
         if attempt.read().get("config", {}).get("target") != name:
             continue
         if attempt.over is not None:
             raise ConfigError(f"{name}: the experiment {attempt.id} is not healed; the next one tries that again")
-        raise ConfigError(f"{name}: the experiment {attempt.id} runs on it; let it end, or ./faultline sweep --stop")
+        if services_keeper(settings) is None:
+            raise ConfigError(f"{name}: the experiment {attempt.id} was cut off; ./faultline up closes it")
+        raise ConfigError(
+            f"{name}: the experiment {attempt.id} runs on it; let it end, or end it: its sweep by ./faultline sweep "
+            "--stop, a run by ./faultline down and ./faultline up"
+        )

@@ -173,6 +173,9 @@ def _down(settings: Settings, progress: Progress) -> list[int]:
     for leftover in (settings.supervisor_socket, settings.session_socket, settings.home / "supervisord.pid"):
         leftover.unlink(missing_ok=True)
     (settings.home / "instance.json").unlink(missing_ok=True)
+    for attempt in open_attempts(settings.attempts, settings.home):
+        if attempt.over is None:
+            progress(f"experiment {attempt.id} was cut off; the next `up` closes it, and removes what is left of it")
     return ended
 
 

@@ -162,6 +162,19 @@ def test_a_dry_run_starts_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]
     assert "at most 40 experiments" in out and "as often as its question needs" in out
 
 
+def test_what_is_wrong_with_a_target_begins_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def wrong(_: Settings, names: list[str], __: Any) -> None:
+        asked.append(names)
+        raise ConfigError("Connection faultline_storage: extra: path: /x is no folder here; make or mount it")
+
+    monkeypatch.setattr(sweeping, "require_targets", wrong)
+    with pytest.raises(ConfigError, match="faultline_storage"):
+        desk.sweep()
+    assert asked == [["embedded"]] and desk.airflow.triggered == []
+
+
 def test_a_sweep_of_the_same_cells_that_still_runs_is_gone_on_with(desk: Desk) -> None:
     desk.plan("recovery_other", many=2)
     desk.plan("recovery_mine")

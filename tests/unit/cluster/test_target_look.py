@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,27 @@ def pages(**contents: str) -> Iterator[str]:
         thread.start()
         yield f"http://{LOCAL}:{server.server_port}"
         server.shutdown()
+
+
+def test_a_page_of_another_master_is_told(settings: Settings) -> None:
+    workers = [{"state": "ALIVE", "host": LOCAL, "port": 1}]
+    with pages(json=json.dumps({"url": "spark://other:7078", "workers": workers})) as address:
+        here = settings.at(replace(endpoints(address), engine="spark://a:7077"))
+        with pytest.raises(
+            ConfigError, match=rf"^Connection s: {address} is the page of spark://other:7078, and not of"
+        ):
+            spark.alive(here, "s")
+        # A host has several names, and a cluster several masters.
+        here = settings.at(replace(endpoints(address), engine="spark://a:7077,b:7078"))
+        assert spark.workers_of(spark.alive(here, "s")) == workers
+
+
+@pytest.mark.parametrize("here", ["192.0.2.9", "no-such-host.invalid"])
+def test_executors_are_given_an_address_of_this_machine(settings: Settings, here: str) -> None:
+    for good in (LOCAL, "localhost"):
+        spark.require_here(replace(endpoints(), here=good), "s")
+    with pytest.raises(ConfigError, match=f"^Connection s: extra: driver-host: {here} is no address of this machine; "):
+        spark.require_here(replace(endpoints(), here=here), "s")
 
 
 def page_of(version: str) -> str:
@@ -223,9 +245,9 @@ def test_only_what_can_be_reached_may_be_a_victim(monkeypatch: pytest.MonkeyPatc
     ("values", "why"),
     [
         ({"target": "lap"}, "target: no target is called 'lap'; did you mean lab"),
-        ({"fault": "kafka"}, "fault: a kafka of lab is no victim: its process does not bear the mark"),
-        ({"fault": "worker"}, "fault: a worker of lab is no victim"),
-        ({"fault": "any"}, "fault: a worker of lab is no victim"),
+        ({"fault": "kafka"}, "fault: kafka: lab's kafka is no victim: its process does not bear the mark"),
+        ({"fault": "worker"}, "fault: worker: lab's worker is no victim"),
+        ({"fault": "any"}, "fault: any: lab's worker is no victim"),
         ({"commit_mode": "none"}, "commit_mode: none keeps state on this machine's RAM disk"),
         ({"fault_plan": {"faults": [{"victim": "kafka", "action": "delay", "at_s": 40, "duration_s": 5,
                                      "delay_ms": 100}]}}, "fault_action: delay needs a broker or hosts that `up`"),

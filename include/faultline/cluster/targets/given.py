@@ -82,10 +82,12 @@ class Given:
             if self.spark_file is not None:
                 raise ConfigError("--spark-file: says more of --spark, which is missing; give it")
             return {}
+        if _SECRET in more and (not isinstance(more[_SECRET], str) or not more[_SECRET]):
+            raise ConfigError("--spark-file: secret: is no text, or empty; give the cluster's, or leave it out")
         extra = {key: more[key] for key in _EXTRA if key in more}
         values = {"conn_type": "spark", "host": self.spark, "extra": json.dumps(extra)}
         if more.get(_SECRET):
-            values["password"] = str(more[_SECRET])
+            values["password"] = more[_SECRET]
         return {target.spark: values}
 
     def _storage(self, target: Target) -> Connections:

@@ -30,7 +30,7 @@ def check_target(settings: Settings, config: Configuration) -> None:
         return
     name = config.target
     if config.spark_build is not None:
-        raise ConfigError(f"spark_build: a build has a master of this installation; leave it out, or target={name}")
+        raise ConfigError("spark_build: a build has a master of this installation; leave it out, or target=embedded")
     if config.kind.own_client:
         raise ConfigError(
             f"workload: {config.workload} comes to the broker through the gate, which only the embedded broker has; "
@@ -55,7 +55,10 @@ def check_target(settings: Settings, config: Configuration) -> None:
             )
         for role in ROLES_OF[fault.victim]:
             if role.scope == "services":
-                raise ConfigError(f"fault: a {role.name} of {name} is no victim: {NOT_OURS}; use executor or driver")
+                raise ConfigError(
+                    f"fault: {fault.victim}: {name}'s {role.name} is no victim: {NOT_OURS}; use executor, driver or "
+                    "python_worker"
+                )
 
 
 def require_possible(endpoints: Endpoints, config: Configuration) -> None:

@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certi
           "ssl.key.location": "ssl.key.pem"}  # fmt: skip
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 _HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
+_PAGE = re.compile(r"https?://[^\s/]+(?:/\S*)?")
+_HOST = re.compile(r"[A-Za-z0-9._:-]+")
 _WEB = re.compile(r"http://[A-Za-z0-9._-]+:\d+")
 # Of a name node, where nothing else is said.
 WEB_PORT = 9870
 # Why a checkpoint cannot lie there.
 _UNKNOWN = "only a checkpoint's own files tell when it was written"
 _REFUSED = dict.fromkeys(("s3", "s3a", "s3n"), "its files' times are of whole seconds, which is too coarse")
+# What follows from the Connection itself.
+_GIVEN = ("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress")
+_ENCRYPTED = "spark.network.crypto.enabled"
 # Of the page that a standalone master has beside its port.
 UI_PORT = 8080
 CLIENT = "client"
@@ -85,7 +91,8 @@ def kafka_of(said: Said) -> dict[str, str]:
     found = {str(key): str(value).lower() if isinstance(value, bool) else str(value)
              for key, value in said.extra.items()}  # fmt: skip
     if not found.get("bootstrap.servers"):
-        raise said.refuse("extra: bootstrap.servers: missing; give HOST:PORT of a broker")
+        near = "".join(f" in place of {key}" for key in get_close_matches("bootstrap.servers", found, 1))
+        raise said.refuse(f"extra: bootstrap.servers: missing; give HOST:PORT of a broker{near}")
     for server in found["bootstrap.servers"].split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal():
@@ -126,20 +133,41 @@ def spark_of(said: Said, route: Callable[[str], str | None] = route_to) -> Spark
     secret = said.password or ""
     if not secret.isprintable() or secret != secret.strip():
         raise said.refuse("password: holds a line break, or a space at an end; choose another secret")
-    conf = extra.get("conf", {})
-    if not isinstance(conf, dict) or not all(str(name).startswith("spark.") for name in conf):
-        raise said.refuse('extra: conf: is no object of settings, such as {"spark.network.crypto.enabled": "true"}')
-    held = [name for name in conf if name.startswith("spark.authenticate")]
-    if held:
-        raise said.refuse(f"extra: conf: {held[0]} follows from the password; leave it out")
+    conf = _conf(said, secret)
     first = standalone.group(1).rpartition(":")[0] if standalone else ""
     ui = str(extra.get("ui") or (f"http://{first}:{UI_PORT}" if first else "")).rstrip("/")
-    here = extra.get("driver-host") or (route(first) if first else None)
+    if ui and not _PAGE.fullmatch(ui):
+        raise said.refuse(f"extra: ui: {ui!r} is no address of a page; give http://HOST:PORT")
+    return SparkSaid(master, ui, secret, conf, _here(said, first, route))
+
+
+def _conf(said: Said, secret: str) -> dict[str, str]:
+    """Settings that the cluster asks for, but for those that follow from the Connection."""
+    conf = said.extra.get("conf", {})
+    if not isinstance(conf, dict) or not all(str(name).startswith("spark.") for name in conf):
+        raise said.refuse('extra: conf: is no object of settings, such as {"spark.network.crypto.enabled": "true"}')
+    found = {str(name): str(value) for name, value in conf.items()}
+    for name in found:
+        if name.startswith("spark.authenticate"):
+            raise said.refuse(f"extra: conf: {name} follows from the secret, the Connection's password; leave it out")
+        if name in _GIVEN:
+            raise said.refuse(f"extra: conf: {name} follows from host and driver-host; leave it out")
+    if not secret and found.get(_ENCRYPTED, "").lower() == "true":
+        raise said.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
+    return found
+
+
+def _here(said: Said, first: str, route: Callable[[str], str | None]) -> str:
+    """The address of this machine for executors. `first`: the first host of the masters, empty where none is named."""
+    given = said.extra.get("driver-host")
+    if given and not _HOST.fullmatch(str(given)):
+        raise said.refuse(f"extra: driver-host: {given!r} is no host; give its name or address")
+    here = given or (route(first) if first else None)
     if not here and first:
         raise said.refuse(f"host: {first} has no address that is known here; mend the name, or look at /etc/hosts")
     if not here:
         raise said.refuse("extra: driver-host: missing; give the address at which executors reach this machine")
-    return SparkSaid(master, ui, secret, {str(name): str(value) for name, value in conf.items()}, str(here))
+    return str(here)
 
 
 def _master(said: Said) -> str:

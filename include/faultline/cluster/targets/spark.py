@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -16,10 +19,11 @@ from typing import Any
 
 import psutil
 
+from faultline.base.endpoints import Endpoints
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.files import write_private
-from faultline.base.secrets import WORKLOAD, jaas_file
+from faultline.base.secrets import WORKLOAD, jaas_file, make_private
 from faultline.base.settings import Settings
 from faultline.base.text import counted, one_line
 from faultline.cluster.services.spark import LOG4J_SPARK, spark_submit
@@ -36,6 +40,7 @@ from faultline.engines.spark.settings import (
 
 PAGE_S, PROBE_S, LOOK_S = 5.0, 180.0, 0.5
 PROBE_MEMORY_MB = 512
+PROBE = "faultline-probe-"
 _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
 # What a driver logs that has another secret than the master, or none.
 _REFUSED = re.compile(
@@ -61,9 +66,33 @@ def alive(settings: Settings, connection: str) -> dict[str, Any]:
             f"Connection {connection}: the master's page {endpoints.engine_ui} does not answer; start it, or give its "
             "address as ui in the extra"
         )
+    _require_same(endpoints, str(state.get("url", "")), connection)
     if not workers_of(state):
         raise InfrastructureError(f"Connection {connection}: {endpoints.engine} has no living worker; start one")
     return state
+
+
+def _require_same(endpoints: Endpoints, url: str, connection: str) -> None:
+    """Whether the page is of the master that is submitted to. Hosts have several names, so ports tell."""
+    ports = {one.rpartition(":")[2] for one in endpoints.engine.split(",")}
+    if (port := url.rpartition(":")[2]).isdecimal() and port not in ports:
+        raise ConfigError(
+            f"Connection {connection}: {endpoints.engine_ui} is the page of {url}, and not of {endpoints.engine}; mend "
+            "host and port, or ui in the extra"
+        )
+
+
+def require_here(endpoints: Endpoints, connection: str) -> None:
+    """Whether the address that executors are given is one of this machine's. Raises ConfigError."""
+    try:
+        family, kind, *_, address = socket.getaddrinfo(endpoints.here, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listens:
+            listens.bind(address)
+    except OSError:
+        raise ConfigError(
+            f"Connection {connection}: extra: driver-host: {endpoints.here} is no address of this machine; give one at "
+            "which executors reach it"
+        ) from None
 
 
 def workers_of(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -110,12 +139,14 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     folder, endpoints = settings.logins, settings.endpoints
     report, told, log = folder / "probe.json", folder / "probe.config.json", folder / "probe.log"
     report.unlink(missing_ok=True)
+    require_here(endpoints, connection)
     in_hdfs = endpoints.storage.startswith(SCHEME)
     # Logs lie there where checkpoints do not.
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    config = {"storage": str(shared), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
+    there, local = shared / f"{PROBE}{secrets.token_hex(6)}", folder / "probe"
+    config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
     write_private(told, json.dumps({**config, "report": str(report)}))
     logging = folder / "log4j2.properties"
     write_private(logging, LOG4J_SPARK)
@@ -128,13 +159,20 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.local.dir": str(local),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={local}",
     }
     command = spark_submit(
         settings, conf, program(settings, "probe"), "--config", str(told), master=endpoints.engine,
         name=f"faultline target check {endpoints.target}",
     )  # fmt: skip
-    _run(settings, command, java_home, log, connection)
+    make_private(local)
+    try:
+        _run(settings, command, java_home, log, connection)
+    finally:
+        # One that is ended leaves both.
+        for left in (there, local):
+            shutil.rmtree(left, ignore_errors=True)
     said = json.loads(report.read_text()) if report.exists() else {"executors": []}
     if why := said.get("hdfs"):
         raise ConfigError(
