@@ -25,7 +25,6 @@ from faultline.base.files import write_private
 from faultline.base.settings import ROOT, Settings, load_settings
 from faultline.base.target import Target, keep
 from faultline.base.waiting import wait_until
-from faultline.client.connections import ask
 from faultline.cluster.airflow_home import airflow_environment
 from faultline.cluster.java import find_java
 from faultline.cluster.targets import kafka, spark
@@ -281,12 +280,15 @@ import sys
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
 with create_session() as session:
+    made = session.query(Connection).filter_by(conn_id=sys.argv[1]).one()
+    session.delete(made)
+    session.flush()
     session.add(Connection(conn_id=sys.argv[1], conn_type="spark", host="spark://127.0.0.1:7078"))
 """
 
 
 def by_hand(installation: Installation, conn_id: str) -> None:
-    """A Connection as somebody else makes it."""
+    """Somebody else removes a Connection, and makes it anew."""
     environment = {**os.environ, **airflow_environment(installation.settings)}
     subprocess.run([sys.executable, "-c", BY_HAND, conn_id], env=environment, check=True, timeout=120)
 
@@ -301,8 +303,7 @@ def offline(tmp_path: Path) -> tuple[str, ...]:
 @pytest.mark.timeout(300)
 def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: Path) -> None:
     """On Airflow's own tables, without a cluster."""
-    options, other = offline(tmp_path), tmp_path / "other.json"
-    write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
+    options = offline(tmp_path)
     nothing = installation.run("target", "add", "lab")
     assert nothing.returncode == 2 and "--kafka: missing, as --spark and --storage are" in nothing.stderr
     wrong = installation.run("target", "add", "lab", *options[:2], "--spark", "master:7077")
@@ -310,10 +311,6 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     assert "no target is registered" in installation.run("target", "list").stderr
 
     assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 3
-    differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
-    assert differs.returncode == 2, differs.stderr
-    assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
-    assert "./faultline target remove lab" in differs.stderr
 
     # What another uses, and what nobody made by this command, stay.
     second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
@@ -324,7 +321,6 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
     assert removed.stderr.count(": removed") == 2
     assert "no target is called 'lab'" in installation.run("target", "remove", "lab").stderr
     # One that was made anew by hand is the user's.
-    ask(installation.settings, (), remove=["faultline_spark_second"])
     by_hand(installation, "faultline_spark_second")
     last = installation.run("target", "remove", "second")
     assert last.returncode == 0 and last.stderr.count(": removed") == 2, last.stderr
@@ -333,10 +329,15 @@ def test_a_mistake_is_told_and_taken_back(installation: Installation, tmp_path: 
 
 @pytest.mark.thorough
 def test_a_name_that_is_known_keeps_its_connections(installation: Installation, tmp_path: Path) -> None:
-    options = offline(tmp_path)
+    options, other = offline(tmp_path), tmp_path / "other.json"
+    write_private(other, json.dumps({"bootstrap.servers": "127.0.0.1:2"}))
     part = installation.run("target", "add", "lab", *options[:2])
     assert part.returncode == 2 and "target add lab --spark MASTER makes it" in part.stderr, part.stderr
     assert installation.run("target", "add", "lab", *options).stderr.count(": made") == 2
+    differs = installation.run("target", "add", "lab", *options[2:], "--kafka", str(other))
+    assert differs.returncode == 2, differs.stderr
+    assert "says something else than what is given (extra: bootstrap.servers)" in differs.stderr
+    assert "./faultline target remove lab" in differs.stderr
     second = installation.run("target", "add", "second", "--own", "--kafka-of", "lab", *options[2:])
     assert second.returncode == 0 and second.stderr.count(": made") == 2, second.stderr
     again = installation.run("target", "add", "second", *options[2:])
