@@ -50,7 +50,7 @@ def main() -> None:
     except TyperException as error:
         # Of bad usage Typer knows in which command; of a group of commands without one it tells the help.
         said, context = error.format_message(), getattr(error, "ctx", None)
-        if "\n" not in said:
+        if context is None or said != context.get_help():
             _refuse(f"{said} See {getattr(context, 'command_path', './faultline')} --help", error.exit_code)
         print(said)
     except ConfigError as error:

@@ -67,7 +67,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OthersSpark]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    made = replace(load_settings(), home=tmp_path / "home", results=tmp_path / "results")
+    # With a space, which settings of Spark must bear.
+    made = replace(load_settings(), home=tmp_path / "a home", results=tmp_path / "results")
     made.home.mkdir()
     (made.home / "jars").symlink_to(load_settings().jars, target_is_directory=True)
     (tmp_path / "shared").mkdir()
@@ -246,7 +247,8 @@ def test_a_wrong_secret_is_told_before_a_minute_is_over(
     ):
         spark.probed(there, LAB.spark, LAB.storage, find_java().home, 1)
     # One that is ended in the middle leaves nothing, neither there nor here.
-    assert list(Path(there.endpoints.storage).iterdir()) == [] and not (there.logins / "probe").exists()
+    assert list(Path(there.endpoints.storage).iterdir()) == []
+    assert not list(there.logins.glob(f"{spark.PROBE}*")) and (there.logins / spark.LOG).exists()
 
 
 def test_a_storage_that_is_not_there_is_told(settings: Settings, broker: OthersKafka, engine: OthersSpark) -> None:

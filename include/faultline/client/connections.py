@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from faultline.base.attempt import open_attempts
 from faultline.base.environment import clean_environment
 from faultline.base.errors import InfrastructureError
 from faultline.base.machine_lock import machine_holder
@@ -17,6 +18,7 @@ from faultline.base.target import Target, target
 from faultline.base.text import Say
 from faultline.cluster.airflow_home import airflow_environment, choose_database, write_airflow_home
 from faultline.cluster.daemon import Supervisor
+from faultline.cluster.supervision import services_keeper
 from faultline.cluster.targets.logins import check_said, write_target
 from faultline.cluster.targets.look import require_well
 from faultline.cluster.targets.said import Said
@@ -72,11 +74,21 @@ def look_ahead(settings: Settings, names: Iterable[str]) -> None:
             check_said(one, _all_said(settings, one))
 
 
+def at_work(settings: Settings) -> str | None:
+    """The experiment that a look would disturb, in words: one of this machine, or of this installation's."""
+    if (holder := machine_holder(settings.machine)) is not None:
+        return holder.text
+    if services_keeper(settings) is None:
+        # What is open then was cut off.
+        return None
+    return next((one.id for one in open_attempts(settings.attempts, settings.home) if one.over is None), None)
+
+
 def require_targets(settings: Settings, names: Iterable[str], say: Say) -> None:
     """Looks at targets before experiments on them are asked for: what is wrong with one is told once then, and leaves
     no record. Raises the first thing that is wrong."""
-    if machine_holder(settings.machine) is not None:
-        # A look would disturb what is measured; the experiment looks when its turn has come.
+    if at_work(settings) is not None:
+        # The experiment looks when its turn has come.
         return look_ahead(settings, names)
     for name in names:
         if (one := target(settings, name)) is not None:

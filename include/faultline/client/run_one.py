@@ -125,16 +125,13 @@ def _through_scheduler(settings: Settings, conf: dict[str, Any], say: Say) -> No
     await_dags(api, EXPERIMENT)
     run_id = api.trigger(EXPERIMENT, conf, run_id=conf["sweep_id"])
     shown = ""
-    try:
-        while api.run_state(EXPERIMENT, run_id) not in FINISHED:
-            shown = _show(settings, conf["sweep_id"], shown, say)
-            time.sleep(POLL_S)
-    except InfrastructureError:
-        if services_keeper(settings) is not None:
-            raise
-        raise InfrastructureError(
-            "run: the services were ended while it was measured; the next ./faultline up closes it as cancelled"
-        ) from None
+    while api.run_state(EXPERIMENT, run_id) not in FINISHED:
+        shown = _show(settings, conf["sweep_id"], shown, say)
+        time.sleep(POLL_S)
+        if services_keeper(settings) is None:
+            raise InfrastructureError(
+                "run: the services were ended under it; the next ./faultline up goes on, or closes what was cut off"
+            )
 
 
 def _through_dag_test(conf: dict[str, Any], say: Say) -> None:

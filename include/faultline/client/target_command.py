@@ -115,10 +115,9 @@ def check(name: Name) -> None:
 
     Makes a topic and a folder of its own, and removes them. Exit code 2 for what is to be mended, 1 for what is away.
     """
-    from faultline.base.machine_lock import machine_holder
     from faultline.base.settings import load_settings
     from faultline.base.target import target
-    from faultline.client.connections import take_in
+    from faultline.client.connections import at_work, take_in
     from faultline.client.operations import require
     from faultline.cluster.targets.look import look
 
@@ -127,8 +126,8 @@ def check(name: Name) -> None:
     if one is None:
         raise ConfigError("NAME: the embedded services are looked at by ./faultline doctor")
     require(settings)
-    if (holder := machine_holder(settings.machine)) is not None:
-        raise InfrastructureError(f"machine: {holder.text} has it, and looking would disturb it; wait for its end")
+    if (experiment := at_work(settings)) is not None:
+        raise InfrastructureError(f"machine: {experiment} is at work, and looking would disturb it; wait for its end")
     take_in(settings, one)
     if error := look(settings, one, print):
         say(

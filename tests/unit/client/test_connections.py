@@ -26,7 +26,7 @@ def test_a_target_is_looked_at_once_unless_something_is_measured(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, holder: str | None, looked: list[str]
 ) -> None:
     found: list[str] = []
-    monkeypatch.setattr(connections, "machine_holder", lambda _: holder)
+    monkeypatch.setattr(connections, "at_work", lambda _: holder)
     monkeypatch.setattr(connections, "take_in", lambda _, one: found.append(f"said {one.name}"))
     monkeypatch.setattr(connections, "require_well", lambda _, one, __: found.append(f"well {one.name}"))
     monkeypatch.setattr(connections, "look_ahead", lambda _, names: found.extend(f"ahead {name}" for name in names))
@@ -40,7 +40,7 @@ def test_what_is_wrong_is_raised_and_the_embedded_services_are_not_asked(
     def wrong(*_: object) -> None:
         raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
 
-    monkeypatch.setattr(connections, "machine_holder", lambda _: None)
+    monkeypatch.setattr(connections, "at_work", lambda _: None)
     monkeypatch.setattr(connections, "take_in", wrong)
     connections.require_targets(settings, [EMBEDDED], print)
     with pytest.raises(ConfigError, match="sasl.password: refused"):

@@ -92,10 +92,13 @@ def test_a_broker_that_does_not_speak_tls_or_is_away_is_told(tmp_path: Path) -> 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(ConfigError, match=r"^Connection faultline_kafka: extra: security\.protocol: "):
             reached(broker(tmp_path, port, **{"security.protocol": "SSL", "ssl.ca.pem": Authority().pem}))
-    with pytest.raises(
-        InfrastructureError, match=r"^Connection faultline_kafka: extra: bootstrap\.servers: .* refused"
-    ):
-        reached(broker(tmp_path, port))
+    # A port that nobody else gets, and where nobody listens.
+    with socket.socket() as away:
+        away.bind((LOCAL, 0))
+        with pytest.raises(
+            InfrastructureError, match=r"^Connection faultline_kafka: extra: bootstrap\.servers: .* refused"
+        ):
+            reached(broker(tmp_path, away.getsockname()[1]))
 
 
 def with_own(folder: Path, port: int, authority: Authority, own: Pair) -> Broker:

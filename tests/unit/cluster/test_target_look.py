@@ -107,14 +107,14 @@ def pages(**contents: str) -> Iterator[str]:
 
 def test_a_page_of_another_master_is_told(settings: Settings) -> None:
     workers = [{"state": "ALIVE", "host": LOCAL, "port": 1}]
-    with pages(json=json.dumps({"url": "spark://other:7078", "workers": workers})) as address:
+    with pages(json=json.dumps({"url": "spark://a:7078", "workers": workers})) as address:
         here = settings.at(replace(endpoints(address), engine="spark://a:7077"))
-        with pytest.raises(
-            ConfigError, match=rf"^Connection s: {address} is the page of spark://other:7078, and not of"
-        ):
+        with pytest.raises(ConfigError, match=rf"^Connection s: {address} is the page of spark://a:7078, and not of"):
             spark.alive(here, "s")
-        # A host has several names, and a cluster several masters.
-        here = settings.at(replace(endpoints(address), engine="spark://a:7077,b:7078"))
+        # A cluster has several masters, and a host several names, each perhaps with ports of its own.
+        gateway = replace(endpoints(address), engine="spark://gateway:17078")
+        assert spark.workers_of(spark.alive(settings.at(gateway), "s")) == workers
+        here = settings.at(replace(endpoints(address), engine="spark://b:7077,a:7078"))
         assert spark.workers_of(spark.alive(here, "s")) == workers
 
 
@@ -181,7 +181,12 @@ def test_a_master_that_answers_too_late_has_refused_no_secret() -> None:
         "java.lang.RuntimeException: java.util.concurrent.TimeoutException: Waited 30 seconds\n"
     )
     assert spark.trouble_in(log, "s") is None
-    assert isinstance(spark.trouble_in(log + "All masters are unresponsive!", "s"), InfrastructureError)
+    given_up = (
+        "ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.\n"
+        "ERROR TransportClientFactory: Exception while bootstrapping client after 20000 ms\n"
+        "java.lang.RuntimeException: java.lang.InterruptedException\n"
+    )
+    assert isinstance(spark.trouble_in(log + given_up, "s"), InfrastructureError)
 
 
 def executor(**more: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ FILES = {"ssl.ca.location": "ssl.ca.pem", "ssl.certificate.location": "ssl.certi
 _MASTER = re.compile(r"spark://([A-Za-z0-9._-]+:\d+)(,[A-Za-z0-9._-]+:\d+)*")
 _HDFS = re.compile(r"hdfs://([A-Za-z0-9._-]+):\d+(?:/[A-Za-z0-9._-]+)+")
 _PAGE = re.compile(r"https?://[^\s/]+(?:/\S*)?")
-_HOST = re.compile(r"[A-Za-z0-9._:-]+")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _WEB = re.compile(r"http://[A-Za-z0-9._-]+:\d+")
 # Of a name node, where nothing else is said.
 WEB_PORT = 9870
@@ -151,7 +151,7 @@ def _conf(said: Said, secret: str) -> dict[str, str]:
         if name.startswith("spark.authenticate"):
             raise said.refuse(f"extra: conf: {name} follows from the secret, the Connection's password; leave it out")
         if name in _GIVEN:
-            raise said.refuse(f"extra: conf: {name} follows from host and driver-host; leave it out")
+            raise said.refuse(f"extra: conf: {name} follows from the Connection; leave it out")
     if not secret and found.get(_ENCRYPTED, "").lower() == "true":
         raise said.refuse(f"password: missing, and conf has {_ENCRYPTED}, which takes a secret; give the cluster's")
     return found

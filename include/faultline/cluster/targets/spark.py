@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from faultline.base.text import counted, one_line
 from faultline.cluster.services.spark import LOG4J_SPARK, spark_submit
 from faultline.cluster.targets.storage import require_folder
 from faultline.engines.spark import standalone
-from faultline.engines.spark.hdfs import SCHEME
+from faultline.engines.spark.hdfs import SCHEME, HdfsFolder
 from faultline.engines.spark.settings import (
     PROGRAMS,
     driver_settings,
@@ -40,7 +41,7 @@ from faultline.engines.spark.settings import (
 
 PAGE_S, PROBE_S, LOOK_S = 5.0, 180.0, 0.5
 PROBE_MEMORY_MB = 512
-PROBE = "faultline-probe-"
+PROBE, LOG = "faultline-probe-", "probe.log"
 _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*([^<\s]+)\s*<')
 # What a driver logs that has another secret than the master, or none.
 _REFUSED = re.compile(
@@ -73,9 +74,10 @@ def alive(settings: Settings, connection: str) -> dict[str, Any]:
 
 
 def _require_same(endpoints: Endpoints, url: str, connection: str) -> None:
-    """Whether the page is of the master that is submitted to. Hosts have several names, so ports tell."""
-    ports = {one.rpartition(":")[2] for one in endpoints.engine.split(",")}
-    if (port := url.rpartition(":")[2]).isdecimal() and port not in ports:
+    """Whether the page is of the master that is submitted to. What is reached by another name may be the same."""
+    masters = endpoints.engine.removeprefix("spark://").split(",")
+    said = url.removeprefix("spark://")
+    if said not in masters and said.rpartition(":")[0] in {one.rpartition(":")[0] for one in masters}:
         raise ConfigError(
             f"Connection {connection}: {endpoints.engine_ui} is the page of {url}, and not of {endpoints.engine}; mend "
             "host and port, or ui in the extra"
@@ -84,15 +86,17 @@ def _require_same(endpoints: Endpoints, url: str, connection: str) -> None:
 
 def require_here(endpoints: Endpoints, connection: str) -> None:
     """Whether the address that executors are given is one of this machine's. Raises ConfigError."""
-    try:
-        family, kind, *_, address = socket.getaddrinfo(endpoints.here, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as listens:
+    found = []
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(endpoints.here.strip("[]"), 0, type=socket.SOCK_STREAM)
+    for family, kind, *_, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as listens:
             listens.bind(address)
-    except OSError:
-        raise ConfigError(
-            f"Connection {connection}: extra: driver-host: {endpoints.here} is no address of this machine; give one at "
-            "which executors reach it"
-        ) from None
+            return
+    raise ConfigError(
+        f"Connection {connection}: extra: driver-host: {endpoints.here} is no address of this machine; give one at "
+        "which executors reach it"
+    )
 
 
 def workers_of(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -137,15 +141,17 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     Raises ConfigError for a secret that is refused and a storage that is not shared, InfrastructureError otherwise.
     """
     folder, endpoints = settings.logins, settings.endpoints
-    report, told, log = folder / "probe.json", folder / "probe.config.json", folder / "probe.log"
-    report.unlink(missing_ok=True)
     require_here(endpoints, connection)
     in_hdfs = endpoints.storage.startswith(SCHEME)
     # Logs lie there where checkpoints do not.
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    there, local = shared / f"{PROBE}{secrets.token_hex(6)}", folder / "probe"
+    # Others may look at the same time.
+    there = shared / f"{PROBE}{secrets.token_hex(6)}"
+    local = folder / there.name
+    make_private(local)
+    report, told, log = local / "probe.json", local / "probe.config.json", local / LOG
     config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}
     write_private(told, json.dumps({**config, "report": str(report)}))
     logging = folder / "log4j2.properties"
@@ -160,20 +166,24 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(local),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={local}",
+        "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile={logging.as_uri()} "-Djava.io.tmpdir={local}"',
     }
     command = spark_submit(
         settings, conf, program(settings, "probe"), "--config", str(told), master=endpoints.engine,
         name=f"faultline target check {endpoints.target}",
     )  # fmt: skip
-    make_private(local)
     try:
         _run(settings, command, java_home, log, connection)
+        said = json.loads(report.read_text()) if report.exists() else {"executors": []}
     finally:
-        # One that is ended leaves both.
+        # One that is ended leaves all of it.
+        with contextlib.suppress(OSError):
+            log.replace(folder / LOG)
+        if in_hdfs:
+            with contextlib.suppress(FaultlineError):
+                (HdfsFolder(endpoints.storage, endpoints.storage_web) / there.name).remove()
         for left in (there, local):
             shutil.rmtree(left, ignore_errors=True)
-    said = json.loads(report.read_text()) if report.exists() else {"executors": []}
     if why := said.get("hdfs"):
         raise ConfigError(
             f"Connection {storage_connection}: extra: path: executors cannot use {endpoints.storage}: "
@@ -205,7 +215,9 @@ def told_by(executors: Sequence[Mapping[str, Any]], connection: str, storage_con
 
 def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path, connection: str) -> None:
     """Until its end, or until its log says why there will be none."""
-    environment = clean_environment(spark_environment(settings, java_home))
+    # Which goes before Spark's own setting of the folder.
+    environment = clean_environment(spark_environment(settings, java_home)) | {"SPARK_LOCAL_DIRS": str(log.parent)}
+    kept = settings.logins / LOG
     log.touch(0o600)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -217,7 +229,7 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
                 if (trouble := trouble_in(log.read_text(errors="replace"), connection)) is not None:
                     raise trouble
                 if time.monotonic() > deadline:
-                    raise InfrastructureError(f"Connection {connection}: the probe does not end; see {log}")
+                    raise InfrastructureError(f"Connection {connection}: the probe does not end; see {kept}")
                 time.sleep(LOOK_S)
         finally:
             if process.poll() is None:
@@ -228,13 +240,14 @@ def _run(settings: Settings, command: Sequence[str], java_home: Path, log: Path,
         lines = [line for line in text.splitlines() if "Exception" in line or "Error" in line]
         why = one_line(lines[-1])[-200:] if lines else f"status {process.returncode}"
         raise trouble_in(text, connection) or InfrastructureError(
-            f"Connection {connection}: the probe failed: {why}; see {log}"
+            f"Connection {connection}: the probe failed: {why}; see {kept}"
         )
 
 
 def trouble_in(log: str, connection: str) -> FaultlineError | None:
     """Why no probe can come to its end, by what its driver logs."""
-    if _REFUSED.search(log):
+    # Who gives up interrupts what he still tries.
+    if _REFUSED.search(log.partition(_UNRESPONSIVE)[0]):
         return ConfigError(
             f"Connection {connection}: password: the cluster does not accept this secret; give its "
             "spark.authenticate.secret, and its spark.network.crypto settings as conf in the extra"
