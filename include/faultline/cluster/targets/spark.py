@@ -147,9 +147,9 @@ def probed(settings: Settings, connection: str, storage_connection: str, java_ho
     shared = folder if in_hdfs else Path(endpoints.storage)
     require_folder(shared, storage_connection)
     paths = [str(settings.root / PROGRAMS), *map(str, kafka_jars(settings)), str(jaas_file(folder, WORKLOAD))]
-    # Others may look at the same time.
-    there = shared / f"{PROBE}{secrets.token_hex(6)}"
-    local = folder / there.name
+    # Others may look at the same time. Where checkpoints lie in HDFS, both are in one folder.
+    token = secrets.token_hex(6)
+    there, local = shared / f"{PROBE}{token}", folder / f"look-{token}"
     make_private(local)
     report, told, log = local / "probe.json", local / "probe.config.json", local / LOG
     config = {"folder": str(there), "hdfs": endpoints.storage if in_hdfs else None, "paths": paths}

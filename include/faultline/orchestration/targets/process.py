@@ -2,10 +2,9 @@
 
     echo '{"ids": [...], "make": {...}, "remove": [...]}' | python -m faultline.orchestration.targets.process
 
-`make`: Connections to make where they are missing; `remove`: ids of those to remove before, where
-`make` once made them. The answer is JSON on
-standard output, which is a pipe, since Connections hold secrets: {"made": ids, "removed": ids, "differing": {id: keys},
-"said": {id: Connection, or null where there is none}}.
+`make`: Connections to make where they are missing; `remove`: ids of those to remove before, where `make` once made
+them. The answer is JSON on standard output, which is a pipe, since Connections hold secrets: {"made": ids, "removed":
+ids, "differing": {id: keys}, "said": {id: Connection, or null where there is none}}.
 """
 
 from __future__ import annotations
