@@ -104,6 +104,15 @@ def test_whoever_continues_the_victim_sends_the_dead_man_home(
     injector.stand_down(victim)
 
 
+def dead_men(before: set[int]) -> list[psutil.Process]:
+    """Who came since; of others that come and go on the machine, some are gone when they are asked."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "ppid"])
+        if process.pid not in before and (process.info["cmdline"], process.info["ppid"]) == (["sh", "-s"], 1)
+    ]
+
+
 def test_one_who_was_left_before_the_pause_leaves_without_having_seen_it(
     spawn: Spawn, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,11 +123,7 @@ def test_one_who_was_left_before_the_pause_leaves_without_having_seen_it(
     before = {process.pid for process in psutil.process_iter()}
     post = Post.take(victim, 60.0)
     assert post is not None
-    (dead_man,) = [
-        process
-        for process in psutil.process_iter()
-        if process.pid not in before and process.cmdline() == ["sh", "-s"] and process.ppid() == 1
-    ]
+    (dead_man,) = dead_men(before)
     others = psutil.Process(dead_man.pid).children(recursive=True)
     del post
     assert psutil.wait_procs([dead_man, *others], timeout=20)[1] == []
@@ -162,11 +167,7 @@ def test_a_post_knows_whether_he_is_there(spawn: Spawn, run: str) -> None:
     before = {process.pid for process in psutil.process_iter()}
     post = Post.take(only(run), 60.0)
     assert post is not None and post.stands()
-    (dead_man,) = [
-        process
-        for process in psutil.process_iter()
-        if process.pid not in before and process.cmdline() == ["sh", "-s"] and process.ppid() == 1
-    ]
+    (dead_man,) = dead_men(before)
     assert not any(name.startswith("FAULTLINE") for name in dead_man.environ())
     session = os.getsid(dead_man.pid)
     dead_man.kill()
