@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from faultline.base.target import Target, forget, keep
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.experiment.config import Configuration, parse_configuration
@@ -101,13 +102,24 @@ def test_every_field_of_the_nights_takes_a_legal_value_and_a_wrong_one_is_refuse
     assert run["conf"] == NIGHT
 
 
-def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation) -> None:
-    """An unknown key, and values that are legal alone but not together, come in through the API."""
+@pytest.fixture
+def lab(airflow: Installation) -> Iterator[str]:
+    """A target that is registered, and has lost its Connections."""
+    one = Target("lab")
+    keep(airflow.settings, one)
+    yield one.name
+    forget(airflow.settings, one)
+
+
+def test_what_a_form_cannot_see_fails_in_one_line_that_names_the_key(airflow: Installation, lab: str) -> None:
+    """An unknown key, values that are legal alone but not together, and a target on which nothing can be measured."""
     api = AirflowApi(airflow.settings)
+    missing = "Connection faultline_kafka: missing, and the target lab needs it; ./faultline target add lab"
     together = "commit_mode: stock_group_by cannot run in real-time mode (unaligned); use word_count or pi"
     wrong = {
         "unknown": ("experiment", {"stat_mb": 3}, "stat_mb: unknown parameter; did you mean state_mb?"),
         "together": ("input_rate", {"preset": "smoke", "commit_mode": "unaligned"}, together),
+        "target": ("input_rate", {"preset": "smoke", "target": lab}, missing),
     }
     runs = {name: api.trigger(dag_id, conf, run_id=f"wrong_{name}") for name, (dag_id, conf, _) in wrong.items()}
     for name, (dag_id, _, line) in wrong.items():

@@ -242,7 +242,7 @@ def begin_sweep(
     `schedule`: the cron expression that a night was due by. `question`: what the sweep is to decide.
     `baseline`: what each cell is measured by as well, in pairs. `since`: what was measured before it does not count, by
     default without `only_missing` what was before now.
-    Raises ConfigError when another run has a sweep of the same id.
+    Raises ConfigError when another run has a sweep of the same id, and for a target on which nothing can be measured.
     """
     from datetime import UTC, datetime
 
@@ -251,6 +251,7 @@ def begin_sweep(
     from faultline.experiment.matrix import plan as plan_cells
     from faultline.experiment.matrix import plan_pairs
     from faultline.experiment.sweep_id import sweep_id_of
+    from faultline.orchestration.targets.connections import look_before
     from faultline.records.manifest import Manifest, Manifests, cells_of
     from faultline.records.record import SCHEMA
     from faultline.records.store import Store
@@ -267,10 +268,11 @@ def begin_sweep(
     if question is not None:
         _require_one_build(records, {planned.config.config_id for planned in cells}, series, build)
     plan = Manifest(**about, **asked, axes=params.get("axes") or (), cells=cells_of(cells))
-    Manifests(settings.results).write(plan)
     measured = [Cell.of(one) for one in records if one.sound and one.schema_ == SCHEMA and plan.counts(one)]
     how: dict[str, Any] = {"only_missing": params["only_missing"], "seed": params.get("seed") or 1}
     ordered = plan_pairs(cells, baseline.series, measured, **how) if baseline else plan_cells(cells, measured, **how)
+    look_before(settings, sorted({planned.config.target for planned in ordered}))
+    Manifests(settings.results).write(plan)
     configs = {planned.config.config_id: planned.config for planned in cells}
     names = names_of([Point(config_id, one.model_dump(mode="json"), ()) for config_id, one in configs.items()])
     other = {"series": baseline.series, "build": baseline.build, "build_spec": baseline.spec} if baseline else {}

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from faultline.base.errors import InfrastructureError
 from faultline.base.settings import Settings
 from faultline.base.target import Target, target
-from faultline.client.connections import take_in
-from faultline.cluster.targets.logins import write_target
+from faultline.client.connections import at_work, look_ahead, take_in
+from faultline.cluster.targets.logins import check_said, write_target
 from faultline.cluster.targets.look import require_well
 from faultline.cluster.targets.said import Said
 from faultline.orchestration.guest.guest_run import is_guest_run
@@ -31,6 +32,27 @@ def prepare_target(settings: Settings, name: str) -> None:
     elif not os.environ.get(LOCAL_RUN):
         write_target(settings, one, said_in_task(one))
     require_well(settings, one, print)
+
+
+def look_before(settings: Settings, names: Iterable[str]) -> None:
+    """Looks at the targets of a sweep before any of its cells is tried: what is wrong with one is told once then, and
+    leaves no record. While an experiment is at work only at what their Connections say.
+
+    Within a task. Raises ConfigError; one that does not answer is left to the cells, since it may by then.
+    """
+    for name in names:
+        one = target(settings, name)
+        if one is None:
+            continue
+        try:
+            if at_work(settings) is None:
+                prepare_target(settings, name)
+            elif is_guest_run():
+                look_ahead(settings, [name])
+            else:
+                check_said(one, said_in_task(one))
+        except InfrastructureError as error:
+            print(f"target {name}: {error}; each experiment looks again")
 
 
 def said_in_task(one: Target) -> dict[str, Said]:

@@ -1,0 +1,67 @@
+"""What a sweep's plan finds out of targets before any cell is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from faultline.base.endpoints import EMBEDDED
+from faultline.base.errors import ConfigError, InfrastructureError
+from faultline.base.settings import ROOT, Settings
+from faultline.base.target import Target, keep
+from faultline.cluster.targets.said import Said
+from faultline.orchestration.targets import connections
+from faultline.orchestration.targets.connections import look_before
+
+LAB = Target("lab")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    made = Settings(ROOT, tmp_path / "home", tmp_path / "results")
+    keep(made, LAB)
+    return made
+
+
+def test_a_target_is_looked_at_and_what_is_wrong_ends_the_plan(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(connections, "at_work", lambda _: None)
+    monkeypatch.setattr(connections, "prepare_target", lambda _, name: looked.append(name))
+    look_before(settings, [EMBEDDED, "lab"])
+    assert looked == ["lab"]
+
+    def wrong(_: Settings, name: str) -> None:
+        raise ConfigError("Connection faultline_kafka: extra: sasl.password: refused; mend it")
+
+    monkeypatch.setattr(connections, "prepare_target", wrong)
+    with pytest.raises(ConfigError, match="sasl.password: refused"):
+        look_before(settings, ["lab"])
+
+
+def test_one_that_does_not_answer_is_left_to_the_experiments(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(_: Settings, name: str) -> None:
+        raise InfrastructureError("Connection faultline_kafka: lab:9092 does not answer")
+
+    monkeypatch.setattr(connections, "at_work", lambda _: None)
+    monkeypatch.setattr(connections, "prepare_target", away)
+    look_before(settings, ["lab"])
+    assert "lab:9092 does not answer; each experiment looks again" in capsys.readouterr().out
+
+
+def test_an_experiment_at_work_is_not_disturbed_by_more_than_what_connections_say(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[tuple[Target, Mapping[str, Said]]] = []
+    said = {name: Said(name) for name in LAB.connections}
+    monkeypatch.setattr(connections, "at_work", lambda _: "an experiment")
+    monkeypatch.setattr(connections, "prepare_target", lambda *_: pytest.fail("it is disturbed"))
+    monkeypatch.setattr(connections, "said_in_task", lambda one: said)
+    monkeypatch.setattr(connections, "check_said", lambda one, found: checked.append((one, found)))
+    look_before(settings, ["lab"])
+    assert checked == [(LAB, said)]
