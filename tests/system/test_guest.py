@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultline.base.http import fetch_json
 from faultline.base.processes import end_processes
 from faultline.base.waiting import wait_until
 from faultline.bench.installation import MATRIX, form
@@ -51,6 +52,9 @@ def theirs(tmp_path: Path, cluster: Cluster) -> Iterator[Theirs]:
                 )
             )
     try:
+        # A task that begins before gives it some seconds, and fails.
+        health = f"http://127.0.0.1:{port}/api/v2/monitor/health"
+        wait_until(lambda: fetch_json(health), timeout_s=120, every_s=0.5, what="their Airflow's API server")
         made.call("dags", "unpause", "their_dag")
         made.call("dags", "trigger", "their_dag")
         wait_until(
