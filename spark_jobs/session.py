@@ -89,11 +89,16 @@ class Session:
                 _say(connection, status=BUSY, message="another job runs in this session")
                 return
             try:
-                self._work(connection, asked)
+                watcher = self._work(connection, asked)
             finally:
                 self._working.release()
+            # Whoever hears it may send the next job at once.
+            _say(connection, status=DONE, message="")
+            connection.shutdown(socket.SHUT_RD)
+            watcher.join()
 
-    def _work(self, connection: socket.socket, asked: dict[str, Any]) -> None:
+    def _work(self, connection: socket.socket, asked: dict[str, Any]) -> threading.Thread:
+        """Does the job; returns who waits for the end of the client, of which nothing depends any more."""
         program, over = PROGRAMS[asked["program"]], threading.Event()
         watcher = threading.Thread(target=self._end_with, args=(connection, over), daemon=True)
         watcher.start()
@@ -107,9 +112,7 @@ class Session:
         # What jobs have cached is kept for all sessions of one Spark.
         self._spark.catalog.clearCache()
         over.set()
-        _say(connection, status=DONE, message="")
-        connection.shutdown(socket.SHUT_RD)
-        watcher.join()
+        return watcher
 
     def _end_with(self, connection: socket.socket, over: threading.Event) -> None:
         """Ends this session when the client goes before its job is `over`: another may write where this one does."""

@@ -40,6 +40,7 @@ from fault.registry import ALLOWED
 from fault.remote import RemoteInjector
 from fault.shipping import boot_command
 from fault.victims import find_victims
+from faultline.base.settings import free_port
 from tests.support.needs import needed
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
@@ -80,12 +81,6 @@ def key_pair(path: Path) -> str:
     path.chmod(0o600)
     public = key.public_key()
     return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.base.rights import ALLOW_ROOT
-from faultline.base.settings import DEFAULT_PORTS, HOST, MACHINE, ROOT, Settings, load_settings
+from faultline.base.settings import DEFAULT_PORTS, MACHINE, ROOT, Settings, free_port, load_settings
 
 # What a busy machine can make of a measurement: invalid, but complete and exact all the same.
 OF_A_BUSY_MACHINE = (
@@ -67,11 +66,7 @@ def make_installation(folder: Path) -> Installation:
 
 def free_ports(number: int) -> list[int]:
     """Distinct loopback ports that are free now."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    found: set[int] = set()
+    while len(found) < number:
+        found.add(free_port())
+    return list(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from faultline.base.journal import read_journal
 from faultline.base.processes import process_of, read_ledger
-from faultline.base.settings import HOST
+from faultline.base.settings import HOST, free_port
 from faultline.base.waiting import wait_until
 from faultline.bench.truth.scenarios import SCENARIOS
 from faultline.records.record import Record
@@ -83,9 +82,7 @@ def test_a_killed_generator_makes_the_record_invalid_and_no_recovery(running: In
 def test_a_dead_host_fails_the_experiment_with_its_name_and_nothing_stays_broken(
     running: Installation, tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     for name in ("key", "known_hosts"):
         (tmp_path / name).write_text("")
     host = {"host": HOST, "port": port, "user": "nobody"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -51,6 +52,7 @@ DEFAULT_PORTS: dict[str, int] = {
     "airflow": 18090,
 }
 _WORKER = "spark_worker_"
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def ports_with(workers: int) -> dict[str, int]:
@@ -348,10 +350,12 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nothing listens on now, and that the kernel gives to nobody who asks for just any."""
+    given_out = int(_GIVEN_OUT.read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, max(given_out, 20_000))
+        if port_is_free(port):
+            return port
 
 
 def choose_ports(wanted: dict[str, int], explicit: frozenset[str] = frozenset()) -> dict[str, int]:

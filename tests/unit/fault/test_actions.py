@@ -25,6 +25,7 @@ from fault.plan import Fault, FaultPlan
 from fault.proxy_control import ProxyControl
 from fault.registry import ACTIONS
 from fault.signals import Signals
+from faultline.base.settings import free_port
 
 PROGRAM = "import time; print('up', flush=True); time.sleep(120)"
 # Those on hosts are in test_on_hosts.py.
@@ -69,9 +70,9 @@ class Bench:
 
     def daemons(self, action: Action) -> tuple[socket.socket, socket.socket]:
         """Starts what the action asks for, and gives both ends of a connection that takes the detour."""
-        upstream, free = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
-        (host, port), (_, detour) = upstream.getsockname(), free.getsockname()
-        free.close()
+        upstream, detour = socket.create_server(("127.0.0.1", 0)), free_port()
+        self._sockets.append(upstream)
+        host, port = upstream.getsockname()
         for daemon in action.hands.prepare(Site(self.folder, f"{host}:{port}", f"{host}:{detour}")):
             command = [sys.executable, "-m", daemon.module, *daemon.arguments, f"faultline-run={self.tokens.run}"]
             self._processes.append(subprocess.Popen(command))
@@ -79,7 +80,7 @@ class Bench:
         client = socket.create_connection((host, detour), SECONDS)
         server, _ = upstream.accept()
         server.settimeout(SECONDS)
-        self._sockets += [upstream, client, server]
+        self._sockets += [client, server]
         return client, server
 
     def end(self) -> None:

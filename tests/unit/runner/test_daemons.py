@@ -18,7 +18,7 @@ from faultline.base.errors import InfrastructureError
 from faultline.base.journal import write_lines
 from faultline.base.processes import Entry, end_ledger, read_ledger, spawn_detached
 from faultline.base.secrets import make_secrets, write_logins
-from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings
+from faultline.base.settings import DEFAULT_PORTS, ROOT, Settings, free_port
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.plan import AttemptPlan, resolve
 from faultline.experiment.preparations import Companion
@@ -50,9 +50,7 @@ def settings(folder: Path, detour: int, **more: int) -> Settings:
 
 
 def test_several_actions_on_connections_share_one_proxy(tmp_path: Path) -> None:
-    attempt = attempt_in(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        detour = free.getsockname()[1]
+    attempt, detour = attempt_in(tmp_path), free_port()
     faults = planned(
         Fault("kafka", "delay", 1, duration_s=1, delay_ms=1), Fault("kafka", "reset", 5), Fault("executor", "kill", 9)
     )

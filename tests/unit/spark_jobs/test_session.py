@@ -102,6 +102,19 @@ def test_a_job_is_done_in_a_session_of_its_own_and_the_next_one_too(served: Serv
     assert not served.ended.is_set()
 
 
+def test_whoever_hears_that_a_job_is_done_may_send_the_next(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    say, working = subject._say, list[bool]()
+
+    def heard(connection: socket.socket, **line: Any) -> None:
+        if line.get("status") == subject.DONE:
+            working.append(served.session._working.locked())
+        say(connection, **line)
+
+    monkeypatch.setattr(subject, "_say", heard)
+    served.ask("1")
+    assert working == [False]
+
+
 def test_a_second_client_is_told_at_once_that_another_job_runs(served: Served) -> None:
     answers: list[list[dict[str, Any]]] = []
     first = threading.Thread(target=lambda: answers.append(served.ask("wait")))
