@@ -353,7 +353,8 @@ def free_port() -> int:
     """A loopback port that nothing listens on now, and that the kernel gives to nobody who asks for just any."""
     given_out = int(_GIVEN_OUT.read_text().split()[0])
     while True:
-        port = random.SystemRandom().randrange(10_000, max(given_out, 20_000))
+        # Above those of installations, which stand free while nothing runs.
+        port = random.SystemRandom().randrange(20_000, max(given_out, 25_000))
         if port_is_free(port):
             return port
 
