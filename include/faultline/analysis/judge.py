@@ -15,7 +15,7 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import cores_by_host, lost_anywhere, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
@@ -51,6 +51,7 @@ from faultline.records.record import (
     StateBytes,
     Status,
     TimelineEvent,
+    WaitedPart,
     WorkPart,
 )
 
@@ -217,6 +218,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
         cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
+        waited=_waited(measured_loss(measured)),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(traces.late_rows, raw.records),
@@ -225,6 +227,16 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         data=next((one["data"] for one in events(raw.generator, "primed") if one.get("data")), None),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
     )
+
+
+def measured_loss(measured: Measured) -> cpu.Lost | None:
+    """What the measured processes lost to others; None where it was not sampled."""
+    raw, window = measured.raw, measured.window
+    return lost_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns)
+
+
+def _waited(lost: cpu.Lost | None) -> WaitedPart | None:
+    return None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst)
 
 
 def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
@@ -287,6 +299,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
+        lost=measured_loss(measured),
         taken=taken_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns),
         clock_uncertain=uncertain_ms(raw.clocks),
     )

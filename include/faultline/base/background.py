@@ -148,7 +148,8 @@ class Background:
         self._groups = {key: group for key, group in self._groups.items() if key in stats}
         groups = {self._group(key) for key in measured}
         found = {key for key in self.look(stats) if groups <= {self._group(key)}}
-        others = self._known.keys() - found
+        # What has ended and is not buried yet shows no environment, and takes nothing.
+        others = {key for key in self._known.keys() - found if stats[key][0] not in "ZXx"}
         sessions = background_sessions(found, others, stats) if self._ways.groups else {}
         _set_niceness(sessions.values(), LOWEST_NICENESS, at_most=GROUPS_A_LOOK)
         grouped = {session for session, pid in sessions.items() if niceness_of(pid) == LOWEST_NICENESS}

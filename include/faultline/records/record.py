@@ -213,6 +213,15 @@ class CpuBesides(Part):
     recorder: float | None = None
 
 
+class WaitedPart(Part):
+    """Cores that the measured processes lost, since they were ready and another process of the machine (`others`) or
+    its host (`stolen`) had the processor; both together in the worst 5 s (`worst_5s`)."""
+
+    others: float | None
+    stolen: float | None
+    worst_5s: float | None
+
+
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
@@ -252,6 +261,7 @@ class Metrics(Part):
     gc: GarbagePart | None = None
     not_measured: dict[str, str] | None = None
     data: DataPart | None = None
+    waited: WaitedPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:
