@@ -108,5 +108,6 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "decide": _module("decide"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
+    "disturbance": _module("disturbance"),
     "authentication": _module("authentication"),
 }
