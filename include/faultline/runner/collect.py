@@ -76,6 +76,14 @@ def _of_job(attempt: Attempt, tuples: Mapping[str, Any]) -> dict[str, Any]:
     return {"job": file, "attempt": attempt.id, "folder": str(attempt.sink)}
 
 
+def sent_records(attempt: Attempt, plan: AttemptPlan) -> int:
+    """Records of the schedule: those that the generator says it sent, else those of the whole schedule."""
+    from generators.spec import GeneratorSpec
+
+    done = last(read_journal(attempt.generator_journal), event="done")
+    return GeneratorSpec.model_validate(plan.generator).total if done is None else int(done["records"])
+
+
 def is_large(records: float) -> bool:
     """Whether a harvest of so many records is to have Spark's optimisations."""
     return records > LARGE_RECORDS
