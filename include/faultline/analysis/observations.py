@@ -17,7 +17,7 @@ from faultline.analysis.key_skew import Keys, keys_of
 from faultline.analysis.latency import Tuples, fold_tuples
 from faultline.analysis.raw_files import Raw
 from faultline.analysis.recovery.injected import Injected, read_injected
-from faultline.analysis.steady_state import Drift, drift_interval, slope_interval
+from faultline.analysis.steady_state import Drift, drifts_of, slope_interval
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
@@ -74,24 +74,14 @@ class Measured:
 
     @cached_property
     def drifts(self) -> dict[str, Drift | None]:
-        """How latency and lag moved before the fault, as a share of what they were or of an interval's worth, whichever
-        is more.
-
-        Right after a commit little waits: a batch that takes a tenth of a second more would double it, and is no matter
-        to a recovery, whose bounds leave a tenth of an interval.
-        """
-        latency, lag = self._before("latency_ms"), self._before("lag")
-        if not len(lag):
-            return {}
-        known, interval_s = latency[~np.isnan(latency)], self.raw.attempt.config.checkpoint_interval_s
-        levels = (
-            max(float(np.median(known)) if len(known) else 0.0, 1000 * interval_s),
-            max(float(np.median(lag)), self.offered_rps * interval_s),
+        """How latency and lag moved before the fault."""
+        return drifts_of(
+            self._times_s,
+            self._before("latency_ms"),
+            self._before("lag"),
+            interval_s=self.raw.attempt.config.checkpoint_interval_s,
+            offered_rps=self.offered_rps,
         )
-        return {
-            name: drift_interval(self._times_s, values, level)
-            for name, values, level in zip(("latency", "lag"), (latency, lag), levels, strict=True)
-        }
 
     @property
     def _times_s(self) -> npt.NDArray[np.float64]:
