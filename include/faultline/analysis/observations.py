@@ -100,6 +100,7 @@ def measured_of(raw: Raw) -> Measured:
         configuration.warmup_s,
         configuration.duration_s,
         configuration.checkpoint_interval_s,
+        raw.conductor,
     )
     paced = configuration.paced
     schedule = Schedule(raw.records) if paced else Numbering(raw.traces.commits)

@@ -99,6 +99,36 @@ def is_steady(
     ), drifts
 
 
+def trailing_lengths(fewest: int, commits: int) -> list[int]:
+    """How many of the last `commits` are looked at: `fewest`, and each time half as many again where those cannot tell.
+
+    A root of two from one length to the next, so that few are tried. Empty where there are fewer than `fewest`.
+    """
+    lengths: list[int] = []
+    while (length := round(fewest * 2 ** (len(lengths) / 2))) <= commits and fewest > 0:
+        lengths.append(length)
+    return lengths
+
+
+def steady_stretch(
+    times_s: Floats, latency_ms: Floats, lag: Floats, *, fewest: int, interval_s: float, offered_rps: float
+) -> tuple[int, dict[str, Drift | None]]:
+    """The shortest stretch of last commits, of `fewest` or more, over which the rule of `is_steady` holds.
+
+    Gives its commits and its drifts; 0 and the drifts of the last `fewest` where it holds over none. Six commits that
+    scatter by a twentieth cannot show that they are steady; more can, and a drift over a longer stretch is only larger.
+    """
+    found: dict[str, Drift | None] = {}
+    for length in trailing_lengths(fewest, len(lag)):
+        steady, drifts = is_steady(
+            times_s[-length:], latency_ms[-length:], lag[-length:], interval_s=interval_s, offered_rps=offered_rps
+        )
+        if steady:
+            return length, drifts
+        found = found or drifts
+    return 0, found
+
+
 def slope_interval(times_s: Floats, values: Floats) -> tuple[float, float] | None:
     """95 % interval of the least-squares slope of `values` over time; None for fewer than 3 points."""
     n = len(times_s)

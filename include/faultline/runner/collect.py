@@ -10,7 +10,7 @@ from typing import Any
 from fault.hosts import KAFKA_HOST
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_ended, read_journal, write_lines
+from faultline.base.journal import last, read_ended, read_journal, write_lines
 from faultline.base.kafka_login import kafka_options
 from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.settings import Settings

@@ -215,9 +215,7 @@ class Conductor:
             return False
         return True
 
-    def _instant(
-        self, journal: Journal, turn: Turn, window: MeasuredWindow, ready: Instant | None
-    ) -> Instant | None:
+    def _instant(self, journal: Journal, turn: Turn, window: MeasuredWindow, ready: Instant | None) -> Instant | None:
         """When the fault is due; None when the cycle that it waits for never began."""
         index, aim = turn.planned.index, window.aim(turn.planned.index, ready)
         due = due_of(turn.planned, window.t0, self._assignment, self._progress, aim=aim, start=ready or window.start)

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.steady_state import Drift, Floats, drift_interval, is_steady, slope_interval, sustained
+from faultline.analysis.steady_state import (
+    Drift,
+    Floats,
+    drift_interval,
+    is_steady,
+    slope_interval,
+    steady_stretch,
+    sustained,
+    trailing_lengths,
+)
 
 
 def slopes_of(times: Floats, values: Floats) -> list[float]:
@@ -76,6 +85,28 @@ def test_a_signal_without_values_is_not_asked_and_too_few_are_not_steady() -> No
     assert not judged([*none[:7], 2000.0, 2000.0, 2000.0], flat)
     assert not judged(flat[:3], flat[:3])
     assert not judged([], [])
+
+
+@given(st.integers(4, 60), st.integers(0, 400))
+def test_trailing_lengths_grow_from_the_fewest_to_what_there_is(fewest: int, commits: int) -> None:
+    found = trailing_lengths(fewest, commits)
+    assert found[:1] == ([fewest] if fewest <= commits else [])
+    assert all(a < b <= 1.5 * a + 1 for a, b in itertools.pairwise(found))
+    assert all(length <= commits < 2 * found[-1] for length in found)
+
+
+def test_a_stretch_grows_until_it_can_tell() -> None:
+    random, times = np.random.default_rng(3), np.arange(40, dtype=float)
+    scattered, flat = 1000 * (1 + random.normal(0, 0.08, 40)), np.full(40, 100.0)
+
+    def stretch(latency: Floats, n: int = 40) -> int:
+        return steady_stretch(times[-n:], latency[-n:], flat[-n:], fewest=10, interval_s=1, offered_rps=100)[0]
+
+    assert stretch(flat) == 10
+    assert stretch(scattered) > 10
+    # What fell until lately was not steady, however far one looks back.
+    assert stretch(np.linspace(4000, 1000, 40)) == 0
+    assert stretch(flat, 9) == 0
 
 
 def test_what_decides_whether_a_baseline_is_steady_is_cheap_to_import() -> None:
