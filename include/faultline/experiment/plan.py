@@ -7,7 +7,7 @@ harvested, too: theirs is made of `attempt.json` whenever it is asked for, and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fault.errors import PlanError
@@ -306,7 +306,7 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
     description = attempt.read()
     kafka, engine = description.get("kafka") or {}, description.get("spark") or {}
     bootstrap = str(kafka.get("bootstrap", ""))
-    return resolve(
+    plan = resolve(
         configuration_of(attempt),
         engine=None,
         repetition=int(description.get("repetition", 0)),
@@ -322,3 +322,4 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
         ),
         topics=description.get("topics") or {},
     )
+    return replace(plan, warmup_max_s=None)
