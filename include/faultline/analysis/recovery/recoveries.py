@@ -11,7 +11,7 @@ import pandas as pd
 from faultline.analysis.bins import between
 from faultline.analysis.observations import Measured
 from faultline.analysis.recovery.detection import without_effect
-from faultline.analysis.recovery.end import Limits, limits_of
+from faultline.analysis.recovery.end import limits_of
 from faultline.analysis.recovery.evidence import Event, Evidence
 from faultline.analysis.recovery.impact import (
     dip_depth,
@@ -23,6 +23,7 @@ from faultline.analysis.recovery.impact import (
     settled_ns,
 )
 from faultline.analysis.recovery.injected import Injected
+from faultline.analysis.recovery.limits import Limits
 from faultline.analysis.recovery.on_time import p99_ms
 from faultline.analysis.recovery.parts import Recovery, measure
 from faultline.analysis.recovery.timeline import companions, read_timeline
