@@ -31,7 +31,7 @@ def warmup_of(measured: Measured) -> WarmupPart | None:
     return WarmupPart(
         waited_s=begun.get("waited_s", window.t_s(window.start_ns)),
         steady=begun.get("steady"),
-        bound_s=getattr(measured.raw.attempt.config, "warmup_max_s", None),
+        bound_s=measured.raw.attempt.config.warmup_max_s,
     )
 
 

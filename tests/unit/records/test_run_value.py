@@ -1,4 +1,4 @@
-"""The value of a run: in any order of its injections the same, of one alone its own, and never shorter for a longer one."""
+"""The value of a run: the same in any order of its injections, of one alone its own, never shorter for a longer one."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Baseline:
 
 def is_repeated(measured: Measured) -> bool:
     """Whether one fault was to be injected several times, each once the engine is back to normal."""
-    return len(measured.raw.planned) > 1 and measured.raw.attempt.config.fault_plan is None
+    return measured.raw.attempt.config.injections > 1
 
 
 def recoveries_of(measured: Measured) -> list[Recovered]:

@@ -47,7 +47,8 @@ def repeated(results: Path, **values: Any) -> Repeated:
     plan = plan_of(Attempt(folder))
     write_json(folder / "plan.json", plan.as_mapping() | {"engine": "spark"})
     attempt = json.loads((folder / "attempt.json").read_text())
-    attempt["config"] |= {"fault_plan": None, "fault": "executor", "fault_at_s": plan.faults[0].earliest_s}
+    short = {"fault_plan": None, "fault": "executor", "fault_at_s": plan.faults[0].earliest_s, "injections": 3}
+    attempt["config"] |= short
     write_json(folder / "attempt.json", attempt)
     one = Repeated(made, folder)
     one.journal(lambda lines: [*lines[:-1], *(_trigger(made, number) for number in (1, 2)), lines[-1]])
