@@ -27,12 +27,8 @@ def warmup_of(measured: Measured) -> WarmupPart | None:
     begun = last(measured.raw.conductor, event="measured_from")
     if begun is None:
         return None
-    window = measured.window
-    return WarmupPart(
-        waited_s=begun.get("waited_s", window.t_s(window.start_ns)),
-        steady=begun.get("steady"),
-        bound_s=measured.raw.attempt.config.warmup_max_s,
-    )
+    bound_s = measured.raw.attempt.config.warmup_max_s
+    return WarmupPart(waited_s=begun.get("waited_s"), steady=begun.get("steady"), bound_s=bound_s)
 
 
 def begin_source(measured: Measured) -> str:

@@ -142,7 +142,8 @@ class InjectionsPart(Part):
 
 
 class WarmupPart(Part):
-    """A warm-up that lasted until the engine was steady: seconds after T0, whether it was, and the longest allowed."""
+    """A warm-up that lasts until the engine is steady: seconds beyond the shortest one, whether it was steady then, and
+    the latest end that was allowed, in seconds after T0."""
 
     waited_s: float | None
     steady: bool | None
