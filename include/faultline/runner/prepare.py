@@ -223,7 +223,7 @@ def check_hosts(config: Configuration) -> None:
             what = "needs a disk of the checkpoints' own" if one.fault.victim == DRIVER.name else "is done to hosts"
             raise ConfigError(
                 f"fault_action: {one.fault.action} of a {one.fault.victim} {what}, and there is none here; ./faultline "
-                "down, and up --hosts 3 --allow-root"
+                "down, and up --hosts 3"
             )
     if config.kind.own_client and load_settings().placement.spread:
         raise ConfigError(
