@@ -143,6 +143,8 @@ def _places(settings: Settings, engine: Engine, plan: AttemptPlan) -> dict[str, 
             # The embedded ones play no part in what runs on a target.
             "instance": None if elsewhere else instance(settings).get("instance"),
             "keeper": services_keeper(settings),
+            # What gives way while a window is measured, wherever that is.
+            "background": instance(settings).get("instance"),
             "holds": {}
             if elsewhere
             else {
