@@ -91,7 +91,7 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
     for effect in found.effects:
         change = effect.found.change
         assert change.low <= change.value <= change.high
-        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= 4
+        assert effect.verdict is Verdict.OPEN or effect.found.freedom >= 2
         assert "nan" not in size_text(effect) + effect_text(effect)
 
 
