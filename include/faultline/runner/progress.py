@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
-from faultline.base.journal import events, last, read_journal
+from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.machine_lock import machine_holder
+from faultline.base.processes import option_of
 from faultline.base.settings import Settings
 from faultline.base.text import counted
 from faultline.experiment.config import Configuration
@@ -96,10 +96,10 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
     if elapsed > window_s:
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
     name = "warm-up" if elapsed < config.warmup_s else "measuring"
-    delivered = last(read_journal(attempt.conductor_journal), event="delivered")
-    if delivered:
+    conductor = read_journal(attempt.conductor_journal)
+    if delivered := last(conductor, event="delivered"):
         ago = (now - int(delivered["wall_ns"])) / 1e9
-        name, seen = "measuring", f"{_done(delivered)} {ago:.0f} s ago; {seen}"
+        name, seen = "measuring", f"{act_text(conductor, int(delivered.get('fault', 0)))} {ago:.0f} s ago; {seen}"
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
 
 
@@ -152,13 +152,30 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     return split
 
 
-def _done(delivered: Mapping[str, Any]) -> str:
-    """A delivery in words: `killed pid 12`, or `cut the connections to Kafka`, where no process was hit."""
-    action = ACTIONS.get(str(delivered.get("action")))
+def act_text(conductor: Sequence[Line], fault: int) -> str:
+    """What was done to which victims, by the conductor's lines: `killed executor 1`, `cut the connections to Kafka`."""
+    delivered = [line for line in events(conductor, "delivered") if line.get("fault", 0) == fault]
+    if not delivered:
+        return ""
+    action = ACTIONS.get(str(delivered[-1].get("action")))
     past = action.past if action else "hit"  # of an attempt whose action is there no more
-    if delivered["victim"] is None:
+    victims = {line.get("victim"): str(line.get("role", "process")) for line in delivered}
+    if None in victims:
         return past
-    return f"{(action and action.past_of_host) or past} pid {delivered['victim']}"
+    named = {
+        victim.get("pid"): victim_name({**victim, "role": victims[victim.get("pid")]})
+        for line in events(conductor, "victims")
+        for victim in line["victims"]
+        if victim.get("pid") in victims
+    }
+    those = [named.get(pid, f"{role} pid {pid}".replace("_", " ")) for pid, role in victims.items()]
+    return f"{(action and action.past_of_host) or past} {' and '.join(those)}"
+
+
+def victim_name(victim: Line) -> str:
+    """A victim as people know it: `executor 0`, `python worker`."""
+    number = option_of(victim.get("command") or (), "--executor-id") or ""
+    return f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
 
 
 def _awaited(attempt: Attempt, config: Configuration) -> str:
