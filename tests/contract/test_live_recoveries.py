@@ -13,8 +13,12 @@ import pytest
 
 from faultline.base.attempt import Attempt
 from faultline.base.settings import ROOT, Settings
+from faultline.client.following import Course
+from faultline.client.progress_line import ProgressLine
 from faultline.engines.batches import read_batches
 from faultline.engines.spark.instants import spark_instant_ns
+from faultline.records.record import Record
+from faultline.records.store import Store
 from faultline.runner.live_recovery import GRACE_S, LiveRecovery, RecoveryWatch
 
 NS = 10**9
@@ -135,3 +139,35 @@ def test_a_fault_without_effect_says_so_at_once(tmp_path: Path) -> None:
     journal.write_text(journal.read_text().replace('"outcome":"effective"', '"outcome":"no-effect"'))
     (found,) = RecoveryWatch(replay.attempt, replay.settings).look(now_ns)
     assert found.over and found.text.startswith("killed executor 1: no-effect: ")
+
+
+def test_a_sweep_is_followed_by_its_recoveries_and_then_by_what_was_judged(tmp_path: Path) -> None:
+    replay = Replay("wc-executor-kill", tmp_path)
+    lines: list[str] = []
+    sweep = str(replay.attempt.read()["sweep_id"])
+    course = Course(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0)
+    replay.at(replay.instant("t0") - NS)
+    course.show(1, 0)
+    assert "killed" not in lines[-1] and course.first_recovery_s is None
+    replay.at(replay.instant("t5") + NS)
+    course.show(1, 0)
+    reported = [line for line in lines if "killed executor 1; detected after 0.3 s" in line]
+    assert len(reported) == 1 and "caught up after 4.0 s" in reported[0]
+    assert course.first_recovery_s is not None
+    record = Record.model_validate(replay.record)
+    Store(replay.settings.results).write(record)
+    replay.attempt.closed.write_text("{}")
+    course.show(1, 0)
+    assert len([line for line in lines if "killed executor 1; detected" in line]) == 1, "each once"
+    (judged,) = (line for line in lines if "measured: " in line)
+    assert judged.endswith("state loaded after 1.3 s; caught up after 4.0 s; as before after 21.0 s")
+
+
+def test_an_attempt_that_was_over_before_is_not_watched(tmp_path: Path) -> None:
+    replay = Replay("wc-executor-kill", tmp_path)
+    lines: list[str] = []
+    replay.at(replay.instant("t5") + NS)
+    replay.attempt.closed.write_text("{}")
+    sweep = str(replay.attempt.read()["sweep_id"])
+    Course(replay.settings, sweep, [], ProgressLine(lines.append), budget_s=60.0).show(1, 0)
+    assert not [line for line in lines if "killed" in line.partition("):")[2]]

@@ -196,7 +196,7 @@ def follow_course(
 ) -> bool:
     """Shows the progress until the run has ended; False when the services were ended before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
-    return follow(api, settings, course.dag_id, course.run_id, course.cells, say, budget_s=typical_s)
+    return bool(follow(api, settings, course.dag_id, course.run_id, course.cells, say, budget_s=typical_s))
 
 
 def finish(
