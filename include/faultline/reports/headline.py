@@ -26,6 +26,8 @@ MAX_NOTE = 1000
 MAX_REASON = 240
 # How the note of a sweep begins that was stopped.
 STOPPED = "**Stopped**"
+# Parameters of a sweep that say nothing of what is measured.
+_HOW = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_unsound"})
 # Of a configuration what stands in its name, or follows from the rest.
 _TOLD = ("workload", "state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "duration_s")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
@@ -68,7 +70,7 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
     filled = [
         f"{name} {axis_text([value])}"
         for name, value in params.items()
-        if value is not None and name not in (*matrix.axes, "axes", "preset", "only_missing", "max_measurements")
+        if value is not None and name not in matrix.axes and name not in _HOW
     ]
     parts = [
         f"**{missing} of {counted(cells, 'experiment')} to measure**",
