@@ -5,7 +5,7 @@ from __future__ import annotations
 from faultline.records.record import Record, RecoveryPart
 
 
-def recoveries_of(record: Record) -> list[RecoveryPart]:
+def parts_of(record: Record) -> list[RecoveryPart]:
     """The recovery from each injection, in order; of a record from before there were several, its one; of a control
     none."""
     parts = record.metrics.recoveries or [record.metrics.recovery]
@@ -14,7 +14,7 @@ def recoveries_of(record: Record) -> list[RecoveryPart]:
 
 def recovery_lines(record: Record) -> list[str]:
     """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
-    parts = recoveries_of(record)
+    parts = parts_of(record)
     several = len(parts) > 1
     return [f"{f'recovery {number}: ' if several else ''}{_text(part)}" for number, part in enumerate(parts, start=1)]
 
