@@ -343,6 +343,7 @@ class Aggregate(LocalSparkJob):
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
+        from faultline.reports.answer.allocation import decision_lines
         from faultline.reports.headline import sweep_headline
 
         settings, run_id = load_settings(), context["run_id"]
@@ -357,8 +358,8 @@ class Aggregate(LocalSparkJob):
             return  # nothing was planned, and the note says why already
         entries = index.all()
         decisions = decisions_of(plan, entries)
-        for one in decisions:
-            print(one.text)
+        for line in decision_lines(plan, entries, decisions):
+            print(line)
         missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
         note_run(settings, context, note)

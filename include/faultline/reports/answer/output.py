@@ -20,6 +20,7 @@ from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, Verdict
 from faultline.records.format import NONE, WIDTH
+from faultline.reports.answer.allocation import allocation_json
 from faultline.reports.answer.words import (
     NOISE,
     SHORT,
@@ -139,6 +140,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
             for place in answer.front.places
         ],
         "effects": effects_json(answer.effects),
+        "scatter": allocation_json(answer.allocation),
         "placebo": None
         if answer.placebo is None
         else {

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from faultline.comparison.answer import Answer
 from faultline.comparison.front import Place
 from faultline.records.metrics import KNOWN, Metric
+from faultline.reports.answer.allocation import allocation_lines
 from faultline.reports.answer.words import (
     NOISE,
     advice_text,
@@ -49,6 +50,7 @@ def answer_view(answer: Answer | None, figures: dict[str, go.Figure]) -> dict[st
         "axis": ", ".join(axis.name for axis in answer.choice.axes),
         "front": front_rows(answer) if len(answer.front.places) > 1 else [],
         "plot": None if figure is None else figure.layout.height,
+        "scatter": allocation_lines(answer.allocation) if answer.allocation else [],
         "placebo": placebo_text(answer.placebo) if answer.recoveries else "",
         "doubt": answer.recoveries and (answer.placebo is None or not answer.placebo.relied_on),
     }

@@ -18,6 +18,7 @@ from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.pairs import Estimate
 from faultline.records.format import signed
 from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric
+from faultline.reports.answer.allocation import allocation_lines
 
 _METRICS: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN}
 SHORT = {
@@ -256,6 +257,8 @@ def answer_lines(answer: Answer) -> list[str]:
         open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
         lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
         lines += advice_text(answer)
+    if answer.allocation is not None:
+        lines += allocation_lines(answer.allocation)
     if answer.recoveries:
         lines.append(placebo_text(answer.placebo))
     return lines
