@@ -68,9 +68,7 @@ def follow(
     keeps what is unsound after them, and does not fail.
     """
     line = ProgressLine(say)
-    course = Course(
-        settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_unsound=keep_unsound
-    )
+    course = Course(settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_unsound=keep_unsound)
     state, asked_s, total, done = "", -math.inf, 0, 0
     try:
         while state not in FINISHED:

@@ -233,11 +233,13 @@ def finish(
 def print_outcome(records: list[Record]) -> None:
     """The answer, and the table that it rests on."""
     from faultline.comparison.answer import answer_of
+    from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
     from faultline.reports.answer.output import print_answer
     from faultline.reports.table import print_table
 
-    print_answer(answer_of([Entry.of(record) for record in records]))
+    entries = [Entry.of(record) for record in records]
+    print_answer(answer_of(entries), unsound_of(entries))
     print_table(records)
 
 

@@ -108,7 +108,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     ]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
-    parts += [plain(line) for line in _answer(valid)]
+    parts += [plain(line) for line in _answer(records)]
     parts += [
         f"{name} {text}"
         for name, text in (
@@ -130,11 +130,15 @@ def _answer(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
     from faultline.comparison.answer import answer_of
+    from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
+    from faultline.reports.answer.others import unsound_text
     from faultline.reports.answer.words import short_answer
 
-    answer = answer_of([Entry.of(record) for record in records])
-    return short_answer(answer) if answer and answer.tells else []
+    entries = [Entry.of(record) for record in records]
+    answer, unsound = answer_of(entries), unsound_of(entries)
+    lines = short_answer(answer) if answer and answer.tells else []
+    return [*lines, *([unsound_text(unsound)] if unsound and unsound.effects else [])]
 
 
 def _taken(config: Mapping[str, Any]) -> str:

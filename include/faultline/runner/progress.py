@@ -198,9 +198,7 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     return "starts its processes" if roles else "makes its topics"
 
 
-def _committed(
-    attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal
-) -> str:
+def _committed(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:
     """Events that the engine has made and committed since the gate, by the batches that it told of."""
     lines = events(read(attempt.listener_journal), "progress")
     # By their numbers: a query that reads a stream twice is told twice as many rows.

@@ -214,7 +214,9 @@ def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, el
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         told = sweep.told()[-1]
         if elsewhere:
-            assert f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation, about" in told
+            assert (
+                f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation, about" in told
+            )
         else:
             assert f"): waits for {other} (state 8 MB" in told
             assert "of the sweep s2), about 3 min left from then" in told

@@ -1,4 +1,4 @@
-"""Progress: one rewritten line on a terminal, plain lines in a pipe and where a terminal cannot or should not rewrite."""
+"""Progress: one rewritten line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

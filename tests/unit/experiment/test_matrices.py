@@ -43,7 +43,9 @@ def test_the_demo_asks_about_one_step_and_runs_both_sides_of_it_several_times_in
         for seed in range(20)
     ]
     assert len({tuple(order) for order in orders}) > 1
-    assert all([repetition for repetition, _ in order] == [0, 0, 1, 1, 2, 2] for order in orders), "a block a repetition"
+    assert all([repetition for repetition, _ in order] == [0, 0, 1, 1, 2, 2] for order in orders), (
+        "a block a repetition"
+    )
 
 
 def test_the_papers_values_are_those_of_their_texts() -> None:
