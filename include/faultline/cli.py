@@ -67,13 +67,14 @@ def _interrupt(number: int, frame: object) -> None:
 
 @app.command()
 def demo(
-    again: Annotated[bool, typer.Option("--again", help="Measure all five experiments anew.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure all experiments again.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where the HTML report goes (default: results/reports/).")] = None,
 ) -> None:
-    """The main job: word count under a kill, 2 x 2 configurations and a control, measured through Airflow.
+    """Main job: word count at two checkpoint intervals while executors are killed, measured through Airflow.
 
-    Brings the services up, triggers the matrix, shows progress, and ends with the table, an HTML report and the
-    address of the UI. A second call resumes: what has a valid record is not measured again.
+    Brings the services up, reports each recovery as it happens, and ends with the answer, a table, an HTML report and
+    the address of the UI. A second call resumes: what has a usable record is not measured again. Exit code 0: all of
+    it was measured and judged; 1: something failed; 2: refused.
     """
     from faultline.client.demo import run_demo
 

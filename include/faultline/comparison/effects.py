@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from faultline.base.text import sortable
 from faultline.comparison.along import Step, steps_along
 from faultline.comparison.cells import Axis, Point
 from faultline.comparison.statistics import LEAST
@@ -117,8 +118,7 @@ def _by_values(steps: Sequence[Step]) -> list[list[Step]]:
     found: dict[str, list[Step]] = {}
     for step in steps:
         found.setdefault(step.label, []).append(step)
-    order = {label: max(step.axis.values.index(step.axis.of(step.after)) for step in same) for label, same in
-             found.items()}  # fmt: skip
+    order = {label: max(sortable(step.axis.of(step.after)) for step in same) for label, same in found.items()}
     return sorted(found.values(), key=lambda same: order[same[0].label])
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from faultline.records.record import Record
 
 SWEEP_PARAMS = (
-    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide",
-    "resume",
+    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_unsound", "series", "build",
+    "decide", "resume",
 )  # fmt: skip
 DOC = """\
 ### {title}
@@ -105,6 +105,10 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         ),
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+        ),
+        "keep_unsound": Param(
+            False, type="boolean", title="keep_unsound", section="Sweep",
+            description="A cell that is given up keeps its unsound records, and does not fail the run.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
