@@ -44,7 +44,7 @@ from faultline.runner.daemons import (
 )
 from faultline.runner.drain import drain_limit_s
 from faultline.runner.punctuality import Punctuality
-from faultline.runner.quiet_window import LONGEST_S
+from faultline.runner.window.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
 from generators.login import LOGIN
 

@@ -21,7 +21,7 @@ from faultline.engines.base import Offsets, offsets_by_partition
 from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
-from faultline.runner.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
+from faultline.runner.window.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
 GATE_LEAD_S = 0.3

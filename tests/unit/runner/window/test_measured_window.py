@@ -18,8 +18,8 @@ from faultline.base.journal import Instant, Journal, read_journal
 from faultline.engines.base import Commit
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
-from faultline.runner.measured_window import MeasuredWindow
-from faultline.runner.signals import Load, SignalReader
+from faultline.runner.window.measured_window import MeasuredWindow
+from faultline.runner.window.signals import Load, SignalReader
 from generators.gate import LOAD_END, LoadEnd
 from generators.pacing import Schedule
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from faultline.analysis.recovery.limits import Limits
 from faultline.base.journal import Instant
 from faultline.engines.base import Commit
-from faultline.runner.signals import (
+from faultline.runner.window.signals import (
     CommitSignal,
     Load,
     SignalReader,
