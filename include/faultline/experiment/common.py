@@ -54,6 +54,8 @@ WARMUP_MAX_S = 120.0
 # The longest wait between two injections of one run.
 MAX_WAIT_S = 180.0
 MAX_INJECTIONS = 64
+# A baseline that is not steady at once takes longer.
+SECONDS_FOR_BASELINES = 60.0
 
 
 def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
@@ -74,12 +76,13 @@ def baseline_commits(interval_s: float) -> int:
 def usual_duration_s(interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
     """Return the default length of the measured window, in seconds: the same with a fault and without.
 
-    With several injections it is an upper bound, since such a run ends when its last recovery is over.
+    With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
+    is over.
     """
     baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
     after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
     each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
-    return each_s * injections
+    return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
 
 
 def phase_of(repetition: int) -> float:

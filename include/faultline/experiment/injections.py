@@ -23,13 +23,13 @@ def check_injections(common: Common, shown: bool) -> None:
         return
     if common.fault_plan is not None:
         raise ValueError(
-            f"injections: got {common.injections} with fault_plan; expected 1; fix: list the faults in the plan, or use "
-            "the short form"
+            f"injections: got {common.injections} with fault_plan; expected 1; fix: list the faults in the plan, or "
+            "use the short form"
         )
     if not shown:
         raise ValueError(
-            f"injections: got {common.injections} for {common.workload}; expected 1, since its commits do not show when "
-            "it is back to normal"
+            f"injections: got {common.injections} for {common.workload}; expected 1, since its commits do not show "
+            "when it is back to normal"
         )
     needed_s = shortest_duration_s(common)
     if common.duration_s < needed_s:
