@@ -60,7 +60,7 @@ def test_a_single_run_of_each_is_noise_and_its_figures_are_no_claims() -> None:
     assert "A single run is noise" in first
     assert "repetitions=5" in first
     seen = [line for line in rest if "instead of" in line]
-    assert len(seen) == 3 and all(line.startswith("Seen so far: ") for line in seen), "two intervals' steps, one state's"
+    assert len(seen) == 3 and all(line.startswith("Seen so far: ") for line in seen), "two steps, and one"
     assert any("latency p50 × 2." in line for line in seen)
 
 
