@@ -21,7 +21,7 @@ from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
 from faultline.reports.out_of_bound import last_out_text, plateau_text
-from faultline.reports.sweep_figures import PARTS, part_lengths
+from faultline.reports.parts_figure import PARTS, part_lengths
 from faultline.runner.progress import victim_name
 
 NS = 1e9

@@ -30,7 +30,8 @@ from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
 from faultline.reports.experiment_view import Pairs, as_text, period, section_of
 from faultline.reports.html import environment, figures_json, own_text
-from faultline.reports.sweep_figures import overview_figures, parts_figure
+from faultline.reports.parts_figure import parts_figure
+from faultline.reports.sweep_figures import overview_figures
 from faultline.reports.table import Column, columns_of, ordered, plain_rows
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
