@@ -234,9 +234,7 @@ def _descend(parent: Key, role: str, children: Mapping[int, Sequence[Key]], foun
             _descend(child, role, children, found)
 
 
-def _usage(
-    key: Key, role: str, born: float, stat: Sequence[str], short_s: float, waited_s: float | None
-) -> Usage:
+def _usage(key: Key, role: str, born: float, stat: Sequence[str], short_s: float, waited_s: float | None) -> Usage:
     used_s, waited_s = round(_own_s(stat) + short_s, 6), None if waited_s is None else round(waited_s, 6)
     return Usage(key[0], role, born, used_s, int(stat[21]) * _PAGE, waited_s)
 

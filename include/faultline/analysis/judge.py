@@ -22,7 +22,8 @@ from faultline.analysis.phases import is_out_of_step, latencies_of
 from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
-from faultline.analysis.recovery.recoveries import Recovered, recoveries_of
+from faultline.analysis.recovery.recoveries import Recovered, is_repeated, recoveries_of
+from faultline.analysis.run_course import begin_source, end_source, injections_of, warmup_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read
 from faultline.analysis.steady_state import sustained
@@ -54,6 +55,7 @@ from faultline.records.record import (
     WaitedPart,
     WorkPart,
 )
+from faultline.records.run_value import run_value
 
 ARTIFACTS = {
     "attempt": "attempt.json",
@@ -205,7 +207,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
             checkpoint=traces.state_bytes,
         ),
         schedule_lag_ms=_schedule_lag(done),
-        recovery=recoveries[0] if recoveries else RecoveryPart.empty(),
+        recovery=run_value(recoveries if is_repeated(measured) else recoveries[:1]),
         audit=AuditPart.model_validate(measured.audit)
         if paced and "audit" not in raw.not_measured
         else AuditPart.empty(),
@@ -226,6 +228,8 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         not_measured=dict(raw.not_measured) or None,
         data=next((one["data"] for one in events(raw.generator, "primed") if one.get("data")), None),
         realtime=is_real_time(measured.tuples.emissions_ms, window) if config.commit_mode == "unaligned" else None,
+        injections=injections_of(measured),
+        warmup=warmup_of(measured),
     )
 
 
@@ -259,8 +263,8 @@ def _timeline(measured: Measured, recovered: Sequence[Recovered]) -> list[Event]
     window = measured.window
     frame = [
         Event("gate", window.t0_ns, "gate.json: T0"),
-        Event("measured_from", window.start_ns, "T0 + warmup_s"),
-        Event("measured_until", window.end_ns, "T0 + warmup_s + duration_s"),
+        Event("measured_from", window.start_ns, begin_source(measured)),
+        Event("measured_until", window.end_ns, end_source(measured)),
     ]
     return sorted([*frame, *(event for one in recovered for event in one.events)], key=lambda event: event.wall_ns)
 

@@ -32,19 +32,24 @@ INTERVAL_EXCESS = 1.2
 CLOCK_JUMP_MS = 100.0
 # Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
 CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
-# Cores that the measured processes may lose to others and to the host: all the while, and for some seconds. Provisional,
-# until `bench disturbance` has set them: a usual experiment works on about one core, and repetitions of it scatter by
-# about a tenth.
+# Cores that the measured processes may lose to others and to the host: all the while, and for some seconds.
+# Provisional, until `bench disturbance` has set them: a usual experiment works on about one core, and repetitions of it
+# scatter by about a tenth.
 LOST_CORES, LOST_BRIEFLY = 0.1, 0.5
 # Where it is not known what they lost: cores that others may have.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
+
+LEFT_OUT = "left-out"
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it."""
+    """How a planned fault ended: `effective`, `no-effect`, `missed-window`, `unknown`; None: nobody settled it.
+
+    LEFT_OUT: a later injection of a run of which no recovery could be measured, which says nothing against the others.
+    """
 
     outcome: str | None
     detail: str = ""
@@ -188,9 +193,14 @@ def not_steady(findings: Findings) -> str | None:
     # An engine that is too slow has no steady baseline; that it is too slow is what there is to say, and a result.
     if findings.control or overloaded(findings) or interval_not_held(findings):
         return None
+    return unsteady(findings.drifts)
+
+
+def unsteady(drifts: Mapping[str, Drift | None]) -> str | None:
+    """Which signals were not shown to stay where they were before the fault, and how they moved; None for neither."""
     moved = [
         f"{name} moved by {drift.share:+.0%} ({drift.low:+.0%} to {drift.high:+.0%})"
-        for name, drift in findings.drifts.items()
+        for name, drift in drifts.items()
         if drift is not None and not drift.steady
     ]
     return f"{', '.join(moved)} before the fault, and not surely within {STEADY_SHARE:.0%}" if moved else None
@@ -239,7 +249,7 @@ def missed_window(findings: Findings) -> str | None:
 
 def fault_unknown(findings: Findings) -> str | None:
     """Nobody can say whether the fault took effect."""
-    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window"}
+    others = {settled.outcome for settled in findings.outcomes} - {"effective", "no-effect", "missed-window", LEFT_OUT}
     return _of_faults(findings, others, "was not settled: nobody can say whether it took effect")
 
 

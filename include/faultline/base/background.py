@@ -59,7 +59,9 @@ class Means:
                 "class back, and sessions are not weighed as groups; a limit of RLIMIT_NICE 20 (`ulimit -e 20`) or "
                 "CAP_SYS_NICE would do; what they take counts as others' load"
             )
-        how = " and ".join([*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])])
+        how = " and ".join(
+            [*(["idle class"] if self.idle else []), *(["autogroup niceness 19"] if self.groups else [])]
+        )
         return f"background processes give way while a window is measured ({how})"
 
 

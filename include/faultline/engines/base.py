@@ -239,6 +239,9 @@ class Progress(Protocol):
     def covering(self, offsets: Offsets) -> int:
         """How many commits there are at whose end all records below `offsets` were taken."""
 
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        """The commits made after an instant, in order."""
+
     def runs(self) -> int:
         """How often the query was begun; the last time counts once it has committed."""
 
@@ -334,6 +337,9 @@ class Engine(Witness, Protocol):
 
     def progress(self, attempt: Attempt) -> Progress:
         """How far the workload of an attempt has come."""
+
+    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+        """Reader of what a run has left so far, in part and before any harvest; each call reads what is new."""
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         """Gathers into the attempt's folder what the run left elsewhere, `batches.json` among it.

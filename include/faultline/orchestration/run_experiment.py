@@ -63,6 +63,9 @@ class RunExperiment(TriggerDagRunOperator):
     hours are spent. The cell before is then still being measured: it may be the one that decides, so that one more
     is measured than need be.
 
+    If the run's `keep_unsound` is set, a cell whose measurements were all unsound is skipped, which fails no run: its
+    records stay, under their label.
+
     `cell` is its name in words, which Airflow shows once the task has begun, in place of its number.
     """
 
@@ -106,7 +109,7 @@ class RunExperiment(TriggerDagRunOperator):
 
     def execute_complete(self, context: Any, event: Any) -> None:
         """Reads the record of the run that has ended. Raises the kind of error that its outcome means."""
-        from airflow.sdk.exceptions import AirflowFailException
+        from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
         from faultline.analysis.verdict import error_of
 
@@ -118,6 +121,8 @@ class RunExperiment(TriggerDagRunOperator):
         error = error_of(record)
         assert error is not None, "a valid record of this sweep is what _done looks for"
         if isinstance(error, InvalidMeasurement) and self._measured(context) >= self.max_measurements:
+            if context["params"].get("keep_unsound"):
+                raise AirflowSkipException(f"kept as unsound after {self.max_measurements} measurements: {error}")
             raise AirflowFailException(f"given up after {self.max_measurements} measurements: {error}")
         raise error
 

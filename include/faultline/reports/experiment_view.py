@@ -159,7 +159,13 @@ def _recoveries(record: Record) -> list[list[str]]:
     recoveries = record.metrics.recoveries
     if len(recoveries) < 2:
         return []
-    return [[str(number), *_recovery_row(recovery)] for number, recovery in enumerate(recoveries, start=1)]
+    return [[_place(number, recovery), *_recovery_row(recovery)] for number, recovery in enumerate(recoveries, start=1)]
+
+
+def _place(number: int, recovery: RecoveryPart) -> str:
+    """`2 at T0 + 71.0 s, not-steady`: of injections in one run also when it came, and what speaks against it."""
+    when = "" if recovery.at_s is None else f" at T0 + {seconds(recovery.at_s)} s"
+    return f"{number}{when}" + (f", {recovery.note.partition(':')[0]}" if recovery.note else "")
 
 
 def _recovery_row(recovery: RecoveryPart) -> list[str]:
@@ -229,10 +235,12 @@ def _folded(record: Record) -> list[tuple[str, str, Pairs]]:
 
 
 def _figures(record: Record) -> Pairs:
-    """What is known of the attempt beside the audit, by name and unit; of several faults the first one's recovery."""
+    """What is known of the attempt beside the audit, by name and unit; of several faults the first one's recovery, of
+    several injections of one fault their median."""
     metrics = record.metrics.model_dump()
     metrics.pop("audit")
     first = " of fault 1" if len(metrics.pop("recoveries")) > 1 else ""
+    first = ", median of its injections" if metrics["injections"] and first else first
     pairs: Pairs = []
     for key, text in _flat(metrics):
         metric = named(key)

@@ -80,8 +80,7 @@ class Recorder:
             from faultline.runner.hosts import recordings  # the SSH library takes its time
 
             rules, heirs = self._engine.rules, self._engine.heirs
-            config = self._attempt.read()["config"]
-            longest_s = float(config["warmup_s"]) + float(config["duration_s"]) + recordings.MARGIN_S
+            longest_s = plan_of(self._attempt).window_s + recordings.MARGIN_S
             recordings.begin(
                 self._attempt, rules, heirs, again_s=LONGEST_HOLD_S, longest_s=longest_s, note=self._journal.append
             )

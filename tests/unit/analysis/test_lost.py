@@ -172,7 +172,10 @@ def recorded(seconds: float) -> tuple[list[Line], int, int]:
     began = time.monotonic()
     while time.monotonic() - began < seconds + 1:
         time.sleep(0.25)
-        for line in ({"kind": "machine", **machine()}, *({"kind": "proc", **one.line()} for one in table.look({}).values())):
+        for line in (
+            {"kind": "machine", **machine()},
+            *({"kind": "proc", **one.line()} for one in table.look({}).values()),
+        ):
             lines.append({"wall_ns": time.time_ns(), "final": False, **line})
     instants = [line["wall_ns"] for line in lines if line["kind"] == "proc"]
     return lines, instants[0], instants[-1] - NS // 10

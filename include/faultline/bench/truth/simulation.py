@@ -18,8 +18,9 @@ import pandas as pd
 from faultline.analysis.bins import BIN_COLUMNS, SHORTEST_SPAN_NS
 from faultline.analysis.latency import Tuples
 from faultline.analysis.production import fold_produced, is_sparse
-from faultline.analysis.recovery.end import Limits, limits_of
+from faultline.analysis.recovery.end import limits_of
 from faultline.analysis.recovery.evidence import Evidence
+from faultline.analysis.recovery.limits import Limits
 from faultline.base.window import Window
 from faultline.engines.base import Commit, Life, Seen, Traces
 from faultline.engines.known_truth.course import MS, NS, Course, Ints, Run, lay_out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,9 @@ class TraceProgress:
 
     def covering(self, offsets: Offsets) -> int:
         return sum(commit.covers(offsets) for commit in self._commits())
+
+    def commits_since(self, wall_ns: int) -> Sequence[Commit]:
+        return [commit for commit in self._commits() if commit.committed_ns > wall_ns]
 
     def runs(self) -> int:
         """One at the most: what a killed process did goes on in the next."""
@@ -118,7 +121,7 @@ class KnownTruth:
 
         told = write_program_configuration(attempt, plan, {})
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
-        return Submission(program, {}, plan.restart_delay_s, MAX_RESTARTS)
+        return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
 
     def starting(self, attempt: Attempt) -> Callable[[], None]:
         return lambda: None
@@ -134,6 +137,9 @@ class KnownTruth:
 
     def progress(self, attempt: Attempt) -> Progress:
         return TraceProgress(attempt.folder / own.FILE)
+
+    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+        return lambda: own.read_traces(attempt.folder) if attempt.traces.exists() else Traces("batch")
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         commits = own.commits_of(read_journal(attempt.folder / own.FILE))
