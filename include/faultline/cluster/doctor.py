@@ -126,10 +126,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        machine: {one}; nobody waits for it")
     for name, there in findings["targets"].items():
         print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
-    for text in findings["measuring"]:
+    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["unhealed"].items())):
         print(f"        {text}")
-    for attempt, why in findings["unhealed"].items():
-        print(f"        {unhealed_text(attempt, why)}")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:
