@@ -260,8 +260,8 @@ def simulate(script: Script, run: Run, seed: int, later_s: Sequence[float] = ())
     commits = [Commit(0, 0, T0_WALL_NS - 2 * NS, T0_WALL_NS - NS, _ends(0, run.partitions))]
     delays = random.integers(0, LATEST_MS * MS, size=len(course.rows)).tolist()
     for number, (row, delay) in enumerate(zip(course.rows, delays, strict=True), start=1):
-        planned, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
-        commits.append(Commit(0, number, planned, committed, _ends(row.upto, run.partitions)))
+        begun, committed = T0_WALL_NS + row.planned_ns, T0_WALL_NS + row.commit_ns + delay
+        commits.append(Commit(0, number, begun, committed, _ends(row.upto, run.partitions)))
     lives = [Life(0, T0_WALL_NS - 5 * NS, None)]
     for number, killed in enumerate(kills, start=1):
         noticed = T0_WALL_NS + killed + int(random.integers(0, _NOTICED_NS))
