@@ -68,10 +68,12 @@ def operator() -> RunExperiment:
     return RunExperiment(task_id="run", trigger_run_id=RUN, conf=conf, max_measurements=2)
 
 
-def context(runs: Runs | None = None, *, only_missing: bool = True, begun: datetime = BEGUN) -> dict[str, Any]:
+def context(
+    runs: Runs | None = None, *, only_missing: bool = True, begun: datetime = BEGUN, **params: Any
+) -> dict[str, Any]:
     return {
         "ti": runs or Runs(),
-        "params": {"only_missing": only_missing, "matrix": "m", "parent_run_id": "parent"},
+        "params": {"only_missing": only_missing, "matrix": "m", "parent_run_id": "parent", **params},
         "dag_run": SimpleNamespace(start_date=begun),
     }
 
@@ -135,6 +137,20 @@ def test_a_failure_of_an_earlier_try_is_not_told_as_this_ones(store: Store, oper
         operator.execute(context(runs))
     with pytest.raises(InfrastructureError, match="ended without a record"):
         operator.execute_complete(context(runs), EVENT)
+
+
+def test_a_sweep_that_keeps_what_is_unsound_measures_it_again_and_does_not_fail(
+    store: Store, operator: RunExperiment
+) -> None:
+    put(store, 1, "unsound", reasons=("not-steady: 1",))
+    with pytest.raises(InvalidMeasurement):
+        operator.execute_complete(context(keep_unsound=True), EVENT)
+    put(store, 2, "unsound", reasons=("not-steady: 2",))
+    with pytest.raises(AirflowSkipException, match="not-steady: 2"):
+        operator.execute_complete(context(Runs(try_number=2), keep_unsound=True), EVENT)
+    put(store, 3, "failed", reasons=("InfrastructureError: kafka",))
+    with pytest.raises(InfrastructureError):
+        operator.execute_complete(context(Runs(try_number=3), keep_unsound=True), EVENT)
 
 
 def test_a_clock_that_is_set_back_has_nothing_measured_again(store: Store, operator: RunExperiment) -> None:

@@ -15,7 +15,7 @@ from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
-from faultline.analysis.hosts import cores_by_host, of_this_machine, taken_anywhere, uncertain_ms
+from faultline.analysis.hosts import cores_by_host, lost_anywhere, of_this_machine, taken_anywhere, uncertain_ms
 from faultline.analysis.latency import write_histogram
 from faultline.analysis.observations import Measured, measured_of
 from faultline.analysis.phases import is_out_of_step, latencies_of
@@ -52,6 +52,7 @@ from faultline.records.record import (
     StateBytes,
     Status,
     TimelineEvent,
+    WaitedPart,
     WorkPart,
 )
 from faultline.records.run_value import run_value
@@ -219,6 +220,7 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         non_compute_ms=non_compute_ms(measured.tuples, traces, window) if known else None,
         cpu_nodes=_cpu_nodes(raw, used, window.start_ns, window.end_ns),
         cpu_besides=CpuBesides.model_validate(besides),
+        waited=_waited(measured_loss(measured)),
         work=WorkPart.model_validate(work_of(traces, window, throughput)),
         keys=None if measured.keys is None else KeysPart.model_validate(measured.keys),
         late=_late(traces.late_rows, raw.records),
@@ -229,6 +231,16 @@ def _metrics(measured: Measured, recovered: Sequence[Recovered], besides: Mappin
         injections=injections_of(measured),
         warmup=warmup_of(measured),
     )
+
+
+def measured_loss(measured: Measured) -> cpu.Lost | None:
+    """What the measured processes lost to others; None where it was not sampled."""
+    raw, window = measured.raw, measured.window
+    return lost_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns)
+
+
+def _waited(lost: cpu.Lost | None) -> WaitedPart | None:
+    return None if lost is None else WaitedPart(others=lost.others, stolen=lost.stolen, worst_5s=lost.worst)
 
 
 def _cpu_nodes(raw: Raw, used: Mapping[str, float | None], start_ns: int, end_ns: int) -> dict[str, float] | None:
@@ -291,6 +303,7 @@ def _findings(measured: Measured, recovered: Sequence[Recovered], besides: Mappi
         last_batch_lost=not raw.attempt.config.paced
         and all(commit.committed_ns < window.end_ns for commit in traces.commits),
         besides=besides,
+        lost=measured_loss(measured),
         taken=taken_anywhere(raw.machine, raw.processes, raw.hosts, window.start_ns, window.end_ns),
         clock_uncertain=uncertain_ms(raw.clocks),
     )

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from faultline.analysis.cpu import WORST_S, Taken
+from faultline.analysis.cpu import WORST_S, Lost, Taken
 from faultline.analysis.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration
@@ -32,7 +32,11 @@ INTERVAL_EXCESS = 1.2
 CLOCK_JUMP_MS = 100.0
 # Drift of another host's clock in a run, and half a round trip: latencies across hosts are marked beyond the first.
 CLOCKS_UNSURE_MS, CLOCKS_APART_MS = 1.0, 5.0
-# Cores that others may have: all the while, and for some seconds.
+# Cores that the measured processes may lose to others and to the host: all the while, and for some seconds.
+# Provisional, until `bench disturbance` has set them: a usual experiment works on about one core, and repetitions of it
+# scatter by about a tenth.
+LOST_CORES, LOST_BRIEFLY = 0.1, 0.5
+# Where it is not known what they lost: cores that others may have.
 DISTURBED_CORES, DISTURBED_BRIEFLY = 0.3, 1.0
 
 LEFT_OUT = "left-out"
@@ -86,6 +90,8 @@ class Findings:
     last_batch_lost: bool = False
     # Cores that the experiment did not get, by who had them: what made the generator late, more often than not.
     besides: Mapping[str, float | None] = field(default_factory=dict)
+    # What was lost to others; what they took, of machines that do not tell that.
+    lost: Lost | None = None
     taken: Taken | None = None
     # The host whose instants are the least sure on this host's clock, and by how many ms.
     clock_uncertain: tuple[str, float] | None = None
@@ -146,7 +152,11 @@ def are_unsure(uncertain_ms: float) -> bool:
 
 def disturbed(findings: Findings) -> str | None:
     """Others on the machine, or its host, took what the engine should have had: its figures are theirs, too."""
-    found = findings.taken
+    lost, found = findings.lost, findings.taken
+    if lost is not None and lost.mean > LOST_CORES:
+        return f"{lost.mean:.2f} cores lost to others and the host > {LOST_CORES:g}"
+    if lost is not None and lost.worst > LOST_BRIEFLY:
+        return f"{lost.worst:.2f} cores lost to others and the host > {LOST_BRIEFLY:g} for {WORST_S} s"
     if found is None or (found.mean <= DISTURBED_CORES and found.worst <= DISTURBED_BRIEFLY):
         return None
     if found.mean > DISTURBED_CORES:

@@ -135,6 +135,20 @@ class JournalReader:
         return value
 
 
+class JournalCache:
+    """Journals that are read repeatedly while they grow: `read` parses only what is new."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Path, JournalReader] = {}
+        self._lines: dict[Path, list[Line]] = {}
+
+    def read(self, path: Path) -> list[Line]:
+        """All complete lines, as `read_journal` gives them; the list is the cache's own."""
+        lines = self._lines.setdefault(path, [])
+        lines += self._readers.setdefault(path, JournalReader(path)).poll()
+        return lines
+
+
 def read_journal(path: Path) -> list[Line]:
     """All complete lines of a journal; a half-written last line is left out, a missing file is empty."""
     return JournalReader(path).poll()

@@ -1,4 +1,4 @@
-"""A sweep while Airflow runs it: what it is doing, what became of each measurement, and about how long it goes on."""
+"""A sweep while Airflow runs it: its progress, each recovery as it happens, the outcome of each measurement."""
 
 from __future__ import annotations
 
@@ -6,27 +6,48 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from faultline.base.attempt import Attempt
-from faultline.base.errors import InfrastructureError
+from faultline.base.errors import FaultlineError, InfrastructureError
+from faultline.base.journal import JournalCache
 from faultline.base.settings import Settings
 from faultline.base.text import Say
 from faultline.client.airflow_api import FINISHED, AirflowApi
+from faultline.client.progress_line import Progress, ProgressLine
 from faultline.cluster.daemon import Supervisor
 from faultline.experiment.cell import Cell
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.experiment.matrix import PlannedCell
 from faultline.experiment.sweep_id import sweep_id_of
 from faultline.records.manifest import BASELINE
-from faultline.records.record import Record
+from faultline.records.record import JUDGED, Record
 from faultline.records.store import Store
+from faultline.reports.recovery_words import recovery_lines
 from faultline.runner.progress import describe, holder_text, is_waiting, phase_of
 
+if TYPE_CHECKING:
+    from faultline.runner.live_recovery import RecoveryWatch
+
+# Files of attempts are read this often; Airflow and the supervisor, whose answers cost CPU, are asked rarely.
 POLL_S = 1.0
+ASK_S = 5.0
 # Tables over all results, once the last experiment is judged.
 AGGREGATE_S = 30.0
-# On a pipe or in a log, a line is printed when the phase changes, and at least this often.
-REPEAT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Followed:
+    """End of a watch. `state`: of the run, empty if the services were ended before. `first_recovery_s`: wall clock, in
+    seconds since the epoch, at which the first recovery was reported; None if none was seen online."""
+
+    state: str
+    first_recovery_s: float | None = None
+
+    def __bool__(self) -> bool:
+        """Whether the run has ended."""
+        return bool(self.state)
 
 
 def follow(
@@ -38,59 +59,114 @@ def follow(
     say: Say,
     *,
     budget_s: float,
-) -> bool:
-    """Shows the sweep's progress until its run has ended; False when the services were ended before.
+    most: int = MOST_MEASUREMENTS,
+    keep_unsound: bool = False,
+) -> Followed:
+    """Shows the sweep's progress until its run has ended, or the services were ended before.
 
-    `budget_s` is about what an experiment takes.
+    `budget_s` is about what an experiment takes. `most`: measurements of a cell; `keep_unsound`: whether the sweep
+    keeps what is unsound after them, and does not fail.
     """
-    course = Course(settings, sweep_id_of(run_id), cells, say, budget_s=budget_s)
-    state = ""
-    while state not in FINISHED:
-        # Asked before the API is, which waits a minute for a server that may only be busy.
-        if not Supervisor(settings).states():
-            say(f"the services were ended while {run_id} ran; what is measured is kept, the same call goes on with it")
-            return False
-        state = api.run_state(dag_id, run_id)
-        tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
-        mapped = [task for task in tasks if task["map_index"] >= 0]
-        course.show(len(mapped), sum(task["state"] in FINISHED for task in mapped))
-        time.sleep(POLL_S)
+    line = ProgressLine(say)
+    course = Course(settings, sweep_id_of(run_id), cells, line, budget_s=budget_s, most=most, keep_unsound=keep_unsound)
+    state, asked_s, total, done = "", -math.inf, 0, 0
+    try:
+        while state not in FINISHED:
+            if time.monotonic() - asked_s >= (POLL_S if total and course.done >= total else ASK_S):
+                # Asked before the API is, which waits a minute for a server that may only be busy.
+                if not Supervisor(settings).states():
+                    line.say(f"the services were ended while {run_id} ran; its records stay; the same call resumes it")
+                    return Followed("", course.first_recovery_s)
+                state, asked_s = api.run_state(dag_id, run_id), time.monotonic()
+                tasks = [task for task in api.tasks(dag_id, run_id) if task["task_id"] == "run_experiment"]
+                mapped = [task for task in tasks if task["map_index"] >= 0]
+                total, done = len(mapped), sum(task["state"] in FINISHED for task in mapped)
+            course.show(total, done)
+            if state not in FINISHED:
+                time.sleep(POLL_S)
+    finally:
+        line.clear()
     if state == "failed":
         say(f"the sweep {run_id} failed in part; {settings.endpoints.airflow}/dags/{dag_id}/runs/{run_id} shows where")
-    return True
+    return Followed(state, course.first_recovery_s)
 
 
 class Course:
     """What a sweep has come to, by the files of its attempts."""
 
     def __init__(
-        self, settings: Settings, sweep_id: str, cells: Sequence[PlannedCell], say: Say, *, budget_s: float
+        self,
+        settings: Settings,
+        sweep_id: str,
+        cells: Sequence[PlannedCell],
+        line: ProgressLine,
+        *,
+        budget_s: float,
+        most: int = MOST_MEASUREMENTS,
+        keep_unsound: bool = False,
     ) -> None:
-        self._settings, self._sweep_id, self._say, self._budget_s = settings, sweep_id, say, budget_s
+        self._settings, self._sweep_id, self._line, self._budget_s = settings, sweep_id, line, budget_s
+        self._most, self._keep_unsound = most, keep_unsound
         self._names = {cell.config.config_id: describe(cell.config) for cell in cells}
         self._measured: dict[Cell, list[Attempt]] = {}
-        # When each attempt began and ended, in s since the epoch, of those that have ended and been told.
+        # Begin and end of each attempt that has ended and was reported, in s since the epoch.
         self._took: dict[str, tuple[float, float]] = {}
-        self._valid: set[Cell] = set()
+        self._settled: set[Cell] = set()
         self._looked_at: set[str] = set()
-        self._shown, self._shown_at = "", 0.0
+        # Of attempts that last.
+        self._watches: dict[str, RecoveryWatch] = {}
+        self._journals: dict[str, JournalCache] = {}
+        self.first_recovery_s: float | None = None
+
+    @property
+    def done(self) -> int:
+        """The number of cells that are not measured again."""
+        return len(self._settled)
 
     def show(self, total: int, done: int) -> None:
-        """Prints what became of measurements that have ended, and what goes on if that is new or long not said.
+        """Prints recoveries and outcomes that are new, and where the sweep stands.
 
         `total`: experiments that the sweep measures, 0 while that is not known; `done`: of which so many are through.
         """
         self._look()
+        detail = ""
         for cell, attempts in self._measured.items():
             for attempt in attempts:
-                if attempt.id not in self._took and (over := attempt.over):
+                if attempt.id in self._took:
+                    continue
+                place, over = self._place(cell, attempt, total), attempt.over
+                # What an attempt that was over before left online is removed.
+                if over is None or attempt.id in self._watches:
+                    detail = self._recoveries(place, attempt) or detail
+                if over:
                     self._took[attempt.id] = (attempt.begun_at_ns() / 1e9, over.stat().st_mtime)
-                    self._say(f"{self._place(cell, attempt, total)}: {self._outcome(cell, attempt)}")
+                    self._watches.pop(attempt.id, None)
+                    self._journals.pop(attempt.id, None)
+                    outcome, judged = self._outcome(cell, attempt)
+                    for text in (outcome, *judged):
+                        self._line.say(f"{place}: {text}")
         # Airflow notices a moment later that an experiment is through.
-        head, line = self._now(total, max(done, len(self._valid)))
-        if head != self._shown or time.monotonic() - self._shown_at > REPEAT_S:
-            self._say(line)
-            self._shown, self._shown_at = head, time.monotonic()
+        self._line.show(self._now(total, max(done, self.done), detail))
+
+    def _recoveries(self, place: str, attempt: Attempt) -> str:
+        """Prints the recoveries that are over since the last look; returns the one that lasts, in words."""
+        # It brings pandas, which is to be loaded before anything is measured.
+        from faultline.runner.live_recovery import RecoveryWatch
+
+        lasting = ""
+        # An attempt in the making has no plan, and a broken journal is the judge's to report.
+        with contextlib.suppress(FaultlineError):
+            if attempt.id not in self._watches:
+                self._watches[attempt.id] = RecoveryWatch(attempt, self._settings)
+            for one in self._watches[attempt.id].look():
+                number = f", recovery {one.number}" if one.number > 1 else ""
+                if one.over:
+                    self._line.say(f"{place}{number}: {one.text}")
+                    if one.caught_up_s is not None and self.first_recovery_s is None:
+                        self.first_recovery_s = time.time()
+                else:
+                    lasting = one.text
+        return lasting
 
     def _look(self) -> None:
         """Finds the attempts that are new."""
@@ -108,54 +184,63 @@ class Course:
                     cell = Cell(facts["config_id"], facts["repetition"], facts["series"])
                     self._measured.setdefault(cell, []).append(attempt)
 
-    def _outcome(self, cell: Cell, attempt: Attempt) -> str:
-        """How a measurement ended, and what comes of it."""
+    def _outcome(self, cell: Cell, attempt: Attempt) -> tuple[str, list[str]]:
+        """How a measurement ended and what follows; and its recoveries, as they were judged."""
         records: dict[str, Record] = {
             one.attempt: one for one in Store(self._settings.results).read(cell.config_id).records
         }
         record = records.get(attempt.id)
         if record is None:
-            return "broke off without a record; tried again"
+            return "broke off without a record; tried again", []
         told = f"{record.status} ({record.reasons[0]})" if record.reasons else record.status
+        judged = [f"measured: {text}" for text in recovery_lines(record)] if record.status in JUDGED else []
         if record.sound:
-            self._valid.add(cell)
+            self._settled.add(cell)
         if record.status != "unsound":
-            return told
+            return told, judged
         mine = self._measured[cell]
         upto = [records.get(one.id) for one in mine[: mine.index(attempt) + 1]]
-        invalid = sum(one is not None and one.status == "unsound" for one in upto)
-        if invalid >= MOST_MEASUREMENTS:
-            return f"{told}; given up after {invalid} measurements"
-        return f"{told}; measured again, {invalid + 1} of at most {MOST_MEASUREMENTS}"
+        unsound = sum(one is not None and one.status == "unsound" for one in upto)
+        if unsound < self._most:
+            return f"{told}; measured again, {unsound + 1} of at most {self._most}", judged
+        self._settled.add(cell)
+        end = "kept with this label" if self._keep_unsound else "given up"
+        return f"{told}; {end} after {unsound} measurements", judged
 
-    def _now(self, total: int, done: int) -> tuple[str, str]:
-        """What is shown when it changes, and the whole line."""
+    def _now(self, total: int, done: int, recovery: str) -> Progress:
+        """Where the sweep stands. `recovery`: the one that lasts, in words."""
         if not total:
-            return "planning", "planning"
+            return Progress("planning")
         if done >= total:
-            return "aggregating", "makes the tables over all results, about 1 min left"
+            return Progress("aggregating: tables over all results", left="about 1 min left")
         running = [
             (cell, attempts[-1]) for cell, attempts in self._measured.items() if attempts[-1].id not in self._took
         ]
         if not running:
             head = f"{done} of {total} experiments done; the next measurement is prepared"
-            return head, f"{head}, {self._left(total - done)}"
+            return Progress(head, left=self._left(total - done))
         # The next one waits while one is measured.
         cell, attempt = next((one for one in running if not is_waiting(one[1])), running[-1])
         if is_waiting(attempt):
             head = f"{self._place(cell, attempt, total)}: waits for {holder_text(self._settings) or 'its turn'}"
-            return head, f"{head}; {self._left(total - done)} from then"
-        phase = phase_of(attempt)
-        head = f"{self._place(cell, attempt, total)}: {phase.name}"
+            return Progress(head, left=f"{self._left(total - done)} from then")
+        phase = phase_of(attempt, read=self._journals.setdefault(attempt.id, JournalCache()).read)
+        detail = recovery or phase.detail
         left = self._left(total - done - 1, phase.left_s or 0.0)
-        return f"{head} {attempt.id}", f"{head}{f', {phase.detail}' if phase.detail else ''}, {left}"
+        head = f"{self._place(cell, attempt, total)}: {phase.name}"
+        return Progress(head, f", {detail}" if detail else "", left, f"{self._number(cell, total)} {phase.name}")
 
     def _place(self, cell: Cell, attempt: Attempt, total: int) -> str:
         """`experiment 2 of 5 (state 1 MB, …)`, and which measurement of it when it is not the first."""
-        number, times = list(self._measured).index(cell) + 1, self._measured[cell].index(attempt) + 1
+        times = self._measured[cell].index(attempt) + 1
         again = ", of the baseline" if cell.series.endswith(BASELINE) else ""
         again += f", measurement {times}" if times > 1 else ""
-        return f"experiment {number} of {max(total, number)} ({self._names.get(cell.config_id, 'other')}{again})"
+        return f"experiment {self._number(cell, total)} ({self._names.get(cell.config_id, 'other')}{again})"
+
+    def _number(self, cell: Cell, total: int) -> str:
+        """`2 of 5`."""
+        number = list(self._measured).index(cell) + 1
+        return f"{number} of {max(total, number)}"
 
     def _left(self, experiments: int, present_s: float = 0.0) -> str:
         """The time that so many experiments take, at the pace seen so far, after the present one's `present_s`."""

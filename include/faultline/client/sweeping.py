@@ -196,7 +196,7 @@ def follow_course(
 ) -> bool:
     """Shows the progress until the run has ended; False when the services were ended before."""
     typical_s = max((budget_s(cell.config) for cell in missing), default=0.0)
-    return follow(api, settings, course.dag_id, course.run_id, course.cells, say, budget_s=typical_s)
+    return bool(follow(api, settings, course.dag_id, course.run_id, course.cells, say, budget_s=typical_s))
 
 
 def finish(
@@ -233,11 +233,13 @@ def finish(
 def print_outcome(records: list[Record]) -> None:
     """The answer, and the table that it rests on."""
     from faultline.comparison.answer import answer_of
+    from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
     from faultline.reports.answer.output import print_answer
     from faultline.reports.table import print_table
 
-    print_answer(answer_of([Entry.of(record) for record in records]))
+    entries = [Entry.of(record) for record in records]
+    print_answer(answer_of(entries), unsound_of(entries))
     print_table(records)
 
 

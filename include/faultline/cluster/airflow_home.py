@@ -68,6 +68,8 @@ def configuration(settings: Settings, keys: dict[str, str], database: str | None
             "scheduler_idle_sleep_time": "0.05",
             "catchup_by_default": "False",
         },
+        # Each heartbeat of a task is a request to the API server; dead ones are noticed after three.
+        "workers": {"min_heartbeat_interval": "10"},
         "dag_processor": {
             "refresh_interval": "60",
             # Reading the DAG files takes a core for some seconds, beside whatever is measured. A changed file is read

@@ -10,6 +10,7 @@ from faultline.base.errors import ConfigError
 from faultline.base.settings import Settings
 from faultline.base.text import suggest
 from faultline.comparison.advise import Advice, Wish, advise
+from faultline.comparison.allocation import Allocation, allocation_of
 from faultline.comparison.candidates import COSTS, Choice, choice_of
 from faultline.comparison.cells import Axis, apart, axes_of, groups_of, points_of
 from faultline.comparison.effects import Effect, effects_along
@@ -29,7 +30,8 @@ class Answer:
     """What a sweep tells, of one build and one schema.
 
     `axes`: in which its points differ. `fewest`, `most`: valid repetitions of a configuration. `advice` is None where
-    there is nothing to choose, and `why` says so. `placebo`: None where no control was asked.
+    there is nothing to choose, and `why` says so. `placebo`: None where no control was asked. `allocation`: scatter of
+    recoveries between and within runs, None where no run has several.
     """
 
     axes: tuple[Axis, ...]
@@ -42,6 +44,7 @@ class Answer:
     most: int
     recoveries: bool
     placebo: Placebo | None
+    allocation: Allocation | None = None
 
     @property
     def tells(self) -> bool:
@@ -88,6 +91,7 @@ def answer_of(entries: Sequence[Entry], wish: Wish | None = None) -> Answer | No
         most=max(counts),
         recoveries=has_recoveries(members),
         placebo=placebo_among(members),
+        allocation=allocation_of(breaking, entries),
     )
 
 

@@ -90,7 +90,7 @@ def decisions_of(plan: Manifest, entries: Iterable[Entry]) -> list[Decision]:
     if question is None:
         return []
     steps, axes = steps_of({cell.config_id: cell.config for cell in plan.cells}, question.along)
-    found = _counted(plan, entries)
+    found = counted(plan, entries)
     spent = _spent(plan, found)
     return [
         _decision(step, question, found[step.before.config_id], found[step.after.config_id], axes, spent)
@@ -108,13 +108,13 @@ def settled_in(plan: Manifest, entries: Iterable[Entry]) -> frozenset[str]:
     """The same of a sweep's plan, and all of its configurations when its experiments are spent; nothing where it is to
     measure all of its cells."""
     entries = list(entries)
-    if _spent(plan, _counted(plan, entries)):
+    if _spent(plan, counted(plan, entries)):
         return frozenset(cell.config_id for cell in plan.cells)
     return settled(decisions_of(plan, entries))
 
 
-def _counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
-    """By configuration and repetition what counts of a plan's cells."""
+def counted(plan: Manifest, entries: Iterable[Entry]) -> dict[str, dict[int, Entry]]:
+    """What counts of a plan's cells, by configuration and repetition."""
     found: dict[str, dict[int, Entry]] = {cell.config_id: {} for cell in plan.cells}
     for entry in sorted(entries, key=lambda entry: entry.attempt):
         same = (entry.series, entry.build, entry.schema) == (plan.series, plan.build, SCHEMA)

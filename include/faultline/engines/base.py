@@ -338,6 +338,9 @@ class Engine(Witness, Protocol):
     def progress(self, attempt: Attempt) -> Progress:
         """How far the workload of an attempt has come."""
 
+    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+        """Reader of what a run has left so far, in part and before any harvest; each call reads what is new."""
+
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         """Gathers into the attempt's folder what the run left elsewhere, `batches.json` among it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -55,6 +54,8 @@ WARMUP_MAX_S = 120.0
 # The longest wait between two injections of one run.
 MAX_WAIT_S = 180.0
 MAX_INJECTIONS = 64
+# A baseline that is not steady at once takes longer.
+SECONDS_FOR_BASELINES = 60.0
 
 
 def earliest_fault_s(warmup_s: float, interval_s: float) -> float:
@@ -75,17 +76,13 @@ def baseline_commits(interval_s: float) -> int:
 def usual_duration_s(interval_s: float, *, driver: bool = False, injections: int = 1) -> float:
     """Return the default length of the measured window, in seconds: the same with a fault and without.
 
-    With several injections it is an upper bound, since such a run ends when its last recovery is over.
+    With several injections it is an upper bound, with time for slow baselines: such a run ends when its last recovery
+    is over.
     """
     baseline_s = baseline_commits(interval_s) * interval_s + BASELINE_MARGIN_S
     after_s = INTERVALS_AFTER_BASELINE * interval_s + SECONDS_AFTER_BASELINE
     each_s = max(SHORTEST_DURATION_S, float(math.ceil(baseline_s + after_s))) + (SECONDS_FOR_A_DRIVER if driver else 0)
-    return each_s * injections
-
-
-def shortest_duration_s(interval_s: float, injections: int) -> float:
-    """Return the shortest measured window, in seconds, that holds a baseline and a recovery for each injection."""
-    return injections * (baseline_bins(interval_s) * interval_s + SECONDS_AFTER_FAULT)
+    return each_s * injections + (SECONDS_FOR_BASELINES if injections > 1 else 0)
 
 
 def phase_of(repetition: int) -> float:
@@ -280,25 +277,10 @@ class Common(BaseModel):
 
     def planned_faults(self) -> tuple[PlannedFault, ...]:
         """Each occurrence of the plan, in order of time."""
-        planned = self.plan().resolve(
+        return self.plan().resolve(
             rate=self.rate,
             checkpoint_interval_s=self.checkpoint_interval_s,
             snapshot_interval_s=self.snapshot_interval_s,
-        )
-        if self.injections == 1 or not planned:
-            return planned
-        # When a later injection comes is decided while the run lasts; these are its bounds.
-        (first,), (_, high) = planned, self.fault_window
-        lasts_s = first.end_s - first.latest_s
-        return tuple(
-            replace(
-                first,
-                index=number,
-                earliest_s=first.earliest_s + number * (self.baseline_s + SECONDS_AFTER_FAULT),
-                latest_s=first.latest_s if number == 0 else high,
-                end_s=first.end_s if number == 0 else high + lasts_s,
-            )
-            for number in range(self.injections)
         )
 
     @property

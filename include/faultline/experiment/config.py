@@ -28,11 +28,11 @@ from faultline.experiment.common import (
     WITH_DATA,
     Common,
     earliest_fault_s,
-    shortest_duration_s,
     usual_duration_s,
 )
 from faultline.experiment.curves import require_records, take_curves, take_object
 from faultline.experiment.faults import in_short_form, take_plan
+from faultline.experiment.injections import check_injections, repeated
 from faultline.experiment.named_settings import OBJECTS, folded, require_known, take_settings
 from faultline.experiment.topic_settings import check_topic_settings
 from faultline.experiment.workloads.base import Parameters, Workload, primer_records
@@ -77,6 +77,10 @@ class _Checked(Common):
     def paced(self) -> bool:
         """Whether a generator sends the input by a schedule, through Kafka; else the engine makes it itself."""
         return self.kind.paced({name: getattr(self, name) for name in ("workload", *self.kind.parameters.model_fields)})
+
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Each occurrence of the plan, in order of time; with several injections, one for each."""
+        return repeated(super().planned_faults(), self)
 
     @property
     def adaptive_warmup(self) -> bool:
@@ -265,8 +269,7 @@ class _Checked(Common):
     def _check_faults(self) -> None:
         """The plan as a whole: inside the window, and with victims that this workload can have."""
         low, high = self.fault_window
-        if self.injections > 1:
-            self._check_injections()
+        check_injections(self, self.paced and self.kind.shows_steadiness)
         if high < low:
             raise ValueError(
                 f"duration_s: {self.duration_s:g} s cannot hold a baseline of {self.baseline_s:g} s and "
@@ -296,26 +299,6 @@ class _Checked(Common):
                 f"{where}faults: the driver is ended {restarts} times, and restarted at most {MAX_RESTARTS}; plan fewer"
             )
         self._check_possible(planned)
-
-    def _check_injections(self) -> None:
-        """Refuses more injections than the measured window can hold, and a full plan, which names each fault itself."""
-        if self.fault_plan is not None:
-            raise ValueError(
-                f"injections: got {self.injections} with fault_plan; expected 1; fix: list the faults in the plan, or "
-                "use the short form"
-            )
-        needed_s = shortest_duration_s(self.checkpoint_interval_s, self.injections)
-        if self.duration_s < needed_s:
-            raise ValueError(
-                f"injections: got {self.injections} in {self.duration_s:g} s; expected a baseline of "
-                f"{self.baseline_s:g} s and {SECONDS_AFTER_FAULT:g} s of recovery for each; fix: set duration_s to "
-                f"{needed_s:g} or more, or inject less often"
-            )
-        if not self.paced or not self.kind.shows_steadiness:
-            raise ValueError(
-                f"injections: got {self.injections} for {self.workload}; expected 1, since its commits do not "
-                "show when it is back to normal"
-            )
 
     def _victims_there(self, victim: str) -> int:
         """How many processes of a kind the run will have at least."""

@@ -17,7 +17,7 @@ from faultline.base.text import suggest
 from faultline.experiment.axes import parse_axes, parse_axis
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrix import Matrix
-from faultline.experiment.preset_parts import FINDINGS, REPEATED, SHORT
+from faultline.experiment.preset_parts import DEMO, DEMO_VALUES, FINDINGS, REPEATED, SHORT
 from faultline.experiment.workloads.nexmark_presets import NEXMARK_PRESETS
 from faultline.experiment.workloads.topology_presets import TOPOLOGY_PRESETS
 
@@ -99,7 +99,7 @@ MATRICES: dict[str, MatrixSpec] = {
             "State size × checkpoint interval",
             "Word count with a preloaded state, and an executor killed in half of the experiments: what a larger state "
             "and a longer interval cost, and what a kill costs then. The preset `paper` has no fault, as the paper's "
-            "test; `demo` is a part of `default`, which goes on from there.",
+            "test; `demo` is short, and breaks each run several times.",
             ("state_mb", "checkpoint_interval_s", "fault"),
             {
                 "smoke": {"state_mb": [0.1], "checkpoint_interval_s": [2.0], **SHORT, "fault": ["none"]},
@@ -116,14 +116,7 @@ MATRICES: dict[str, MatrixSpec] = {
                     "fault": ["executor", "none"],
                     "repetitions": 4,
                 },
-                # What `./faultline demo` runs.
-                "demo": {
-                    "state_mb": [1.0, 8.0],
-                    "checkpoint_interval_s": [2.0, 5.0],
-                    "fault": ["executor"],
-                    "repetitions": 1,
-                    "controls": 1,
-                },
+                DEMO: DEMO_VALUES,
                 "paper": {
                     "state_mb": [0.0, 5.0, 10.0, 15.0],
                     "checkpoint_interval_s": [1.0, 5.0, 10.0, 30.0, 60.0],

@@ -7,7 +7,7 @@ harvested, too: theirs is made of `attempt.json` whenever it is asked for, and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fault.errors import PlanError
@@ -16,7 +16,13 @@ from faultline.base.attempt import Attempt
 from faultline.base.documents import read_document
 from faultline.base.endpoints import Endpoints
 from faultline.base.errors import ConfigError, InfrastructureError
-from faultline.experiment.common import MAX_WAIT_S, RECOVERED_WITHIN, baseline_commits, phase_of
+from faultline.experiment.common import (
+    MAX_WAIT_S,
+    RECOVERED_WITHIN,
+    SECONDS_AFTER_FAULT,
+    baseline_commits,
+    phase_of,
+)
 from faultline.experiment.preparations import Companion, Filling
 
 if TYPE_CHECKING:  # half a second of imports: who works with a plan that was made needs no configuration
@@ -227,7 +233,9 @@ def _aim(config: Configuration, repetition: int) -> Aim | None:
     planned = config.planned_faults()[0]
     # What lasts must be undone before the end.
     over_s = config.measured_window[1] - (planned.end_s - planned.earliest_s) - BEFORE_END_S
-    latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s))
+    # And those that follow need their time.
+    later_s = (config.injections - 1) * (config.baseline_s + SECONDS_AFTER_FAULT)
+    latest_s = max(planned.earliest_s, min(config.fault_window[1], over_s) - later_s)
     # All injections of all repetitions are spread over the cycle together.
     first = repetition * config.injections
     phase, *later = (phase_of(first + number) for number in range(config.injections))
@@ -306,7 +314,7 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
     description = attempt.read()
     kafka, engine = description.get("kafka") or {}, description.get("spark") or {}
     bootstrap = str(kafka.get("bootstrap", ""))
-    return resolve(
+    plan = resolve(
         configuration_of(attempt),
         engine=None,
         repetition=int(description.get("repetition", 0)),
@@ -322,3 +330,4 @@ def _from_before(attempt: Attempt) -> AttemptPlan:
         ),
         topics=description.get("topics") or {},
     )
+    return replace(plan, warmup_max_s=None)

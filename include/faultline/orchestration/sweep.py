@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from faultline.records.record import Record
 
 SWEEP_PARAMS = (
-    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "series", "build", "decide",
-    "resume",
+    "preset", "axes", "repetitions", "controls", "only_missing", "max_measurements", "keep_unsound", "series", "build",
+    "decide", "resume",
 )  # fmt: skip
 DOC = """\
 ### {title}
@@ -105,6 +105,10 @@ def matrix_params(spec: MatrixSpec) -> dict[str, Param]:
         ),
         "max_measurements": integer_param(
             "max_measurements", MOST_MEASUREMENTS, 1, 10, "Measurements of a cell till it is given up."
+        ),
+        "keep_unsound": Param(
+            False, type="boolean", title="keep_unsound", section="Sweep",
+            description="A cell that is given up keeps its unsound records, and does not fail the run.",
         ),
         "series": label_param("series", "Records are compared within a series. Empty: the build.", "Sweep"),
         "build": label_param("build", "Label of the software under test. Empty: versions, settings, code.", "Sweep"),
@@ -339,6 +343,7 @@ class Aggregate(LocalSparkJob):
         from faultline.records.index import Index
         from faultline.records.manifest import Manifests
         from faultline.records.store import Store
+        from faultline.reports.answer.allocation import decision_lines
         from faultline.reports.headline import sweep_headline
 
         settings, run_id = load_settings(), context["run_id"]
@@ -353,8 +358,8 @@ class Aggregate(LocalSparkJob):
             return  # nothing was planned, and the note says why already
         entries = index.all()
         decisions = decisions_of(plan, entries)
-        for one in decisions:
-            print(one.text)
+        for line in decision_lines(plan, entries, decisions):
+            print(line)
         missing = len(gap_of(plan, entries, settled_in(plan, entries)).missing)
         note = sweep_headline(Store(settings.results).query(sweep=sweep_id), sweep_id, missing, tally(decisions))
         note_run(settings, context, note)

@@ -36,7 +36,7 @@ _IN_THE_WAY = {
 # What SQLite and Parquet hold as a whole number; no figure of an experiment comes near it.
 _LARGEST = 2**63 - 1
 # Changes with what is asked of a record beyond its schema, so that all are read again.
-_CHECKS = b"5"
+_CHECKS = b"6"
 _LAYOUT = """
 CREATE TABLE entries (
   path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, problem TEXT,
@@ -274,9 +274,7 @@ def _parsed(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     for path, config, content in rows:
         if config not in configs:
             configs[config] = from_json(config)
-        values_of = from_json(content)
-        values_of["reasons"] = tuple(values_of["reasons"])
-        found.append(Entry(path=path, config=configs[config], **values_of))
+        found.append(Entry.from_content(path, configs[config], from_json(content)))
     return found
 
 

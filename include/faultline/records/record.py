@@ -256,6 +256,15 @@ class CpuBesides(Part):
     recorder: float | None = None
 
 
+class WaitedPart(Part):
+    """Cores that the measured processes lost, since they were ready and another process of the machine (`others`) or
+    its host (`stolen`) had the processor; both together in the worst 5 s (`worst_5s`)."""
+
+    others: float | None
+    stolen: float | None
+    worst_5s: float | None
+
+
 class Metrics(Part):
     """All figures of an attempt; defined in docs/reference/metrics.md.
 
@@ -298,6 +307,7 @@ class Metrics(Part):
     data: DataPart | None = None
     injections: InjectionsPart | None = None
     warmup: WarmupPart | None = None
+    waited: WaitedPart | None = None
 
     @classmethod
     def unknown(cls) -> Metrics:

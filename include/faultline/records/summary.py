@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from faultline.records.format import fault_of
 from faultline.records.record import SCHEMA, SOUND, Record
+from faultline.records.recoveries import Bounds, recoveries_of, spacing_of, window_of
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Entry:
     """What the pages show of one record without opening its file.
 
     `path` is relative to the folder of records; `metrics`: every number that is known, by its path in the record joined
-    with dots, such as `latency_ms.p50`, in the record's units.
+    with dots, such as `latency_ms.p50`, in the record's units. `recoveries`: of a run with several injections, none of
+    any other. `window`: T0 and length of the measured window, in s; `spacing_s`: mean time between two injections.
     """
 
     path: str
@@ -39,12 +41,25 @@ class Entry:
     surroundings: Mapping[str, str]
     # Of the record; figures of two schemas do not mean the same.
     schema: int = SCHEMA
+    recoveries: tuple[Bounds, ...] = ()
+    window: tuple[float, float] | None = None
+    spacing_s: float | None = None
 
     @classmethod
     def of(cls, record: Record, path: str = "") -> Entry:
         """What the pages show of `record`."""
-        kept = {**content_of(record), "reasons": tuple(record.reasons)}
-        return cls(path=path, config=record.config, **kept)
+        return cls.from_content(path, record.config, content_of(record))
+
+    @classmethod
+    def from_content(cls, path: str, config: Mapping[str, Any], content: Mapping[str, Any]) -> Entry:
+        """The entry with these fields, as `content_of` returns them or as JSON holds them."""
+        kept = {
+            **content,
+            "reasons": tuple(content["reasons"]),
+            "recoveries": tuple(Bounds(*one) for one in content["recoveries"]),
+            "window": tuple(content["window"]) if content["window"] else None,
+        }
+        return cls(path=path, config=config, **kept)
 
     @property
     def sound(self) -> bool:
@@ -98,6 +113,9 @@ def content_of(record: Record) -> dict[str, Any]:
         "commit": record.environment.git_commit,
         "surroundings": _surroundings(record),
         "schema": record.schema_,
+        "recoveries": [[one.number, one.low, one.high] for one in recoveries_of(record)],
+        "window": window_of(record),
+        "spacing_s": spacing_of(record),
     }
 
 

@@ -265,8 +265,9 @@ def _deed(fault: FaultStory) -> Iterable[str]:
         yield f"undone: {undone}"
     if trigger := fault.recovery.get("trigger"):
         yield (
-            f"came after {seconds(trigger['waited_s'])} s: the engine was back to normal {seconds(trigger['normal_s'])} s "
-            f"after the fault before, and {count(trigger['baseline_commits'])} commits have passed since"
+            f"came after {seconds(trigger['waited_s'])} s: the engine was back to normal "
+            f"{seconds(trigger['normal_s'])} s after the fault before; "
+            f"{count(trigger['baseline_commits'])} commits followed"
         )
     if (drift_s := fault.recovery.get("drift_since_first_s")) is not None:
         yield f"against the first baseline it would have taken {signed(-drift_s, 2)} s"

@@ -26,6 +26,8 @@ MAX_NOTE = 1000
 MAX_REASON = 240
 # How the note of a sweep begins that was stopped.
 STOPPED = "**Stopped**"
+# Parameters of a sweep that say nothing of what is measured.
+_HOW = frozenset({"axes", "preset", "only_missing", "max_measurements", "keep_unsound"})
 # Of a configuration what stands in its name, or follows from the rest.
 _TOLD = ("workload", "state_mb", "checkpoint_interval_s", "fault", "fault_action", "fault_at_s", "duration_s")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~!&])")
@@ -68,7 +70,7 @@ def plan_headline(matrix: Matrix, params: Mapping[str, Any], cells: int, missing
     filled = [
         f"{name} {axis_text([value])}"
         for name, value in params.items()
-        if value is not None and name not in (*matrix.axes, "axes", "preset", "only_missing", "max_measurements")
+        if value is not None and name not in matrix.axes and name not in _HOW
     ]
     parts = [
         f"**{missing} of {counted(cells, 'experiment')} to measure**",
@@ -106,7 +108,7 @@ def sweep_headline(records: Sequence[Record], sweep_id: str, missing: int, decid
     ]
     parts += [f"**{decided}**"] if decided else []
     valid = [record for record in records if record.sound]
-    parts += [plain(line) for line in _answer(valid)]
+    parts += [plain(line) for line in _answer(records)]
     parts += [
         f"{name} {text}"
         for name, text in (
@@ -128,11 +130,15 @@ def _answer(records: Sequence[Record]) -> list[str]:
     """What the sweep tells; nothing where it asked nothing."""
     # Statistics take a second to import, and the note of an experiment needs none.
     from faultline.comparison.answer import answer_of
+    from faultline.comparison.unsound import unsound_of
     from faultline.records.summary import Entry
+    from faultline.reports.answer.others import unsound_text
     from faultline.reports.answer.words import short_answer
 
-    answer = answer_of([Entry.of(record) for record in records])
-    return short_answer(answer) if answer and answer.tells else []
+    entries = [Entry.of(record) for record in records]
+    answer, unsound = answer_of(entries), unsound_of(entries)
+    lines = short_answer(answer) if answer and answer.tells else []
+    return [*lines, *([unsound_text(unsound)] if unsound and unsound.effects else [])]
 
 
 def _taken(config: Mapping[str, Any]) -> str:

@@ -15,14 +15,14 @@ from fault.plan import Fault, PlannedFault
 from faultline.base.attempt import Attempt
 from faultline.base.errors import ConfigError, FaultlineError, InfrastructureError
 from faultline.base.journal import Line, events, last, read_journal
-from faultline.base.processes import option_of
 from faultline.experiment.config import parse_configuration
 from faultline.records.event_names import EDGES, WORDS, split_name
 from faultline.records.format import fault_of, recovered_since, seconds
 from faultline.records.record import Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
 from faultline.reports.out_of_bound import last_out_text, plateau_text
-from faultline.reports.sweep_figures import PARTS, part_lengths
+from faultline.reports.parts_figure import PARTS, part_lengths
+from faultline.runner.progress import victim_name
 
 NS = 1e9
 # The words of the journal for how an act ended.
@@ -327,12 +327,10 @@ def _about(fault: int, line: Line) -> bool:
 
 def _victim_words(victim: Line) -> str:
     """`executor 0 (pid 200 on node1)`."""
-    number = option_of(victim.get("command") or (), "--executor-id") or ""
-    name = f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
     where = f" on {victim['host']}" if victim.get("host") else ""
     pid = "" if victim.get("pid") is None else f" (pid {victim['pid']}{where})"
     lost = victim.get("executors")
-    return f"{name}{pid}" + (f", host of executors {', '.join(map(str, lost))}" if lost else "")
+    return f"{victim_name(victim)}{pid}" + (f", host of executors {', '.join(map(str, lost))}" if lost else "")
 
 
 def _undone_words(line: Line, first_ns: int | None) -> str:

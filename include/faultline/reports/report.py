@@ -23,13 +23,15 @@ from plotly.offline import get_plotlyjs
 from faultline import __version__
 from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
+from faultline.comparison.unsound import unsound_of
 from faultline.records.format import count
 from faultline.records.record import Record
 from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
 from faultline.reports.experiment_view import Pairs, as_text, period, section_of
 from faultline.reports.html import environment, figures_json, own_text
-from faultline.reports.sweep_figures import overview_figures, parts_figure
+from faultline.reports.parts_figure import parts_figure
+from faultline.reports.sweep_figures import overview_figures
 from faultline.reports.table import Column, columns_of, ordered, plain_rows
 
 _ENGINES = {"pyspark": "Spark", "kafka": "Kafka", "java": "Java", "python": "Python", "apache-airflow": "Airflow"}
@@ -103,8 +105,12 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
 
 def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[str, Any] | None:
     """What the report says on top; nothing where its records ask nothing."""
-    answer = answer_of([Entry.of(record) for record in records])
-    return answer_view(answer, figures) if answer is not None and answer.tells else None
+    entries = [Entry.of(record) for record in records]
+    answer, unsound = answer_of(entries), unsound_of(entries)
+    if answer is not None and not answer.tells:
+        answer = None
+    unsound = None if unsound is None or (answer is None and not unsound.effects) else unsound
+    return answer_view(answer, unsound, figures)
 
 
 def _lead(records: Sequence[Record]) -> str:

@@ -1,29 +1,22 @@
-"""Experiments beside each other: figures along the axes of a matrix, and the parts of each recovery. Pure functions."""
+"""Experiments beside each other: figures along the axes of a matrix. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.records.format import CONTROL, NONE, fault_of, milliseconds, plain, seconds
-from faultline.records.record import Record, RecoveryPart
-from faultline.reports.table import name_of, ordered, plain_rows
+from faultline.records.format import CONTROL, fault_of, milliseconds, plain, seconds
+from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.reports.recovery_words import parts_of
+from faultline.reports.table import name_of, ordered
 from faultline.reports.time_series import FAINT_COLOUR
 
 SERIES_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SERIES_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-# Parts of a recovery in order; the last one ends at t7.
-PARTS = (
-    ("detection_s", "detection", "#5B4B9A"),
-    ("redeploy_s", "redeploy", "#3F72A8"),
-    ("load_s", "load", "#2A9D9D"),
-    ("replay_s", "replay", "#52B788"),
-    ("catchup_s", "catch-up", "#A7C957"),
-    ("settling", "until all normal", "#E9C46A"),
-)
 FAULT = "fault"
 # Parameters that a matrix varies, by the name of their axis; of several, the last other one tells the lines apart.
 _AXES = {"state_mb": "state (MB)", "checkpoint_interval_s": "checkpoint interval (s)", FAULT: "fault"}
@@ -31,88 +24,47 @@ _AXES = {"state_mb": "state (MB)", "checkpoint_interval_s": "checkpoint interval
 _GAP = 0.048
 # Panels of the overview: title, and how a record gives its value.
 _PANELS = ("Reload (s)", "Replay (s)", "Macro (s)", "Latency p99 (ms)")
+_MACRO, _LATENCY = 2, 3
+# Runs of one place stand beside each other, within so much of the distance between two places.
+_SPREAD = 0.6
+_UNSOUND = "unsound run, does not count"
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where each record stands on an axis: `names` of its places, and the position of each record by its attempt."""
+
+    key: str
+    names: Sequence[str]
+    at: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The runs of one line. `name`: in the legend."""
+
+    name: str
+    colour: str
+    symbol: str
+    runs: Sequence[Record]
 
 
 def overview_figures(records: Sequence[Record]) -> list[tuple[str, go.Figure]]:
     """For each axis of the matrix: its name, and reload, replay, macro and latency p99 along it.
 
-    Only valid records; empty when no parameter has two values among them.
+    Records without figures are left out, unsound ones are hollow; empty when no parameter has two values among them.
     """
-    valid = [record for record in ordered(records) if record.sound]
+    judged = [record for record in ordered(records) if record.status in JUDGED]
     axes = [
         (key, name)
         for key, name in _AXES.items()
-        if len({_position(record, key) for record in valid} - ({CONTROL} if key == FAULT else set())) > 1
+        if len({_position(record, key) for record in judged} - ({CONTROL} if key == FAULT else set())) > 1
     ]
     figures = []
     for key, name in axes:
         others = [axis for axis in reversed(axes) if axis[0] != key]
-        figures.append((name, _along(valid, key, name, others[0] if others else None)))
+        figures.append((name, _along(judged, key, name, others[0] if others else None)))
     return figures
-
-
-def _told(row: Mapping[str, str], several: bool) -> list[str]:
-    """What an experiment was, as far as it applies: the fault if there are `several`, query, state, interval."""
-    known = {**row, "fault": row["fault"] if several else NONE}
-    units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
-    return [f"{known[key]}{unit}" for key, unit in units.items() if known[key] != NONE]
-
-
-def parts_figure(records: Sequence[Record]) -> go.Figure | None:
-    """Where each recovery's time went, as stacked bars; None when no record holds a recovery."""
-    several = len({fault_of(record.config) for record in records} - {CONTROL}) > 1
-    rows = [
-        (f"{row['number']} · {', '.join(_told(row, several))}", record)
-        for row, record in zip(plain_rows(records), ordered(records), strict=True)
-        if record.sound and record.metrics.recovery.recovered is not None
-    ]
-    if not rows:
-        return None
-    labels = [label for label, _ in rows]
-    figure = go.Figure()
-    lengths = [part_lengths(record.metrics.recovery) for _, record in rows]
-    for name, title, colour in PARTS:
-        figure.add_bar(
-            y=labels,
-            x=[length.get(name) for length in lengths],
-            name=title,
-            orientation="h",
-            marker={"color": colour},
-            hovertemplate=f"{title} %{{x:.2f}} s<extra>%{{y}}</extra>",
-        )
-    if any("unseen" in length for length in lengths):
-        figure.add_bar(
-            y=labels,
-            x=[length.get("unseen") for length in lengths],
-            name="not seen to recover",
-            orientation="h",
-            marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
-            hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
-        )
-    figure.update_layout(
-        barmode="stack",
-        bargap=0.42,
-        height=92 + 30 * len(rows),
-        margin={"l": 112, "r": 16, "t": 34, "b": 44},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-        xaxis={"title": {"text": "Seconds after the signal"}, "zeroline": False, "rangemode": "tozero"},
-        yaxis={"autorange": "reversed", "fixedrange": True, "showgrid": False, "automargin": True},
-    )
-    return figure
-
-
-def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
-    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
-    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
-    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
-    total = sum(lengths.values())
-    if recovery.macro_s is not None:
-        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
-    elif recovery.censored_at_s is not None:
-        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
-    return lengths
 
 
 def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str] | None) -> go.Figure:
@@ -120,23 +72,54 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
     figure = go.Figure()
     kills = [record for record in records if fault_of(record.config) != CONTROL]
     controls = [record for record in records if fault_of(record.config) == CONTROL]
-    positions = list(dict.fromkeys(_position(record, key) for record in _by(records, key)))
-    groups = list(dict.fromkeys(_position(record, other[0]) for record in _by(kills, other[0]))) if other else [""]
+    groups = list(_groups(kills, key, other))
+    places = _places(records, [run for group in groups for run in group.runs] + controls, key)
     panels = [panel for panel in range(len(_PANELS)) if any(_is_known(record, panel) for record in records)]
-    for panel in panels:
-        for index, group in enumerate(groups):
-            members = [record for record in _by(kills, key) if other is None or _position(record, other[0]) == group]
-            colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
-            _panel(
-                figure,
-                panel,
-                members,
-                key,
-                _group_name(other, group),
-                colour,
-                SERIES_SYMBOLS[index % len(SERIES_SYMBOLS)],
-            )
-    _controls(figure, controls, key)
+    first = panels[0] if panels else 0
+    for group in groups:
+        _legend(figure, first, group.name, {"color": group.colour, "symbol": group.symbol, "size": 9})
+        for panel in panels:
+            _panel(figure, panel, group, places)
+    if any(len(parts_of(record)) > 1 for record in kills):
+        _legend(figure, first, "one recovery of a run", {"color": FAINT_COLOUR, "symbol": "circle", "size": 5})
+    if any(not record.sound for record in records):
+        hollow = {"color": FAINT_COLOUR, "symbol": "circle-open", "size": 9, "line": {"width": 1.6}}
+        _legend(figure, first, _UNSOUND, hollow)
+    _controls(figure, controls, places)
+    bottom = 96 if key == FAULT else 44  # names of faults stand aslant
+    figure.update_layout(
+        height=218 + bottom,
+        margin={"l": 40, "r": 12, "t": 50, "b": bottom},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.15, "yanchor": "bottom"},
+        showlegend=True,
+        **_layout(figure, panels, places, name),
+    )
+    return figure
+
+
+def _groups(kills: Sequence[Record], key: str, other: tuple[str, str] | None) -> Iterator[_Group]:
+    names = list(dict.fromkeys(_position(record, other[0]) for record in _by(kills, other[0]))) if other else [""]
+    for index, group in enumerate(names):
+        runs = [record for record in _by(kills, key) if other is None or _position(record, other[0]) == group]
+        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
+        yield _Group(_group_name(other, group), colour, SERIES_SYMBOLS[index % len(SERIES_SYMBOLS)], runs)
+
+
+def _places(records: Sequence[Record], drawn: Sequence[Record], key: str) -> _Places:
+    """Runs of one place in the order of `drawn`, beside each other around its middle; a single one stands in it."""
+    names = list(dict.fromkeys(_position(record, key) for record in _by(records, key)))
+    at: dict[str, float] = {}
+    for number, place in enumerate(names):
+        here = [record for record in drawn if _position(record, key) == place]
+        for index, record in enumerate(here):
+            at[record.attempt] = round(number + _SPREAD * ((index + 0.5) / len(here) - 0.5), 4)
+    return _Places(key, names, at)
+
+
+def _layout(figure: go.Figure, panels: Sequence[int], places: _Places, name: str) -> dict[str, Any]:
+    """The axes of the panels, beside each other; adds their titles to the figure."""
     layout: dict[str, Any] = {}
     step = (1 + _GAP) / max(1, len(panels))
     for place, panel in enumerate(panels):
@@ -144,12 +127,14 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
         layout[f"xaxis{suffix}"] = {
             "domain": [left, left + width],
             "anchor": f"y{suffix}",
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": positions,
-            "range": [-0.5, len(positions) - 0.5],
-            "title": {"text": "" if key == FAULT else name, "standoff": 6},
-            "tickangle": -40 if key == FAULT else None,
+            "tickmode": "array",
+            "tickvals": list(range(len(places.names))),
+            "ticktext": list(places.names),
+            "range": [-0.5, len(places.names) - 0.5],
+            "title": {"text": "" if places.key == FAULT else name, "standoff": 6},
+            "tickangle": -40 if places.key == FAULT else None,
+            "showgrid": False,
+            "zeroline": False,
             "fixedrange": True,
         }
         layout[f"yaxis{suffix}"] = {
@@ -170,94 +155,123 @@ def _along(records: Sequence[Record], key: str, name: str, other: tuple[str, str
             yanchor="bottom",
             showarrow=False,
         )
-    bottom = 96 if key == FAULT else 44  # names of faults stand aslant
-    figure.update_layout(
-        height=218 + bottom,
-        margin={"l": 40, "r": 12, "t": 50, "b": bottom},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        legend={"orientation": "h", "x": 0, "y": 1.15, "yanchor": "bottom"},
-        showlegend=True,
-        **layout,
-    )
-    return figure
+    return layout
 
 
-def _panel(
-    figure: go.Figure, panel: int, records: Sequence[Record], key: str, name: str, colour: str, symbol: str
-) -> None:
-    """One group's values in one panel, each run a point; one that was not seen to end is an open triangle.
+def _legend(figure: go.Figure, panel: int, name: str, marker: Mapping[str, Any]) -> None:
+    """An entry of the legend for all panels; nothing is drawn, in a panel that there is."""
+    axes = {"xaxis": _axis("x", panel), "yaxis": _axis("y", panel)}
+    figure.add_scatter(x=[None], y=[None], name=name, legendgroup=name, mode="markers", marker=dict(marker), **axes)
 
-    A line joins medians of two repetitions or more, never single runs.
+
+def _panel(figure: go.Figure, panel: int, group: _Group, places: _Places) -> None:
+    """One group's values in one panel: each run a point, hollow if unsound, and each of its recoveries a small one.
+
+    One that was not seen to end is an open triangle. A line joins medians of two usable repetitions or more.
     """
-    seen = [(record, value) for record in records if (value := _value(record, panel)) is not None]
-    # One legend entry for all panels: the last panel is the one that every record has a value in.
-    common = {"xaxis": _axis("x", panel), "yaxis": _axis("y", panel), "legendgroup": name}
-    figure.add_scatter(
-        x=[_position(record, key) for record, _ in seen],
-        y=[round(value, 3) for _, value in seen],
-        text=[f"{name_of(record)}: {_text(value, panel)}" for record, value in seen],
-        name=name,
-        mode="markers",
-        marker={"color": colour, "symbol": symbol, "size": 9},
-        showlegend=panel == len(_PANELS) - 1,
-        hovertemplate="%{text}<extra></extra>",
-        **common,
-    )
-    medians = _medians(records, panel, key)
+    common = {
+        "xaxis": _axis("x", panel), "yaxis": _axis("y", panel), "legendgroup": group.name, "name": group.name,
+        "showlegend": False, "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+    for usable in (False, True):
+        runs = [record for record in group.runs if record.sound is usable]
+        small = [
+            (record, number, value)
+            for record in runs
+            for number, part in enumerate(parts_of(record), start=1)
+            if panel != _LATENCY and len(parts_of(record)) > 1 and (value := _part_value(part, panel)) is not None
+        ]
+        symbol = "circle" if usable else "circle-open"
+        _points(figure, [(places.at[one.attempt], value, _told(one, f"recovery {number}, {_text(value, panel)}"))
+                         for one, number, value in small],
+                {"color": group.colour, "symbol": symbol, "size": 5, "opacity": 0.55}, common)  # fmt: skip
+        unended = [
+            (places.at[record.attempt], at, _told(record, f"recovery {number}, not over after {seconds(at)} s"))
+            for record in runs
+            for number, part in enumerate(parts_of(record), start=1)
+            if panel == _MACRO and len(parts_of(record)) > 1 and (at := part.censored_at_s) is not None
+        ]
+        _points(figure, unended, {"color": group.colour, "symbol": "triangle-up-open", "size": 6, "opacity": 0.7},
+                common)  # fmt: skip
+        seen = [(record, value) for record in runs if (value := _value(record, panel)) is not None]
+        width = 0 if usable else 1.6
+        _points(figure, [(places.at[one.attempt], value, _told(one, _text(value, panel))) for one, value in seen],
+                {"color": group.colour, "symbol": group.symbol if usable else f"{group.symbol}-open", "size": 9,
+                 "line": {"width": width, "color": group.colour}}, common)  # fmt: skip
+        unseen = [
+            (places.at[one.attempt], at, _told(one, f"known not to be over after {seconds(at)} s"))
+            for one in runs
+            if panel == _MACRO and (at := one.metrics.recovery.censored_at_s) is not None
+        ]
+        _points(figure, unseen, {"color": group.colour, "symbol": "triangle-up-open", "size": 11,
+                                 "line": {"width": 2 if usable else 1}}, common)  # fmt: skip
+    medians = _medians(group.runs, panel, places.key)
     if len(medians) > 1:
         figure.add_scatter(
-            x=[position for position, _ in medians],
+            x=[places.names.index(position) for position, _ in medians],
             y=[round(value, 3) for _, value in medians],
-            name=f"median, {name}",
             mode="lines",
-            line={"color": colour, "width": 1.4},
-            showlegend=False,
+            line={"color": group.colour, "width": 1.4},
             hoverinfo="skip",
-            **common,
+            **{**common, "name": f"median, {group.name}", "hovertemplate": None},
         )
-    unseen = [record for record in records if panel == 2 and record.metrics.recovery.censored_at_s is not None]
-    if unseen:
+
+
+def _points(
+    figure: go.Figure,
+    points: Sequence[tuple[float, float, str]],
+    marker: Mapping[str, Any],
+    common: Mapping[str, Any],
+) -> None:
+    """Marks at (position, value, words); none where there are no points."""
+    if points:
         figure.add_scatter(
-            x=[_position(record, key) for record in unseen],
-            y=[round(record.metrics.recovery.censored_at_s or 0.0, 3) for record in unseen],
-            text=[
-                f"{name_of(r)}: known not to be over after {seconds(r.metrics.recovery.censored_at_s)} s"
-                for r in unseen
-            ],
-            name="not seen to recover",
+            x=[x for x, _, _ in points],
+            y=[round(y, 3) for _, y, _ in points],
+            text=[text for _, _, text in points],
             mode="markers",
-            showlegend=False,
-            marker={"color": colour, "symbol": "triangle-up-open", "size": 11, "line": {"width": 2}},
-            hovertemplate="%{text}<extra></extra>",
+            marker=dict(marker),
             **common,
         )
+
+
+def _told(record: Record, figure: str) -> str:
+    """A run and its figure; of an unsound one also why it does not count."""
+    text = f"{name_of(record)}, run {record.repetition + 1}: {figure}"
+    return text if record.sound else f"{text}\n{record.status}: {next(iter(record.reasons), 'no reason is known')}"
 
 
 def _medians(records: Sequence[Record], panel: int, key: str) -> list[tuple[str, float]]:
-    """Place and median wherever all of two runs or more know the figure; none along what has no order."""
-    places: dict[str, list[float | None]] = {}
+    """Place and median wherever all of two usable runs or more know the figure; none along what has no order."""
+    values: dict[str, list[float | None]] = {}
     for record in records if key != FAULT else ():
-        places.setdefault(_position(record, key), []).append(_value(record, panel))
-    known = {place: [value for value in values if value is not None] for place, values in places.items()}
-    return [(place, median(kept)) for place, kept in known.items() if len(kept) == len(places[place]) > 1]
+        if record.sound:
+            values.setdefault(_position(record, key), []).append(_value(record, panel))
+    known = {place: [value for value in found if value is not None] for place, found in values.items()}
+    return [(place, median(kept)) for place, kept in known.items() if len(kept) == len(values[place]) > 1]
 
 
-def _controls(figure: go.Figure, records: Sequence[Record], key: str) -> None:
+def _controls(figure: go.Figure, records: Sequence[Record], places: _Places) -> None:
     """Latency of runs without a fault, for comparison; a line through the panel when there is one such run."""
     seen = [(record, value) for record in records if (value := record.metrics.latency_ms.p99) is not None]
     if not seen:
         return
+    axes = {"xaxis": _axis("x", _LATENCY), "yaxis": _axis("y", _LATENCY)}
     figure.add_scatter(
-        x=[_position(record, key) for record, _ in seen],
+        x=[places.at[record.attempt] for record, _ in seen],
         y=[round(value, 3) for _, value in seen],
-        text=[f"{name_of(record)}: {milliseconds(value)} ms" for record, value in seen],
+        text=[_told(record, f"{milliseconds(value)} ms") for record, value in seen],
         name="control",
         mode="markers",
-        marker={"color": FAINT_COLOUR, "symbol": "diamond-open", "size": 10, "line": {"width": 2}},
-        xaxis="x4",
-        yaxis="y4",
+        marker={
+            "color": FAINT_COLOUR,
+            "symbol": "diamond-open",
+            "size": 10,
+            "line": {"width": 2},
+            "opacity": [1.0 if record.sound else 0.5 for record, _ in seen],
+        },
         hovertemplate="%{text}<extra></extra>",
+        **axes,
     )
     if len(seen) == 1:
         line = {"color": FAINT_COLOUR, "width": 1, "dash": "dot"}
@@ -278,23 +292,26 @@ def _by(records: Sequence[Record], key: str) -> list[Record]:
 
 def _group_name(other: tuple[str, str] | None, group: str) -> str:
     if other is None:
-        return "fault"
+        return "run"
     if other[0] == FAULT:
         return group
     return f"state {group} MB" if other[0] == "state_mb" else f"interval {group} s"
 
 
 def _value(record: Record, panel: int) -> float | None:
-    recovery = record.metrics.recovery
-    return (recovery.reload_s, recovery.replay_s, recovery.macro_s, record.metrics.latency_ms.p99)[panel]
+    return record.metrics.latency_ms.p99 if panel == _LATENCY else _part_value(record.metrics.recovery, panel)
+
+
+def _part_value(part: RecoveryPart, panel: int) -> float | None:
+    return (part.reload_s, part.replay_s, part.macro_s)[panel]
 
 
 def _is_known(record: Record, panel: int) -> bool:
-    return _value(record, panel) is not None or (panel == 2 and record.metrics.recovery.censored_at_s is not None)
+    return _value(record, panel) is not None or (panel == _MACRO and record.metrics.recovery.censored_at_s is not None)
 
 
 def _text(value: float, panel: int) -> str:
-    return f"{milliseconds(value)} ms" if panel == 3 else f"{seconds(value, 2)} s"
+    return f"{milliseconds(value)} ms" if panel == _LATENCY else f"{seconds(value, 2)} s"
 
 
 def _axis(letter: str, panel: int) -> str:

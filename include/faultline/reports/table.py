@@ -35,6 +35,7 @@ from faultline.records.format import (
     title_of,
 )
 from faultline.records.record import SOUND, Record
+from faultline.reports.recovery_words import parts_of
 
 _SHOWN = frozenset({"query", "state_mb", "checkpoint_interval_s", "restart_delay_s"}) | FAULT_KEYS
 
@@ -84,6 +85,7 @@ GROUPS = (
         Column("reload_s", "Recovery", "Reload", "s"),
         Column("replay_s", "Recovery", "Replay", "s"),
         Column("macro_s", "Recovery", "Macro", "s"),
+        Column("recoveries", "Recovery", "Times"),
     ),
     (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
 )
@@ -93,7 +95,7 @@ _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
     "p50, p99: latency in ms (≤ n: fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
     "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
-    "apply, or unknown."
+    "apply, or unknown. Times: recoveries of the run, whose medians are shown. Dim: does not count."
 )
 
 
@@ -173,6 +175,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "reload_s": seconds(metrics.recovery.reload_s),
                 "replay_s": seconds(metrics.recovery.replay_s),
                 "macro_s": macro(record),
+                "recoveries": _times(record),
                 "lost": count(metrics.audit.lost),
                 "overcounted": count(metrics.audit.overcounted),
                 "status": record.status,
@@ -181,6 +184,14 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def _times(record: Record) -> str:
+    """The number of recoveries whose medians a run's row shows; of how many injections, where some were not seen."""
+    made, seen = len(record.metrics.recoveries), len(parts_of(record))
+    if made < 2:
+        return NONE
+    return str(made) if seen == made else f"{seen} of {made}"
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> list[Column]:

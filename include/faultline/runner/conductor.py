@@ -36,11 +36,11 @@ from faultline.base.text import one_line
 from faultline.engines.base import Progress
 from faultline.engines.registry import engine_at
 from faultline.runner.assignment import Assignment, read_assignment, remote_injectors
-from faultline.runner.due import due_of
 from faultline.runner.healing import Terminated, Terminations, as_line
-from faultline.runner.measured_window import MeasuredWindow, load_of, open_gate
-from faultline.runner.quiet_window import quiet_window
-from faultline.runner.signals import SignalReader
+from faultline.runner.window.due import due_of
+from faultline.runner.window.measured_window import MeasuredWindow, load_of, open_gate
+from faultline.runner.window.quiet_window import quiet_window
+from faultline.runner.window.signals import SignalReader
 
 # This long before a fault its victims are looked at again.
 RECHECK_LEAD_S = 1.0

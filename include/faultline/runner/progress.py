@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fault.registry import ACTIONS
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
-from faultline.base.journal import events, last, read_journal
+from faultline.base.journal import Line, events, last, read_journal
 from faultline.base.machine_lock import machine_holder
+from faultline.base.processes import option_of
 from faultline.base.settings import Settings
 from faultline.base.text import counted
 from faultline.base.window import Window
@@ -70,8 +70,10 @@ def describe(config: Configuration) -> str:
     return title_of(config.model_dump(mode="json"))
 
 
-def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
-    """The phase that an attempt is in, by its files."""
+def phase_of(
+    attempt: Attempt, now_ns: int | None = None, read: Callable[[Path], Sequence[Line]] = read_journal
+) -> Phase:
+    """The phase that an attempt is in, by its files. `read`: reads a journal, such as that of a `JournalCache`."""
     now = time.time_ns() if now_ns is None else now_ns
     config = configuration_of(attempt)
     window_s = config.warmup_s + config.duration_s
@@ -81,26 +83,29 @@ def phase_of(attempt: Attempt, now_ns: int | None = None) -> Phase:
         return Phase("judging", "", JUDGE_S)
     if (attempt.folder / "batches.json").exists() or (attempt.folder / "end.json").exists():
         return Phase("harvesting", "reads both topics" if config.paced else "reads the batches", HARVEST_S + JUDGE_S)
-    gate = last(read_journal(attempt.conductor_journal), event="gate")
+    conductor = read(attempt.conductor_journal)
+    gate = last(conductor, event="gate")
     if gate is None and is_waiting(attempt):
         return Phase("waiting", "until this machine is free", window_s + FIXED_BUDGET_S)
     if gate is None:
         filling = config.kind.filling(config.own, config)
         filling_s = 0.0 if filling is None else filling.typical_s
         return Phase("starting", _awaited(attempt, config), filling_s + window_s + FIXED_BUDGET_S)
-    elapsed = (now - int(gate["t0_wall_ns"])) / 1e9
-    left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
     began = int(gate["t0_wall_ns"])
-    seen = _recorded(attempt.recorder_journal, now, began) if config.paced else _committed(attempt, began)
+    elapsed = (now - began) / 1e9
+    # Without these lines the window is as long as the configuration says.
+    if measured := last(conductor, event="measured_from"):
+        window_s = (int(measured["wall_ns"]) - began) / 1e9 + config.duration_s
+    left = max(0.0, window_s - elapsed) + DRAIN_S + HARVEST_S + JUDGE_S
+    seen = _recorded(read(attempt.recorder_journal), now, began) if config.paced else _committed(attempt, began, read)
     if config.paced and (late := Punctuality(attempt).number_late()):
         seen = f"{seen}; {counted(late, 'record')} sent late"
-    if elapsed > window_s:
+    if elapsed > window_s or last(conductor, event="measured_until"):
         return Phase("draining", seen, DRAIN_S + HARVEST_S + JUDGE_S)
-    name = "warm-up" if elapsed < config.warmup_s else "measuring"
-    delivered = last(read_journal(attempt.conductor_journal), event="delivered")
-    if delivered:
+    name = "measuring" if measured or elapsed >= config.warmup_s else "warm-up"
+    if delivered := last(conductor, event="delivered"):
         ago = (now - int(delivered["wall_ns"])) / 1e9
-        name, seen = "measuring", f"{_done(delivered)} {ago:.0f} s ago; {seen}"
+        name, seen = "measuring", f"{act_text(conductor, int(delivered.get('fault', 0)))} {ago:.0f} s ago; {seen}"
     return Phase(name, f"T0 + {max(0.0, elapsed):.0f} s; {seen}", left)
 
 
@@ -155,13 +160,30 @@ def split_of(attempt: Attempt) -> dict[str, float]:
     return split
 
 
-def _done(delivered: Mapping[str, Any]) -> str:
-    """A delivery in words: `killed pid 12`, or `cut the connections to Kafka`, where no process was hit."""
-    action = ACTIONS.get(str(delivered.get("action")))
+def act_text(conductor: Sequence[Line], fault: int) -> str:
+    """What was done to which victims, by the conductor's lines: `killed executor 1`, `cut the connections to Kafka`."""
+    delivered = [line for line in events(conductor, "delivered") if line.get("fault", 0) == fault]
+    if not delivered:
+        return ""
+    action = ACTIONS.get(str(delivered[-1].get("action")))
     past = action.past if action else "hit"  # of an attempt whose action is there no more
-    if delivered["victim"] is None:
+    victims = {line.get("victim"): str(line.get("role") or "") for line in delivered}
+    if None in victims:
         return past
-    return f"{(action and action.past_of_host) or past} pid {delivered['victim']}"
+    named = {
+        victim.get("pid"): victim_name({**victim, "role": victims[victim.get("pid")] or victim.get("role")})
+        for line in events(conductor, "victims")
+        for victim in line["victims"]
+        if victim.get("pid") in victims
+    }
+    those = [named.get(pid, f"{role} pid {pid}".strip().replace("_", " ")) for pid, role in victims.items()]
+    return f"{(action and action.past_of_host) or past} {' and '.join(those)}"
+
+
+def victim_name(victim: Line) -> str:
+    """A victim as people know it: `executor 0`, `python worker`."""
+    number = option_of(victim.get("command") or (), "--executor-id") or ""
+    return f"{victim.get('role', 'process')} {number}".strip().replace("_", " ")
 
 
 def _awaited(attempt: Attempt, config: Configuration) -> str:
@@ -179,18 +201,17 @@ def _awaited(attempt: Attempt, config: Configuration) -> str:
     return "starts its processes" if roles else "makes its topics"
 
 
-def _committed(attempt: Attempt, began: int) -> str:
+def _committed(attempt: Attempt, began: int, read: Callable[[Path], Sequence[Line]] = read_journal) -> str:
     """Events that the engine has made and committed since the gate, by the batches that it told of."""
-    lines = events(read_journal(attempt.listener_journal), "progress")
+    lines = events(read(attempt.listener_journal), "progress")
     # By their numbers: a query that reads a stream twice is told twice as many rows.
     ends = [(int(line["wall_ns"]), sum(line["end_offsets"].values())) for line in lines if line["end_offsets"]]
     before = max((end for instant, end in ends if instant < began), default=0)
     return f"{max((end for _, end in ends), default=before) - before:,} events done"
 
 
-def _recorded(journal: Path, now: int, t0: int) -> str:
+def _recorded(lines: Sequence[Line], now: int, t0: int) -> str:
     """Records that the recorder has seen come into the input topic since `t0`; or that it is silent."""
-    lines = read_journal(journal)
     if not lines:
         return "recorder not started"
     age = (now - int(lines[-1]["wall_ns"])) / 1e9

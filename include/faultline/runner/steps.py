@@ -44,8 +44,8 @@ from faultline.runner.daemons import (
 )
 from faultline.runner.drain import drain_limit_s
 from faultline.runner.punctuality import Punctuality
-from faultline.runner.quiet_window import LONGEST_S
 from faultline.runner.teardown import heal_leftovers
+from faultline.runner.window.quiet_window import LONGEST_S
 from generators.login import LOGIN
 
 # Of an attempt's generator with these arguments: its command, and its environment beside this one.

@@ -13,7 +13,9 @@ import pytest
 from faultline.base.errors import InfrastructureError
 from faultline.base.settings import ROOT, Settings
 from faultline.client import demo
+from faultline.client.following import Followed
 from faultline.experiment.matrix import PlannedCell
+from faultline.experiment.preset_parts import DEMO_MEASUREMENTS
 from faultline.records.record import Record
 from faultline.records.store import Store
 from tests.unit.sample_records import sample
@@ -38,29 +40,39 @@ class Airflow:
 
 
 class Demo:
-    """One call after the other; `follow` measures what `measures` says, and ends as `ended` says."""
+    """One call after the other; `follow` measures what `measures` says, as `statuses` has it, and ends with `state`."""
 
     def __init__(self, settings: Settings, airflow: Airflow) -> None:
         self.settings, self.airflow = settings, airflow
-        self.ended, self.measures = True, list(self.cells)
+        self.state, self.measures = "success", list(self.cells)
+        self.statuses: dict[int, str] = {}
+        self.first_recovery_s: float | None = None
         self.said: list[str] = []
 
     @property
     def cells(self) -> list[PlannedCell]:
         return demo.demo_matrix().cells(BUILD)
 
-    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **__: Any) -> bool:
+    def follow(self, api: Any, settings: Settings, dag: str, run_id: str, *_: Any, **how: Any) -> Followed:
+        assert how["most"] == DEMO_MEASUREMENTS and how["keep_unsound"]
         for number, cell in enumerate(self.measures):
-            Store(settings.results).write(record_of(cell, run_id, datetime.now(UTC) + timedelta(seconds=number + 1)))
-        return self.ended
+            at, status = datetime.now(UTC) + timedelta(seconds=number + 1), self.statuses.get(number, "valid")
+            Store(settings.results).write(record_of(cell, run_id, at, status))
+        return Followed(self.state, self.first_recovery_s)
 
     def run(self, *, again: bool = False) -> int:
         self.said.clear()
         return demo.run_demo(self.said.append, again=again, output=None)
 
 
-def record_of(cell: PlannedCell, run_id: str, at: datetime) -> Record:
-    made = sample(attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}", **cell.config.model_dump(mode="json"))
+def record_of(cell: PlannedCell, run_id: str, at: datetime, status: str = "valid") -> Record:
+    made = sample(
+        attempt=f"{at:%Y%m%dT%H%M%SZ}-{next(NUMBERS):06x}",
+        status=status,
+        reasons=[] if status == "valid" else ["not-steady: why"],
+        repetition=cell.repetition,
+        **cell.config.model_dump(mode="json"),
+    )
     return made.model_copy(update={"series": BUILD, "sweep_id": run_id})
 
 
@@ -78,47 +90,76 @@ def demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
 
 
 def test_it_measures_and_a_second_call_only_shows(demonstration: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+    number = len(demonstration.cells)
     assert demonstration.run() == 0
     assert demonstration.said[0].endswith("user admin"), "before anything is measured"
-    assert demonstration.said[1].startswith("5 of 5 experiments to measure")
-    assert demonstration.airflow.triggered == [{"preset": "demo", "only_missing": True}]
+    assert demonstration.said[1].startswith(f"{number} of {number} experiments to measure")
+    assert demonstration.airflow.triggered == [
+        {"preset": "demo", "only_missing": True, "max_measurements": DEMO_MEASUREMENTS, "keep_unsound": True}
+    ]
     out = capsys.readouterr().out
-    assert out.count("valid") == 5 and "report: " in out and "airflow: http" in out
+    assert out.count("valid") == number and "report: " in out and "airflow: http" in out
     assert demonstration.run() == 0
     assert len(demonstration.airflow.triggered) == 1
-    assert demonstration.said[1] == "all experiments have valid records; `--again` measures them anew"
-    assert capsys.readouterr().out.count("valid") == 5
+    assert demonstration.said[1].startswith("all experiments have valid records")
+    assert capsys.readouterr().out.count("valid") == number
 
 
-def test_what_lacks_a_valid_record_is_named_with_the_call_that_measures_it(demonstration: Demo) -> None:
-    demonstration.measures = demonstration.cells[1:]
-    assert demonstration.run() == 1
-    lacking = [line for line in demonstration.said if line.startswith("no valid record")]
-    assert len(lacking) == 1 and lacking[0].endswith("`./faultline demo` measures it again")
-    assert demonstration.run(again=True) == 1
-    lacking = [line for line in demonstration.said if line.startswith("no valid record")]
-    assert len(lacking) == 1 and lacking[0].endswith("`./faultline demo --again` measures it again")
+def test_what_is_unsound_is_kept_named_and_no_failure(demonstration: Demo) -> None:
+    demonstration.statuses = {0: "unsound", 3: "unsound"}
+    assert demonstration.run() == 0
+    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    assert lacking and all("(unsound)" in line for line in lacking)
+    demonstration.statuses = {}
+    demonstration.measures = [demonstration.cells[0], demonstration.cells[3]]
+    assert demonstration.run() == 0
+    assert demonstration.said[1].startswith("2 of "), "a second call measures them again"
+    assert not [line for line in demonstration.said if line.startswith("no usable record")]
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_run_that_goes_on_is_joined_by_either_call(demonstration: Demo, again: bool) -> None:
+def test_what_left_no_record_or_failed_is_a_failure_and_named_with_its_call(demonstration: Demo, again: bool) -> None:
+    demonstration.measures = demonstration.cells[1:]
+    demonstration.statuses = {0: "failed"}
+    assert demonstration.run(again=again) == 1
+    lacking = [line for line in demonstration.said if line.startswith("no usable record")]
+    assert len(lacking) == 2 and any("(failed)" in line for line in lacking)
+    assert all(f"`./faultline demo{' --again' * again}`" in line for line in lacking)
+
+
+def test_a_run_that_failed_is_a_failure_also_where_all_records_are_there(demonstration: Demo) -> None:
+    demonstration.state = "failed"
+    assert demonstration.run() == 1
+
+
+def test_the_time_of_the_first_recovery_is_printed_where_it_was_seen(demonstration: Demo) -> None:
+    assert demonstration.run() == 0
+    assert not [line for line in demonstration.said if line.startswith("first recovery")]
+    demonstration.first_recovery_s = datetime.now(UTC).timestamp() + 90
+    assert demonstration.run(again=True) == 0
+    (line,) = (line for line in demonstration.said if line.startswith("first recovery"))
+    assert line.count("1.5 min") == 2, "since the start, and since the services were up"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_that_lasts_is_joined_by_either_call(demonstration: Demo, again: bool) -> None:
     assert demonstration.run() == 0
     demonstration.airflow.going = ["other", "demo_20261122T000000Z"]
     assert demonstration.run(again=again) == 0
-    assert "goes on with demo_20261122T000000Z" in demonstration.said
+    assert "resuming demo_20261122T000000Z" in demonstration.said
     assert len(demonstration.airflow.triggered) == 1
 
 
 def test_ended_services_leave_what_was_measured_and_no_advice_that_is_wrong(
     demonstration: Demo, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    demonstration.ended, demonstration.measures = False, []
+    demonstration.state, demonstration.measures = "", []
     assert demonstration.run() == 1
     assert capsys.readouterr().out == ""
-    assert not [line for line in demonstration.said if "no valid record" in line or "done in" in line]
+    assert not [line for line in demonstration.said if "no usable record" in line or "done in" in line]
     demonstration.measures = demonstration.cells[:2]
     assert demonstration.run() == 1
-    assert capsys.readouterr().out.count("valid") == 2
+    assert "report: " in capsys.readouterr().out
 
 
 def test_a_sweep_that_left_no_record_at_all_is_an_error(demonstration: Demo) -> None:

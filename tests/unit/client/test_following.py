@@ -14,6 +14,7 @@ import pytest
 from faultline.base.machine_lock import RECORDER
 from faultline.base.settings import ROOT, Settings
 from faultline.client.following import Course, follow, minutes_text
+from faultline.client.progress_line import ProgressLine
 from faultline.experiment.config import parse_configuration
 from faultline.experiment.matrix import PlannedCell
 from faultline.records.store import Store
@@ -42,7 +43,8 @@ class Sweep:
         self.lines: list[str] = []
         chosen = configs or [{"workload": "word_count", "state_mb": state} for state in (1, 8)]
         self.cells = [PlannedCell(parse_configuration(one), 0, "b1") for one in chosen]
-        self.course = Course(self.settings, "s1", self.cells, self.lines.append, budget_s=BUDGET_S)
+        self.line = ProgressLine(self.lines.append)
+        self.course = Course(self.settings, "s1", self.cells, self.line, budget_s=BUDGET_S)
 
     def begin(self, attempt: str, cell: int, *, at_s: float = 0.0, sweep: str = "s1") -> None:
         folder = self.settings.attempts / attempt
@@ -98,7 +100,7 @@ def test_an_unsound_measurement_is_said_so_and_the_next_one_is_of_the_same_exper
     (line,) = sweep.told(1)
     assert line.startswith("experiment 2 of 2 (state 8 MB")
     assert sweep.told(1) == [], "nothing new"
-    assert sweep.told(2) == ["makes the tables over all results, about 1 min left"]
+    assert sweep.told(2) == ["aggregating: tables over all results, about 1 min left"]
 
 
 def test_a_cell_that_is_measured_again_makes_the_others_no_slower(sweep: Sweep) -> None:
@@ -184,7 +186,7 @@ def test_what_is_shown_is_the_experiment_whose_turn_it_is(sweep: Sweep) -> None:
         sweep.begin(attempt, number)
         sweep.started(attempt, "recorder")
     journal = sweep.settings.attempts / first / "recorder.jsonl"
-    assert ": waits for its turn; about" in sweep.told()[-1]
+    assert ": waits for its turn, about" in sweep.told()[-1]
     journal.write_text(json.dumps({"kind": "start", "wall_ns": int(BEGAN_S * 1e9)}) + "\n")
     (line,) = sweep.told()
     assert line.startswith("experiment 1 of") and ": starting, starts its processes" in line
@@ -212,12 +214,14 @@ def test_whose_experiment_is_waited_for_is_said(sweep: Sweep, tmp_path: Path, el
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         told = sweep.told()[-1]
         if elsewhere:
-            assert f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation;" in told
+            assert (
+                f"): waits for {other} of " in told and f", {tmp_path / 'other'}), another installation, about" in told
+            )
         else:
             assert f"): waits for {other} (state 8 MB" in told
-            assert "of the sweep s2); about 3 min left from then" in told
+            assert "of the sweep s2), about 3 min left from then" in told
         holder.communicate(b"")
-    assert ": waits for its turn;" in sweep.told()[-1]
+    assert ": waits for its turn, about" in sweep.told()[-1]
 
 
 def test_a_wait_is_told_in_minutes_and_never_as_none() -> None:
@@ -261,6 +265,4 @@ def test_services_that_were_ended_end_the_watch_at_once(sweep: Sweep) -> None:
     """The real daemon's address answers to nobody: nothing runs in this home."""
     ended = follow(None, sweep.settings, "d", "demo_1", sweep.cells, sweep.lines.append, budget_s=1)  # type: ignore[arg-type]
     assert not ended
-    assert sweep.lines == [
-        "the services were ended while demo_1 ran; what is measured is kept, the same call goes on with it"
-    ]
+    assert len(sweep.lines) == 1 and "services were ended" in sweep.lines[0]

@@ -9,6 +9,8 @@ import pytest
 from faultline.base.errors import ConfigError
 from faultline.experiment.config import Configuration, parse_configuration
 from faultline.experiment.matrices import DEFAULT, MATRICES, OWN, MatrixSpec
+from faultline.experiment.matrix import plan
+from faultline.experiment.preset_parts import DEMO, DEMO_RUNS
 
 BOTH = [(spec, preset) for spec in MATRICES.values() for preset in spec.presets]
 
@@ -30,10 +32,20 @@ def test_each_preset_is_a_sweep_that_could_start(spec: MatrixSpec, preset: str) 
         )
 
 
-def test_the_demo_is_a_part_of_the_default_sweep() -> None:
-    spec = MATRICES["state_size_x_checkpoint_interval"]
-    demo, default = ({one.cell for one in spec.preset_matrix(preset).cells("s")} for preset in ("demo", DEFAULT))
-    assert demo < default, "what the demo measured is not measured again"
+def test_the_demo_asks_about_one_step_and_runs_both_sides_of_it_several_times_in_a_random_order() -> None:
+    matrix = MATRICES["state_size_x_checkpoint_interval"].preset_matrix(DEMO)
+    cells = matrix.cells("s")
+    assert len({cell.config.config_id for cell in cells}) == 2 and len(cells) == 2 * DEMO_RUNS
+    assert {cell.config.checkpoint_interval_s for cell in cells} == {2.0, 5.0}
+    assert {cell.config.fault for cell in cells} == {"executor"}
+    orders = [
+        [(one.repetition, one.config.checkpoint_interval_s) for one in plan(cells, [], only_missing=True, seed=seed)]
+        for seed in range(20)
+    ]
+    assert len({tuple(order) for order in orders}) > 1
+    assert all([repetition for repetition, _ in order] == [0, 0, 1, 1, 2, 2] for order in orders), (
+        "a block a repetition"
+    )
 
 
 def test_the_papers_values_are_those_of_their_texts() -> None:

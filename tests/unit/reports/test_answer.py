@@ -18,7 +18,9 @@ from faultline.base.settings import Settings
 from faultline.comparison.advise import Wish
 from faultline.comparison.answer import Answer, along_named, answer_named, answer_of, wish_of
 from faultline.comparison.effects import Verdict
+from faultline.comparison.unsound import unsound_of
 from faultline.records.summary import Entry
+from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.output import answer_json, effects_json
 from faultline.reports.answer.view import front_figure
 from faultline.reports.answer.words import advice_text, answer_lines, effect_text, miss_text, placebo_text, size_text
@@ -53,11 +55,56 @@ def test_what_is_open_says_what_would_tell() -> None:
     assert re.search(r"about \d+ more repetitions?", " ".join(lines[head:]))
 
 
-def test_a_single_run_of_each_is_noise_and_nothing_else_is_said() -> None:
+def test_a_single_run_of_each_is_noise_and_its_figures_are_no_claims() -> None:
     first, *rest = answer_lines(answer(repetitions=1))
     assert "A single run is noise" in first
     assert "repetitions=5" in first
-    assert not any("instead of" in line for line in rest)
+    seen = [line for line in rest if "instead of" in line]
+    assert len(seen) == 3 and all(line.startswith("Seen so far: ") for line in seen), "two steps, and one"
+    assert any("latency p50 × 2." in line for line in seen)
+
+
+def test_the_only_step_of_a_sweep_is_one_line_with_intervals_and_what_would_tell() -> None:
+    found = answer(intervals=(2.0, 5.0), states=(1.0,), repetitions=6)
+    line, *rest = answer_lines(found)
+    assert re.match(
+        r"Checkpoint interval 5 s instead of 2 s: CPU −\d+ % \(−\d+ … −\d+\), latency p50 × 2\.\d \(2\.\d … 2\.\d\), "
+        r"recovery \+\d\.\d s \(.+ … .+\), n = 6 runs each\.$",
+        line,
+    )
+    assert not any("latency p50" in other or "recovery +" in other for other in rest), "each figure once"
+    few = answer_lines(answer(intervals=(2.0, 5.0), states=(1.0,), repetitions=3, scatter=0.4))
+    assert few[1].startswith("Not shown yet: ") and re.search(r"about \d+ more runs? of each would tell", few[1])
+
+
+@pytest.mark.parametrize("usable", [6, 3, 0])
+def test_unsound_runs_claim_nothing_and_one_line_says_what_they_would_add(usable: int) -> None:
+    records = [
+        one
+        if one.repetition < usable
+        else one.model_copy(update={"status": "unsound", "reasons": ["not-steady: lag drifts by 30 %"]})
+        for one in swept((2.0, 5.0), (1.0,), 6, controls=False)
+    ]
+    entries = [Entry.of(one) for one in records]
+    found, unsound = answer_of(entries), unsound_of(entries)
+    if usable == 6:
+        assert unsound is None
+        return
+    assert unsound is not None and unsound.codes == {"not-steady": 2 * (6 - usable)}
+    text = unsound_text(unsound)
+    assert "not-steady" in text and "n = 6 runs each" in text and "\n" not in text
+    if usable:
+        assert found is not None and "n = 3 runs each" in answer_lines(found)[0]
+    else:
+        assert found is None and text.startswith("No run is usable")
+    html = render(records, Path("/nowhere"), title="t")
+    assert text in unescape(html)
+
+
+def test_a_run_that_was_measured_again_soundly_is_not_unsound() -> None:
+    sound = swept((2.0, 5.0), (1.0,), 3, controls=False)
+    bad = sound[0].model_copy(update={"status": "unsound", "reasons": ["disturbed: why"], "attempt": "z-first"})
+    assert unsound_of([Entry.of(one) for one in [*sound, bad]]) is None
 
 
 def test_recoveries_without_a_control_or_with_a_bad_one_are_marked() -> None:

@@ -38,6 +38,7 @@ def test_a_kill_gives_exactly_this_row() -> None:
             "reload_s": "6.3",
             "replay_s": "1.6",
             "macro_s": "13.8",
+            "recoveries": "—",
             "lost": "0",
             "overcounted": "12,345",
             "status": "valid",
@@ -114,7 +115,7 @@ def test_a_plan_is_named_by_its_faults() -> None:
     assert fault_of({"fault": "x", "fault_plan": {"faults": [3]}}) == ""
 
 
-RECOVERY = {"reload_s", "replay_s", "macro_s"}
+RECOVERY = {"reload_s", "replay_s", "macro_s", "recoveries"}
 
 
 def left_out(rows: list[dict[str, str]]) -> set[str]:
@@ -123,8 +124,8 @@ def left_out(rows: list[dict[str, str]]) -> set[str]:
 
 def test_a_column_is_there_where_it_says_something() -> None:
     idle = plain_rows([sample(recovery=RECOVERED)])
-    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python"}
-    assert left_out([*idle, {**idle[0], "cpu_python": "0.31"}]) == {"query", "repetition", "throughput"}
+    assert left_out(idle) == {"query", "repetition", "throughput", "cpu_python", "recoveries"}
+    assert left_out([*idle, {**idle[0], "cpu_python": "0.31"}]) == {"query", "repetition", "throughput", "recoveries"}
     assert left_out(plain_rows([sample(fault="none")])) == {
         "query",
         "repetition",

@@ -113,6 +113,9 @@ class Slate:
     def progress(self, attempt: Any) -> SlateProgress:
         return SlateProgress(attempt.folder)
 
+    def live(self, attempt: Any, settings: Any) -> Callable[[], Traces]:
+        return lambda: read_slate(attempt.folder)
+
     def collect(self, attempt: Any, settings: Any, *, method: str) -> None:
         found = read_slate(attempt.folder)
         write_batches(attempt.folder, found.commits, method=method, reached=found.reached)

@@ -140,6 +140,9 @@ class KnownTruth:
     def progress(self, attempt: Attempt) -> Progress:
         return TraceProgress(attempt.folder / own.FILE)
 
+    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+        return lambda: own.read_traces(attempt.folder) if attempt.traces.exists() else Traces("batch")
+
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         commits = own.commits_of(read_journal(attempt.folder / own.FILE))
         write_batches(attempt.folder, commits, method=method, reached=commits[-1].ends if commits else {})

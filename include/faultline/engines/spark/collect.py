@@ -100,6 +100,12 @@ def worker_folders(attempt: Attempt, settings: Settings) -> Iterator[Path]:
     """What each Spark worker keeps of each application of the attempt."""
     # Those of another cluster may be called as some here.
     for application in application_ids(attempt) if find_shared(attempt) is None else ():
+        yield from application_folders(application, settings)
+
+
+def application_folders(application: str, settings: Settings) -> Iterator[Path]:
+    """What each Spark worker keeps of an application; nothing for a text that is not a name of one."""
+    if _APPLICATION.fullmatch(application):
         yield from settings.spark_work.glob(f"worker-*/{application}")
         yield from settings.spark_work.glob(f"build-*/worker-*/{application}")
 

@@ -18,6 +18,7 @@ from faultline.engines.running import Guardian, Runtime, Sampler, Submission
 from faultline.engines.spark import class_link, collect, detection, standalone
 from faultline.engines.spark.elsewhere import OwnCheckpoint
 from faultline.engines.spark.lineages import LineageKeeper
+from faultline.engines.spark.live import LiveTraces
 from faultline.engines.spark.progress import CheckpointProgress
 from faultline.engines.spark.sampling import DriverSampler
 from faultline.engines.spark.shared import CHECKPOINT, find_hdfs
@@ -163,6 +164,9 @@ class Spark:
         return CheckpointProgress(
             attempt.checkpoint, attempt.listener_journal, None if there is None else there / CHECKPOINT
         )
+
+    def live(self, attempt: Attempt, settings: Settings) -> Callable[[], Traces]:
+        return LiveTraces(attempt, settings).traces
 
     def collect(self, attempt: Attempt, settings: Settings, *, method: str) -> None:
         collect.gather(attempt, settings, method=method)

@@ -14,7 +14,7 @@ a store in an executor is always real, since a fresh process has nothing open.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class ExecutorEvents:
 
 
 @dataclass
-class _Reader:
+class ExecutorLogReader:
     """State of reading one executor's log: loads under way by thread, stores seen before."""
 
     executor: str
@@ -84,7 +84,13 @@ class _Reader:
     under_way: dict[str, bool] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
 
+    @property
+    def events(self) -> ExecutorEvents:
+        """The events of the lines that were read so far."""
+        return ExecutorEvents(tuple(self.launches), tuple(self.loads), tuple(self.snapshots))
+
     def read(self, text: str) -> None:
+        """Take in the next line; one of any other form is passed over."""
         match = _LINE.match(text)
         if match is None:
             return
@@ -138,10 +144,10 @@ def is_event(line: str) -> bool:
 
 def parse_executor_log(lines: Iterable[str], executor: str) -> ExecutorEvents:
     """The events of one executor's log; lines of any other form are passed over."""
-    reader = _Reader(executor)
+    reader = ExecutorLogReader(executor)
     for line in lines:
         reader.read(line.rstrip("\n"))
-    return ExecutorEvents(tuple(reader.launches), tuple(reader.loads), tuple(reader.snapshots))
+    return reader.events
 
 
 def read_executor_logs(directory: Path) -> ExecutorEvents:
@@ -150,6 +156,11 @@ def read_executor_logs(directory: Path) -> ExecutorEvents:
     for path in sorted(directory.glob("*/*/stderr")):
         with path.open(encoding="utf-8", errors="replace") as lines:
             parsed.append(parse_executor_log(lines, f"{path.parent.parent.name}/{path.parent.name}"))
+    return merge_events(parsed)
+
+
+def merge_events(parsed: Sequence[ExecutorEvents]) -> ExecutorEvents:
+    """The events of several executors, each kind in order of time."""
     return ExecutorEvents(
         tuple(sorted((item for one in parsed for item in one.launches), key=lambda item: item.wall_ns)),
         tuple(sorted((item for one in parsed for item in one.loads), key=lambda item: item.wall_ns)),

@@ -19,7 +19,10 @@ from faultline.comparison.advise import SURE, Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
 from faultline.comparison.effects import Effect, Verdict
+from faultline.comparison.unsound import Unsound
 from faultline.records.format import NONE, WIDTH
+from faultline.reports.answer.allocation import allocation_json
+from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.words import (
     NOISE,
     SHORT,
@@ -37,11 +40,12 @@ from faultline.reports.answer.words import (
 _STYLES = {Verdict.DIFFERS: "bold", Verdict.SAME: "", Verdict.OPEN: "dim"}
 
 
-def print_answer(answer: Answer | None) -> None:
-    """The answer on standard output, above what it rests on."""
+def print_answer(answer: Answer | None, unsound: Unsound | None) -> None:
+    """The answer on standard output, above what it rests on. `unsound`: what unsound runs would add."""
     console = _console()
     console.print(Text("Answer", style="bold underline"))
-    for line in answer_lines(answer) if answer else ["No valid record, so there is no answer yet."]:
+    lines = answer_lines(answer) if answer else [] if unsound else ["No record has figures, so there is no answer yet."]
+    for line in [*lines, *([unsound_text(unsound)] if unsound else [])]:
         console.print(Padding(Text(line), (0, 0, 0, 4 if line.startswith("·") else 2)))
 
 
@@ -139,6 +143,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
             for place in answer.front.places
         ],
         "effects": effects_json(answer.effects),
+        "scatter": allocation_json(answer.allocation),
         "placebo": None
         if answer.placebo is None
         else {

@@ -10,7 +10,10 @@ import plotly.graph_objects as go
 
 from faultline.comparison.answer import Answer
 from faultline.comparison.front import Place
+from faultline.comparison.unsound import Unsound
 from faultline.records.metrics import KNOWN, Metric
+from faultline.reports.answer.allocation import allocation_lines
+from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.words import (
     NOISE,
     advice_text,
@@ -18,7 +21,10 @@ from faultline.reports.answer.words import (
     front_heads,
     front_rows,
     placebo_text,
+    rest_of,
+    seen_lines,
     step_lines,
+    trade_lines,
 )
 from faultline.reports.sweep_figures import SERIES_COLOURS
 from faultline.reports.time_series import FAINT_COLOUR
@@ -28,19 +34,27 @@ FRONT = "front"
 MOST_NAMED = 12
 # Share of the height within which two names would lie on each other.
 NEAR = 0.15
+# What the template shows of an answer, where there is one.
+_PARTS = ("trade", "advice", "steps", "undecided", "heads", "axis", "front", "plot", "scatter", "placebo")
 _METRICS: dict[str, Metric] = {metric.key: metric for metric in KNOWN}
 
 
-def answer_view(answer: Answer | None, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
-    """What the template needs; adds the front to `figures` where there is one. None without a valid record."""
+def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[str, go.Figure]) -> dict[str, Any] | None:
+    """What the template needs; adds the front to `figures` where there is one. None without a judged record.
+
+    `unsound`: what the unsound runs would add. Without an answer it is all that there is.
+    """
+    beside = {"noise": "", "others": "" if unsound is None else unsound_text(unsound)}
     if answer is None:
-        return None
+        return None if unsound is None else {**dict.fromkeys(_PARTS, ()), **beside, "told": False, "doubt": False}
     figure = front_figure(answer)
     if figure is not None:
         figures[FRONT] = figure
-    steps = [] if answer.single else step_lines(answer.effects)
+    steps = [] if answer.single else step_lines(rest_of(answer.effects))
     return {
+        **beside,
         "noise": NOISE if answer.single else "",
+        "trade": seen_lines(answer.effects) if answer.single else trade_lines(answer.effects),
         "advice": [] if answer.single and not answer.advice else advice_text(answer),
         "told": answer.advice is not None and answer.advice.told,
         "steps": [(capital(step), decided) for step, decided, _ in steps if decided],
@@ -49,6 +63,7 @@ def answer_view(answer: Answer | None, figures: dict[str, go.Figure]) -> dict[st
         "axis": ", ".join(axis.name for axis in answer.choice.axes),
         "front": front_rows(answer) if len(answer.front.places) > 1 else [],
         "plot": None if figure is None else figure.layout.height,
+        "scatter": allocation_lines(answer.allocation) if answer.allocation else [],
         "placebo": placebo_text(answer.placebo) if answer.recoveries else "",
         "doubt": answer.recoveries and (answer.placebo is None or not answer.placebo.relied_on),
     }

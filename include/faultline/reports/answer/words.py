@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from faultline.base.text import counted
 from faultline.comparison.advise import Advice
 from faultline.comparison.answer import Answer
 from faultline.comparison.candidates import COSTS, Candidate
-from faultline.comparison.effects import Effect, Verdict
+from faultline.comparison.effects import P50, Effect, Verdict
 from faultline.comparison.placebo import Placebo
 from faultline.comparison.statistics import LEAST
 from faultline.comparison.statistics.intervals import Interval
 from faultline.comparison.statistics.pairs import Estimate
 from faultline.records.format import signed
 from faultline.records.metrics import CPU_TOTAL, KNOWN, MACRO, Metric
+from faultline.reports.answer.allocation import allocation_lines
 
 _METRICS: Mapping[str, Metric] = {metric.key: metric for metric in KNOWN}
 SHORT = {
@@ -33,6 +35,8 @@ NOISE = (
 )
 
 
+# The figures by which a step is chosen, and which one line tells of the only step; the others follow below.
+TRADED = (CPU_TOTAL, P50, MACRO)
 # Heads the list of what is open.
 UNDECIDED = "Undecided, and how many more repetitions of each configuration would tell"
 
@@ -85,17 +89,19 @@ def short_telling(effect: Effect) -> str:
 
 def step_lines(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
     """For each step: its name, what is decided of it with n, and what is open with what would tell it."""
-    return [(_step(same[0]), _decided(same), _open(same)) for same in _by_step(effects)]
+    return [(step_text(same[0]), _decided(same), _open(same)) for same in by_step(effects)]
 
 
-def _by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
+def by_step(effects: Sequence[Effect]) -> list[list[Effect]]:
+    """The effects of each step, in order."""
     found: dict[tuple[str, str, str], list[Effect]] = {}
     for effect in effects:
         found.setdefault((effect.axis.key, effect.before, effect.after), []).append(effect)
     return list(found.values())
 
 
-def _step(effect: Effect) -> str:
+def step_text(effect: Effect) -> str:
+    """`checkpoint interval 5 s instead of 2 s`."""
     return f"{effect.axis.noun} {effect.after} instead of {effect.before}"
 
 
@@ -115,6 +121,60 @@ def _open(effects: Sequence[Effect]) -> str:
         for effect in effects
         if effect.verdict is Verdict.OPEN
     )
+
+
+def traded(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects of one line: those of the only step; none where there are several, whose lines come by verdict."""
+    return [effect for effect in effects if effect.metric.key in TRADED] if len(by_step(effects)) == 1 else []
+
+
+def rest_of(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects that `trade_lines` leaves out."""
+    shown = traded(effects)
+    return [effect for effect in effects if effect not in shown]
+
+
+def seen_lines(effects: Sequence[Effect]) -> list[str]:
+    """What single runs show, without any claim: a line a step."""
+    shown = [effect for effect in effects if effect.metric.key in TRADED]
+    return [f"Seen so far: {uncapital(trade_text(same))}." for same in by_step(shown)]
+
+
+def trade_lines(effects: Sequence[Effect]) -> list[str]:
+    """The only step with all of its intervals, and how many more runs would settle what is open; else nothing."""
+    shown = traded(effects)
+    if not shown:
+        return []
+    still_open = [effect for effect in shown if effect.verdict is Verdict.OPEN]
+    lines = [f"{trade_text(shown)}."]
+    if still_open:
+        lines.append(f"Not shown yet: {'; '.join(map(_wanting, still_open))}.")
+    return lines
+
+
+def trade_text(effects: Sequence[Effect]) -> str:
+    """`Checkpoint interval 5 s instead of 2 s: CPU −29 % (−38 … −19), recovery +3.1 s (−0.5 … +6.8), n = 3 runs each`.
+
+    `effects`: of one step, one at least.
+    """
+    figures = ", ".join(f"{SHORT[effect.metric.key]} {size_text(effect)}" for effect in effects)
+    return f"{capital(step_text(effects[0]))}: {figures}, {_runs(effects)}"
+
+
+def _wanting(effect: Effect) -> str:
+    """`recovery (about 4 more runs of each would tell)`."""
+    parts = [effect.why] if effect.why else []
+    if effect.more is not None:
+        parts.append(f"about {counted(effect.more, 'more run')} of each would tell")
+    return f"{SHORT[effect.metric.key]} ({'; '.join(parts) or 'no number of runs that one would measure tells'})"
+
+
+def _runs(effects: Sequence[Effect]) -> str:
+    """`n = 3 runs each`; where figures differ in it, of the one with the least."""
+    found = min((effect.found for effect in effects), key=lambda one: one.n)
+    if len(found.rows) > 1:
+        return n_text(found)
+    return f"n = {counted(found.n, 'run')} each"
 
 
 def n_text(found: Estimate) -> str:
@@ -249,13 +309,17 @@ def placebo_text(placebo: Placebo | None) -> str:
 
 def answer_lines(answer: Answer) -> list[str]:
     """The whole answer, a line for each thing: effects, what is open, advice, and how far recoveries hold."""
-    lines = [NOISE] if answer.single else []
-    if not answer.single:
-        told = step_lines(answer.effects)
+    if answer.single:
+        lines = [NOISE, *seen_lines(answer.effects)]
+    else:
+        lines = trade_lines(answer.effects)
+        told = step_lines(rest_of(answer.effects))
         lines += [f"{capital(step)}: {decided}." for step, decided, _ in told if decided]
         open_ones = [f"· {step}: {undecided}." for step, _, undecided in told if undecided]
         lines += [f"{UNDECIDED}:", *open_ones] if open_ones else []
         lines += advice_text(answer)
+    if answer.allocation is not None:
+        lines += allocation_lines(answer.allocation)
     if answer.recoveries:
         lines.append(placebo_text(answer.placebo))
     return lines
@@ -264,9 +328,10 @@ def answer_lines(answer: Answer) -> list[str]:
 def short_answer(answer: Answer) -> list[str]:
     """The answer for a note, the most important first: how far it can be relied on, advice, effects."""
     if answer.single:
-        return [NOISE]
+        return [NOISE, *seen_lines(answer.effects)]
     advice = advice_text(answer) if answer.advice is not None else []
-    told = [f"{step}: {decided}" for step, decided, _ in step_lines(answer.effects) if decided]
+    told = trade_lines(answer.effects)
+    told += [f"{step}: {decided}" for step, decided, _ in step_lines(rest_of(answer.effects)) if decided]
     undecided = sum(effect.verdict is Verdict.OPEN for effect in answer.effects)
     doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
     return [
@@ -282,6 +347,11 @@ def verdict_text(effect: Effect) -> str:
     if effect.verdict is Verdict.OPEN:
         return f"open: {telling_text(effect)}"
     return f"less than {bound_text(effect)}" if effect.verdict is Verdict.SAME else effect.verdict.value
+
+
+def uncapital(text: str) -> str:
+    """With a small letter."""
+    return text[:1].lower() + text[1:]
 
 
 def capital(text: str) -> str:

@@ -186,6 +186,7 @@ def _answer(entries: Sequence[Entry], choice: Choice, figures: dict[str, go.Figu
     """What the page says on top; adds the front to `figures`. Of a wish that is none it says why."""
     # Statistics take a second to import, and not every page needs them.
     from faultline.comparison.answer import answer_of, wish_of
+    from faultline.comparison.unsound import unsound_of
     from faultline.reports.answer.view import answer_view
 
     if len({entry.config_id for entry in entries}) > MOST_ANSWERED:
@@ -197,7 +198,7 @@ def _answer(entries: Sequence[Entry], choice: Choice, figures: dict[str, go.Figu
         found = answer_of(entries, wish)
     except ConfigError as error:
         trouble, found = str(error), answer_of(entries)
-    view = answer_view(found, figures)
+    view = answer_view(found, unsound_of(entries), figures)
     return None if view is None else {**view, "trouble": trouble}
 
 

@@ -21,7 +21,7 @@ from faultline.engines.base import Offsets, offsets_by_partition
 from faultline.experiment.common import SECONDS_AFTER_FAULT, baseline_commits
 from faultline.experiment.plan import Aim
 from faultline.runner.assignment import Assignment
-from faultline.runner.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
+from faultline.runner.window.signals import Load, SignalReader, Trouble, limits_before, normal_since, steady
 
 # T0 lies this far ahead when the gate opens, so that the generator reads the gate in time; so does the load's end.
 GATE_LEAD_S = 0.3
@@ -45,7 +45,7 @@ def open_gate(attempt: Attempt, journal: Journal) -> Instant:
     """Opens the gate; returns T0. Raises InfrastructureError when the disk takes longer than the gate's lead."""
     t0 = Instant.now().plus(GATE_LEAD_S)
     gate = {"t0_wall_ns": t0.wall_ns, "t0_mono_ns": t0.mono_ns}
-    journal.write("gate", sync=True, **gate)
+    journal.append({"event": "gate", **gate}, sync=True)
     write_instant(attempt.gate, gate)
     if time.monotonic_ns() >= t0.mono_ns:
         raise InfrastructureError("gate.json: the disk took longer than the gate's lead; measure again")
@@ -169,13 +169,13 @@ class MeasuredWindow:
         bound = self.end if last else self.latest_fault
         latest = min(signal.plus(self._rules.max_wait_s), bound, key=_mono)
         commits = 0 if last else self._commits
-        found = Trouble("commits", None, None)
+        found: Instant | Trouble = Trouble("commits", None, None)
         if limits is not None:
             found = self._await_normal(limits, offsets, signal, commits=commits, latest=latest)
         waited_s = round((time.monotonic_ns() - signal.mono_ns) / 1e9, 3)
         if isinstance(found, Trouble):
             if not last:
-                self._journal.write("not_normal", fault=number, waited_s=waited_s, **found.as_fields())
+                self._journal.append({"event": "not_normal", "fault": number, "waited_s": waited_s, **asdict(found)})
             return None
         if last:
             sleep_until(min(Instant.now().plus(self._rules.interval_s + JUDGE_MARGIN_S), self.end, key=_mono))

@@ -59,10 +59,6 @@ class Trouble:
     value: float | None
     limit: float | None
 
-    def as_fields(self) -> dict[str, object]:
-        """The fields of a journal line."""
-        return {"signal": self.signal, "value": self.value, "limit": self.limit}
-
 
 @dataclass(frozen=True)
 class Load:

@@ -1,0 +1,109 @@
+"""The traces of a run on Spark while it lasts, from the same files as after it, each read on from where it was left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from faultline.base.attempt import Attempt
+from faultline.base.errors import InfrastructureError
+from faultline.base.journal import JournalReader, Line
+from faultline.base.settings import Settings
+from faultline.engines.base import Commit, Traces
+from faultline.engines.spark import checkpoint
+from faultline.engines.spark.collect import application_folders
+from faultline.engines.spark.driver_log import DriverEvents, parse_driver_log
+from faultline.engines.spark.executor_log import ExecutorLogReader, merge_events
+from faultline.engines.spark.shared import executor_logs, find_hdfs, find_shared
+from faultline.engines.spark.traces import drivers_logged, executors_logged, sampled
+from faultline.engines.supervised import epochs_of, lives_of
+
+
+class LiveTraces:
+    """Reader of one attempt's traces; `traces` parses only what was written since the last call.
+
+    Left out, since nothing online needs them: work, totals, garbage collection and sizes. Commits are left out as well
+    where the checkpoint lies in HDFS, and executors' logs where no folder of a worker is on this machine.
+    """
+
+    def __init__(self, attempt: Attempt, settings: Settings) -> None:
+        self._attempt, self._settings = attempt, settings
+        self._samples = JournalReader(attempt.recorder_journal)
+        self._supervisor = JournalReader(attempt.supervisor_journal)
+        # The first and the newest sample of each application: the newest one holds all executors there were.
+        self._first: dict[str, Line] = {}
+        self._newest: dict[str, Line] = {}
+        self._lives: list[Line] = []
+        self._logs: dict[Path, _Log] = {}
+        self._executors: dict[Path, ExecutorLogReader] = {}
+        self._drivers: list[DriverEvents] = []
+
+    def traces(self) -> Traces:
+        """What the run has left so far. Raises InfrastructureError for a journal that is broken."""
+        for line in self._samples.poll():
+            if line.get("kind") == "executors":
+                application = str(line.get("app_id"))
+                self._first.setdefault(application, line)
+                self._newest[application] = line
+        self._lives += self._supervisor.poll()
+        samples = [*self._first.values(), *self._newest.values()]
+        for application, executor, path in self._executor_logs():
+            reader = self._executors.setdefault(path, ExecutorLogReader(f"{application}/{executor}"))
+            for text in self._new_lines(path):
+                reader.read(text)
+        for path in sorted(self._attempt.spark_logs.glob("driver-*.log")):
+            self._drivers.append(parse_driver_log(self._new_lines(path), path.name))
+        drivers = DriverEvents(
+            tuple(line for one in self._drivers for line in one.lost_tasks),
+            tuple(line for one in self._drivers for line in one.disconnects),
+        )
+        executors = merge_events([reader.events for reader in self._executors.values()])
+        return Traces(
+            method="batch",
+            commits=tuple(self._commits()),
+            seen=(*sampled(samples), *executors_logged(executors), *drivers_logged(drivers)),
+            lives=lives_of(self._lives),
+            epochs=epochs_of(self._lives),
+        )
+
+    def _commits(self) -> list[Commit]:
+        if find_hdfs(self._attempt) is not None:
+            return []
+        with contextlib.suppress(InfrastructureError):  # a lineage that is only just begun
+            return checkpoint.commits_of(self._attempt.checkpoint, self._attempt.lineages)
+        return []
+
+    def _executor_logs(self) -> Iterator[tuple[str, str, Path]]:
+        """Application, executor and path of each log that can be read from here."""
+        if find_shared(self._attempt) is not None:
+            for application, executor, name, path in executor_logs(self._attempt):
+                if name == "stderr":
+                    yield application, executor, path
+            return
+        for application in self._first:
+            for folder in application_folders(application, self._settings):
+                for path in folder.glob("*/stderr"):
+                    yield application, path.parent.name, path
+
+    def _new_lines(self, path: Path) -> list[str]:
+        return self._logs.setdefault(path, _Log(path)).new_lines()
+
+
+class _Log:
+    """A log that is being written: gives each complete line once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def new_lines(self) -> list[str]:
+        """The lines completed since the last call; none of a log that cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return complete.decode(errors="replace").splitlines()

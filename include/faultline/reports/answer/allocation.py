@@ -1,0 +1,132 @@
+"""Scatter of recoveries between and within runs in words, and whether more injections or more runs pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from faultline.base.text import finite
+from faultline.comparison.allocation import Allocation, allocation_of
+from faultline.comparison.cells import points_of
+from faultline.comparison.decisions import Decision, counted
+from faultline.comparison.statistics.components import Slope
+from faultline.comparison.statistics.intervals import Interval
+from faultline.records.format import signed
+from faultline.records.manifest import Manifest
+from faultline.records.metrics import MACRO
+from faultline.records.summary import Entry
+
+
+def allocation_lines(found: Allocation) -> list[str]:
+    """Variance components, the best number of injections, and recovery by number of the injection."""
+    ageing = "" if found.ageing is None else ageing_text(found.ageing)
+    return [line for line in (scatter_text(found), best_text(found), ageing) if line]
+
+
+def scatter_text(found: Allocation) -> str:
+    """`Recoveries scatter by 2.1 s within a run and by 1.0 s between runs (standard deviations; …)`."""
+    parts = found.components
+    counted = f"{parts.values} recoveries in {_runs(parts.runs)}"
+    if found.open_ended:
+        counted += f", {found.open_ended} not seen to end and counted as far as they were watched"
+    within = f"Recoveries scatter by {math.sqrt(parts.within):.1f} s within a run"
+    if parts.between is None or parts.correlation is None:
+        return f"{within} (standard deviation; {counted}). One run cannot show how much runs differ."
+    low, high = (round(100 * one) for one in (parts.correlation.low, parts.correlation.high))
+    return (
+        f"{within} and by {math.sqrt(parts.between):.1f} s between runs (standard deviations; {counted}): "
+        f"{100 * parts.correlation.value:.0f} % of the variance lies between runs (95 %: {low} … {high})."
+    )
+
+
+def best_text(found: Allocation) -> str:
+    """How many injections per run tell most per machine-hour, and why; empty where single runs do not say."""
+    if found.best is None:
+        return ""
+    start, injection = (
+        f"{seconds:.0f} s{'' if known else ' (assumed)'}"
+        for seconds, known in zip((found.costs.start_s, found.costs.injection_s), found.costs.measured, strict=True)
+    )
+    range_text = "" if found.least == found.most else f" ({found.least} … {found.most})"
+    said = (
+        f"Most is known per machine-hour with {found.best} {_injections(found.best)} per run{range_text}; these runs "
+        f"have {found.injections}. A start costs {start}, an injection {injection}"
+    )
+    if found.best == found.injections or not found.worth_it:
+        return f"{said}: no other number saves a tenth of the time."
+    return f"{said}: injections={found.best} takes {100 * found.saving:.0f} % less time for the same interval."
+
+
+def ageing_text(ageing: Slope) -> str:
+    """Recovery by number of the injection: whether the engine ages within a run."""
+    change = ageing.change
+    if math.isinf(change.high):
+        said = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection (one run)"
+        return f"{said}. One run cannot show whether the engine ages."
+    ends = f"95 %: {signed(change.low, 1)} … {signed(change.high, 1)}, {_runs(ageing.runs)}"
+    said = f"Recovery by number of the injection: {signed(change.value, 1)} s per injection ({ends})"
+    if change.low > 0:
+        return f"{said}. The engine ages: later recoveries take longer."
+    if change.high < 0:
+        return f"{said}. Later recoveries take less time."
+    return f"{said}. No change with the number is shown."
+
+
+def decision_lines(plan: Manifest, entries: Sequence[Entry], decisions: Sequence[Decision]) -> list[str]:
+    """Each decision of a sweep in a line, and what is the way on where a recovery is undecided."""
+    points = points_of([one for blocks in counted(plan, entries).values() for one in blocks.values()])
+    further = next_step(decisions, allocation_of(points, entries))
+    return [one.text for one in decisions] + ([further] if further else [])
+
+
+def next_step(decisions: Sequence[Decision], found: Allocation | None) -> str:
+    """Whether a sweep that decides about recoveries should continue, or a new one with another number of injections
+    tells the same in less time; empty where nothing is open, or single runs say nothing of it."""
+    more = [one.pairs + one.more for one in decisions if not one.decided and one.metric.key == MACRO and one.more]
+    if found is None or found.best is None or not more:
+        return ""
+    now = f"{found.injections} {_injections(found.injections)} per run"
+    here = f"This sweep needs about {max(more)} pairs in all with {now}"
+    if not found.worth_it:
+        return f"{here}: measure more runs. {best_text(found)}"
+    return (
+        f"{here}, a new one with injections={found.best} about {found.runs_instead(max(more))}. {best_text(found)} "
+        "`injections` is part of a configuration, so a sweep keeps it."
+    )
+
+
+def allocation_json(found: Allocation | None) -> dict[str, Any] | None:
+    """The same for programs: variances in s², costs in s; an unknown or infinite end null."""
+    if found is None:
+        return None
+    parts = found.components
+    return {
+        "recoveries": parts.values,
+        "runs": parts.runs,
+        "not_seen_to_end": found.open_ended,
+        "variance_within_s2": parts.within,
+        "variance_between_s2": parts.between,
+        "intraclass_correlation": _ends(parts.correlation),
+        "start_s": found.costs.start_s,
+        "injection_s": found.costs.injection_s,
+        "costs_measured": dict(zip(("start", "injection"), found.costs.measured, strict=True)),
+        "injections": found.injections,
+        "best_injections": found.best,
+        "best_injections_range": None if found.best is None else [found.least, found.most],
+        "saving": found.saving,
+        "s_per_injection": None if found.ageing is None else _ends(found.ageing.change),
+        "runs_with_slope": 0 if found.ageing is None else found.ageing.runs,
+    }
+
+
+def _ends(one: Interval | None) -> dict[str, float | None] | None:
+    return None if one is None else {name: finite(getattr(one, name)) for name in ("value", "low", "high")}
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+def _injections(number: int) -> str:
+    return "injection" if number == 1 else "injections"

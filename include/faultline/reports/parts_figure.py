@@ -1,0 +1,127 @@
+"""The parts of each recovery as stacked bars. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from faultline.records.format import CONTROL, NONE, fault_of
+from faultline.records.record import JUDGED, Record, RecoveryPart
+from faultline.reports.recovery_words import parts_of
+from faultline.reports.table import ordered, plain_rows
+from faultline.reports.time_series import FAINT_COLOUR
+
+# Parts of a recovery in order; the last one ends at t7.
+PARTS = (
+    ("detection_s", "detection", "#5B4B9A"),
+    ("redeploy_s", "redeploy", "#3F72A8"),
+    ("load_s", "load", "#2A9D9D"),
+    ("replay_s", "replay", "#52B788"),
+    ("catchup_s", "catch-up", "#A7C957"),
+    ("settling", "until all normal", "#E9C46A"),
+)
+# More bars than this take too much of a page: then a run has one bar, of its medians.
+MOST_BARS = 40
+_CLEAR = "rgba(0,0,0,0)"
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One recovery, or the medians of a run's; `why`: reason of an unsound run, empty for a usable one."""
+
+    label: str
+    lengths: Mapping[str, float]
+    why: str
+
+
+def _told(row: Mapping[str, str], several: bool) -> list[str]:
+    """What an experiment was, as far as it applies: the fault if there are `several`, query, state, interval."""
+    known = {**row, "fault": row["fault"] if several else NONE}
+    units = {"fault": "", "query": "", "state_mb": " MB", "interval_s": " s"}
+    return [f"{known[key]}{unit}" for key, unit in units.items() if known[key] != NONE]
+
+
+def parts_figure(records: Sequence[Record]) -> go.Figure | None:
+    """Where each recovery's time went, as stacked bars, hollow for unsound runs; None when no record has a recovery."""
+    bars = list(_bars(records, each=True))
+    if len(bars) > MOST_BARS:
+        bars = list(_bars(records, each=False))
+    if not bars:
+        return None
+    figure = go.Figure()
+    for hollow in (False, True):
+        shown = [bar for bar in bars if bool(bar.why) is hollow]
+        if not shown:
+            continue
+        for name, title, colour in PARTS:
+            figure.add_bar(
+                y=[bar.label for bar in shown],
+                x=[bar.lengths.get(name) for bar in shown],
+                text=[bar.why for bar in shown],
+                textposition="none",
+                name=title,
+                legendgroup=title,
+                showlegend=not (hollow and len(shown) < len(bars)),
+                orientation="h",
+                marker={"color": _CLEAR, "line": {"color": colour, "width": 2}} if hollow else {"color": colour},
+                hovertemplate=f"{title} %{{x:.2f}} s{' (%{text})' if hollow else ''}<extra>%{{y}}</extra>",
+            )
+    if any("unseen" in bar.lengths for bar in bars):
+        figure.add_bar(
+            y=[bar.label for bar in bars],
+            x=[bar.lengths.get("unseen") for bar in bars],
+            name="not seen to recover",
+            orientation="h",
+            marker={"color": "rgba(128,138,148,0.25)", "pattern": {"shape": "/", "fgcolor": FAINT_COLOUR}},
+            hovertemplate="known not to be over for %{x:.1f} s more<extra>%{y}</extra>",
+        )
+    figure.update_layout(
+        barmode="stack",
+        bargap=0.42,
+        height=92 + 30 * len(bars),
+        margin={"l": 112, "r": 16, "t": 34, "b": 44},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        xaxis={"title": {"text": "Seconds after the signal"}, "zeroline": False, "rangemode": "tozero"},
+        yaxis={
+            "autorange": "reversed",
+            "fixedrange": True,
+            "showgrid": False,
+            "automargin": True,
+            "categoryorder": "array",
+            "categoryarray": [bar.label for bar in bars],
+        },
+    )
+    return figure
+
+
+def _bars(records: Sequence[Record], *, each: bool) -> Iterator[_Bar]:
+    """The bars in the order of the table; `each`: one for each recovery of a run, else one for each run."""
+    judged = [record for record in records if record.status in JUDGED]
+    several = len({fault_of(record.config) for record in judged} - {CONTROL}) > 1
+    for row, record in zip(plain_rows(records), ordered(records), strict=True):
+        if record.status not in JUDGED:
+            continue
+        why = "" if record.sound else f"{record.status}: {row['reason'] or 'no reason is known'}"
+        name = f"{row['number']} · {', '.join(_told(row, several))}{' · ' + record.status if why else ''}"
+        parts = parts_of(record)
+        if len(parts) > 1 and not each:
+            parts = [record.metrics.recovery]
+        for number, part in enumerate(parts, start=1):
+            label = f"{name} · recovery {number}" if len(parts) > 1 else name
+            yield _Bar(label, part_lengths(part), why)
+
+
+def part_lengths(recovery: RecoveryPart) -> dict[str, float]:
+    """Length in seconds of each known part of PARTS; `settling` up to t7, or `unseen` up to where watching ended."""
+    known = {name: getattr(recovery, name, None) for name, _, _ in PARTS}
+    lengths = {name: round(float(value), 3) for name, value in known.items() if value is not None}
+    total = sum(lengths.values())
+    if recovery.macro_s is not None:
+        lengths["settling"] = round(max(0.0, recovery.macro_s - total), 3)
+    elif recovery.censored_at_s is not None:
+        lengths["unseen"] = round(max(0.0, recovery.censored_at_s - total), 3)
+    return lengths

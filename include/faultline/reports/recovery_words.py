@@ -1,0 +1,33 @@
+"""The recoveries of one record in words, one line each."""
+
+from __future__ import annotations
+
+from faultline.records.record import Record, RecoveryPart
+
+
+def parts_of(record: Record) -> list[RecoveryPart]:
+    """The recovery from each injection, in order; of a record from before there were several, its one; of a control
+    none."""
+    parts = record.metrics.recoveries or [record.metrics.recovery]
+    return [part for part in parts if part.recovered is not None]
+
+
+def recovery_lines(record: Record) -> list[str]:
+    """`recovery 2: detected after 0.3 s; state loaded after 5.2 s; caught up after 12.1 s; as before after 14.0 s`."""
+    parts = parts_of(record)
+    several = len(parts) > 1
+    return [f"{f'recovery {number}: ' if several else ''}{_text(part)}" for number, part in enumerate(parts, start=1)]
+
+
+def _text(part: RecoveryPart) -> str:
+    caught_up_s = None if part.reload_s is None or part.replay_s is None else part.reload_s + part.replay_s
+    seen = (
+        ("detected", part.detection_s),
+        ("state loaded" if part.load_s else "running again", part.reload_s),
+        ("caught up", caught_up_s),
+        ("as before", part.macro_s),
+    )
+    known = [f"{name} after {seconds:.1f} s" for name, seconds in seen if seconds is not None]
+    if part.censored_at_s is not None:
+        known.append(f"not yet as before after {part.censored_at_s:.1f} s")
+    return "; ".join(known) or "no instant of it is known"
