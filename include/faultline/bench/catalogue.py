@@ -109,5 +109,6 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "levels": _module("levels"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
+    "disturbance": _module("disturbance"),
     "authentication": _module("authentication"),
 }
