@@ -27,7 +27,7 @@ from faultline.records.format import (
 from faultline.records.metrics import named
 from faultline.records.record import JUDGED, Record, RecoveryPart
 from faultline.reports.curves import FILE, curves_of
-from faultline.reports.disturbance import reasons_of
+from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.out_of_bound import bounds_of, last_out_text
 from faultline.reports.table import name_of
 from faultline.reports.time_series import time_figure
@@ -127,7 +127,7 @@ def _headline(record: Record) -> list[dict[str, str]]:
         _tile("Latency p50", milliseconds(latency.p50), "ms", f"mean {milliseconds(latency.mean)}"),
         _tile("Latency p99", milliseconds(latency.p99), "ms", f"max {milliseconds(latency.max)}"),
         _tile("Throughput", count(metrics.throughput_rps), f"{counts}/s", beside),
-        _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", ""),
+        _tile("CPU, all roles", f"{sum(used):.2f}" if used else NONE, "cores", lost_text(record)),
     ]
     if recovery.recovered is not None:
         resolution = recovered_since(recovery).strip(" ()")

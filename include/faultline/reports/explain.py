@@ -38,7 +38,7 @@ from faultline.records.format import (
 )
 from faultline.records.record import JUDGED, Record
 from faultline.reports.curves import are_known
-from faultline.reports.disturbance import reasons_of
+from faultline.reports.disturbance import lost_text, reasons_of
 from faultline.reports.narrative import FaultStory, Happening, Span, Story, tell
 from faultline.reports.table import load_of
 
@@ -196,6 +196,8 @@ def _head(record: Record) -> RenderableType:
                 f"max {milliseconds(latency.max)} ms · {throughput(record)}"
             )
         )
+        if lost := lost_text(record):
+            lines.append(Text(f"cores {lost}"))
     return Group(*lines)
 
 
