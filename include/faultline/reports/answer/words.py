@@ -334,15 +334,16 @@ def short_answer(answer: Answer) -> list[str]:
     if answer.single:
         return [NOISE, *seen_lines(answer.effects)]
     advice = advice_text(answer) if answer.advice is not None else []
-    told = trade_lines(answer.effects)
-    told += [f"{step}: {decided}" for step, decided, _ in step_lines(rest_of(answer.effects)) if decided]
-    undecided = sum(effect.verdict is Verdict.OPEN for effect in answer.effects)
+    trade, rest = trade_lines(answer.effects), rest_of(answer.effects)
+    told = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
+    undecided = sum(effect.verdict is Verdict.OPEN for effect in rest)
     doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
     return [
         *(["the recoveries are not to be relied on"] if doubt else []),
+        *trade,
         *advice[:1],
         *told,
-        *([f"{undecided} of {len(answer.effects)} effects undecided"] if undecided else []),
+        *([f"{undecided} of {len(rest)} effects undecided"] if undecided and not trade else []),
     ]
 
 
