@@ -16,6 +16,7 @@ from faultline.experiment.named_settings import is_setting, split_name, spread
 from faultline.experiment.workloads.registry import own_fields
 from faultline.records.format import CONTROL, NONE, fault_of, plain
 from faultline.records.metrics import CENSORED_AT, MACRO, Metric, value_of
+from faultline.records.record import JUDGED
 from faultline.records.summary import Entry
 
 FAULT = "fault"
@@ -77,6 +78,11 @@ class Point:
         """Those that are measured and believed; only they make figures."""
         return tuple(entry for entry in self.entries if entry.sound)
 
+    @cached_property
+    def unsound(self) -> tuple[Entry, ...]:
+        """Those that have figures which do not count."""
+        return tuple(entry for entry in self.entries if not entry.sound and entry.status in JUDGED and entry.metrics)
+
     @property
     def control(self) -> bool:
         """Whether nothing was broken."""
@@ -85,27 +91,35 @@ class Point:
     def figure(self, key: str) -> Figure:
         """Median and range of one figure over the valid repetitions."""
         if key not in self._figures:
-            self._figures[key] = self._summed_up(key)
+            self._figures[key] = _summed_up(self.valid, key)
         return self._figures[key]
+
+    def unsound_figure(self, key: str) -> Figure:
+        """Median and range of one figure over the unsound repetitions, for a place that has nothing better."""
+        return _summed_up(self.unsound, key)
 
     @cached_property
     def _figures(self) -> dict[str, Figure]:
         return {}
 
-    def _summed_up(self, key: str) -> Figure:
-        values: list[float] = []
-        bound = False
-        for entry in self.valid:
-            value = value_of(entry, key)
-            if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
-                # Watched that long and not seen: the true value lies above, so the true median does, too.
-                value, bound = value_of(entry, CENSORED_AT), True
-            if value is not None:
-                values.append(value)
-        n = len(values)
-        if not n or n < len(self.valid):
-            return Figure(n)
-        return Figure(n, statistics.median(values), min(values), max(values), bound)
+
+def seen_value(entry: Entry, key: str) -> tuple[float, bool] | None:
+    """One figure of one record, and whether it is a lower bound; None where it is unknown."""
+    value = value_of(entry, key)
+    if value is None and key == MACRO and entry.metrics.get("recovery.recovered") is False:
+        # Watched that long and not seen: the true value lies above, so the true median does, too.
+        value = value_of(entry, CENSORED_AT)
+        return None if value is None else (value, True)
+    return None if value is None else (value, False)
+
+
+def _summed_up(entries: Sequence[Entry], key: str) -> Figure:
+    known = [one for entry in entries if (one := seen_value(entry, key)) is not None]
+    n = len(known)
+    if not n or n < len(entries):
+        return Figure(n)
+    values = [value for value, _ in known]
+    return Figure(n, statistics.median(values), min(values), max(values), any(bound for _, bound in known))
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,19 @@ from faultline.records.summary import Entry
 class Unsound:
     """Runs without a usable record, of the group that the answer is about.
 
-    `usable`: runs that have one. `codes`: runs by the code of their first reason. `effects`: of usable and unsound runs
-    together, which support no claim.
+    `entries`: one for each of them. `usable`: runs that have one. `codes`: runs by the code of their first reason.
+    `effects`: of usable and unsound runs together, which support no claim.
     """
 
-    runs: int
+    entries: tuple[Entry, ...]
     usable: int
     codes: Mapping[str, int]
     effects: tuple[Effect, ...]
+
+    @property
+    def runs(self) -> int:
+        """The number of these runs."""
+        return len(self.entries)
 
 
 def unsound_of(entries: Sequence[Entry]) -> Unsound | None:
@@ -45,7 +50,7 @@ def unsound_of(entries: Sequence[Entry]) -> Unsound | None:
     points = points_of([entry if entry.sound else replace(entry, status="valid") for entry in newest.values()])
     axes = axes_of(points)
     return Unsound(
-        runs=len(lacking),
+        entries=tuple(lacking),
         usable=sum(entry.sound for entry in newest.values()),
         codes=Counter(next(iter(entry.reasons), "unknown").partition(":")[0] for entry in lacking),
         effects=tuple(effects_along(points, axes, [axis for axis in axes if axis.key not in PROGRAMS])),

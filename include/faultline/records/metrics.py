@@ -203,11 +203,14 @@ _BOUNDS = frozenset({"recovered_within", "latency_limit_ms", "lag_limit", "hold_
 _UNITS = {"_ms": "ms", "_s": "s", "_rps": "records/s", "_mb": "MB", "_bytes": "bytes", "_cores": "cores"}
 
 
-def metrics_of(entries: Sequence[Entry]) -> list[Metric]:
-    """The metrics that at least one sound entry has, well-known ones first; others under their path in the record."""
+def metrics_of(entries: Sequence[Entry], *, unsound: bool = False) -> list[Metric]:
+    """The metrics that at least one sound entry has, well-known ones first; others under their path in the record.
+
+    `unsound`: whether those of unsound entries are among them.
+    """
     present: dict[str, None] = {}
     for entry in entries:
-        if entry.sound:
+        if entry.sound or unsound:
             present.update(dict.fromkeys(entry.metrics))
     if any(key.startswith(_CPU) for key in present):
         present[CPU_TOTAL] = None

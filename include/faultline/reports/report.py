@@ -21,11 +21,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from faultline import __version__
+from faultline.base.text import counted
 from faultline.comparison.answer import answer_of
 from faultline.comparison.exactness import miscounts, tells_tuples
 from faultline.comparison.unsound import unsound_of
 from faultline.records.format import count
-from faultline.records.record import Record
+from faultline.records.record import JUDGED, Record
 from faultline.records.summary import Entry
 from faultline.reports.answer.view import answer_view
 from faultline.reports.experiment_view import Pairs, as_text, period, section_of
@@ -91,6 +92,7 @@ def render(records: Sequence[Record], results: Path, *, title: str, sweep: Mappi
             rows=rows,
             answer=answer,
             overview=overview,
+            present=present_text(records, drawn=bool(overview), broken=parts is not None),
             parts=None if parts is None else parts.layout.height,
             experiments=experiments,
             figures=figures_json(figures),
@@ -111,6 +113,26 @@ def _answer(records: Sequence[Record], figures: dict[str, go.Figure]) -> dict[st
         answer = None
     unsound = None if unsound is None or (answer is None and not unsound.effects) else unsound
     return answer_view(answer, unsound, figures)
+
+
+def present_text(records: Sequence[Record], *, drawn: bool, broken: bool) -> str:
+    """What the plots show, and why one is missing. `drawn`: along an axis; `broken`: whether there are recoveries."""
+    judged = [record for record in records if record.status in JUDGED]
+    if not judged:
+        return "No record has figures, so there is nothing to draw; each one below says why."
+    usable = Counter(record.config_id for record in judged if record.sound)
+    runs = counted(sum(usable.values()), "usable run")
+    parts = [f"{runs} of {counted(len({record.config_id for record in judged}), 'configuration')}"]
+    if unsound := len(judged) - sum(usable.values()):
+        parts.append(f"{counted(unsound, 'unsound run')}, hollow, with the reason at the mark")
+    if without := len(records) - len(judged):
+        parts.append(f"{counted(without, 'record')} without figures")
+    text = f"Drawn: {'; '.join(parts)}."
+    if usable and max(usable.values()) == 1 and drawn:
+        text += " A single run of a configuration is noise, so no line joins them."
+    if not drawn:
+        text += " They differ in no parameter that a plot has an axis for."
+    return text if broken else f"{text} None of them was broken, so there is no recovery."
 
 
 def _lead(records: Sequence[Record]) -> str:

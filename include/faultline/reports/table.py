@@ -85,7 +85,7 @@ GROUPS = (
         Column("reload_s", "Recovery", "Reload", "s"),
         Column("replay_s", "Recovery", "Replay", "s"),
         Column("macro_s", "Recovery", "Macro", "s"),
-        Column("recoveries", "Recovery", "Times"),
+        Column("recoveries", "Recovery", "Faults"),
     ),
     (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
 )
@@ -95,7 +95,7 @@ _ALWAYS = frozenset({"number", "fault", "p50_ms", "p99_ms", "status"})
 _LEGEND = (
     "p50, p99: latency in ms (≤ n: fewer than 100 batches, so the slowest stands for the p99); CPU in cores, by role "
     "(exec.: executors, gen.: generator); Over: overcounted. > n: known not to have recovered within n s; —: does not "
-    "apply, or unknown. Times: recoveries of the run, whose medians are shown. Dim: does not count."
+    "apply, or unknown. Faults: injections of the run; recoveries are medians over them. Dim: does not count."
 )
 
 

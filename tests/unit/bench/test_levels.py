@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from faultline.bench.levels import (
+from faultline.bench.records import made_run
+from faultline.bench.truth.levels import (
     DRAWS,
     LEAST_RUNS,
     Design,
@@ -18,7 +19,6 @@ from faultline.bench.levels import (
     split_runs,
     splits_of,
 )
-from faultline.bench.records import made_run
 from faultline.comparison.statistics.pairs import estimate
 from faultline.records.recoveries import Bounds
 from faultline.records.summary import Entry

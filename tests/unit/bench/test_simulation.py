@@ -82,9 +82,10 @@ def check(made: Simulated, truth: Truth, seed: int) -> float:
         timeline = read_timeline(made.evidence())
         recovery, problems = measure(timeline)
         assert problems == (), (seed, problems)
-        assert recovery.recovered is truth.recovered, seed
+        (planted,) = truth.recoveries
+        assert recovery.recovered is planted.recovered, seed
         for part in (*PARTS, "censored_at_s"):
-            value, found = truth.recovery[part], getattr(recovery, part)
+            value, found = planted.seconds[part], getattr(recovery, part)
             assert (value is None) is (found is None), (seed, part, value, found)
             if value is not None:
                 worst = max(worst, abs(found - value) / made.resolution_s)

@@ -145,9 +145,26 @@ def test_whatever_was_measured_can_be_told(scatter: float, repetitions: int, cen
 def test_the_front_is_points_without_a_line() -> None:
     figure = front_figure(answer(censored=5))
     assert figure is not None
-    assert {trace.mode for trace in figure.data} == {"markers+text"}
-    assert {trace.marker.symbol for trace in figure.data} == {"circle", "triangle-up-open"}
-    assert sorted(text for trace in figure.data for text in trace.text) == ["10 s", "2 s", "5 s"]
+    assert {trace.mode for trace in figure.data} == {"markers+text", "markers"}
+    medians = [trace for trace in figure.data if trace.mode == "markers+text"]
+    assert {trace.marker.symbol for trace in medians} == {"circle", "triangle-up-open"}
+    assert sorted(text for trace in medians for text in trace.text) == ["10 s", "2 s", "5 s"]
+
+
+def test_the_front_has_each_run_as_a_small_point_hollow_where_it_is_unsound() -> None:
+    records = [
+        one.model_copy(update={"status": "unsound", "reasons": ["disturbed: <b>"]}) if one.repetition == 4 else one
+        for one in swept((2.0, 5.0), (1.0,), 5, controls=False)
+    ]
+    entries = [Entry.of(one) for one in records]
+    found = answer_of(entries)
+    assert found is not None
+    figure = front_figure(found, unsound_of(entries))
+    assert figure is not None
+    runs = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    assert {name: len(trace.x) for name, trace in runs.items()} == {"one run": 8, "unsound run, does not count": 2}
+    hollow = runs["unsound run, does not count"]
+    assert hollow.marker.symbol == "circle-open" and all("disturbed: <b>" in text for text in hollow.customdata)
 
 
 def test_the_page_of_a_sweep_begins_with_the_answer_and_takes_wishes(tmp_path: Path) -> None:

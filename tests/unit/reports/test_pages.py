@@ -220,7 +220,80 @@ def test_only_valid_records_make_figures_but_all_are_linked(tmp_path: Path) -> N
     titles = [a.get("title") for a in Page(html).all("a") if "attempt" in (a.get("class") or "")]
     assert "a3: unsound: not-steady: lag" in titles and "a4: failed: broker gone" in titles
     put(tmp_path, record("f1", sweep="s2", status="failed"))
-    assert "No record of this build is valid" in sweep_page(site(tmp_path), "s2")
+    assert "No record of this build has figures" in sweep_page(site(tmp_path), "s2")
+
+
+def test_unsound_runs_are_hollow_in_plot_and_table_with_their_reason(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        record("a1", state_mb=1.0, latency={"p99": 10.0}),
+        record("a2", state_mb=1.0, repetition=1, status="unsound", reasons=["disturbed: why"], latency={"p99": 77.0}),
+        record("a3", state_mb=8.0, status="unsound", reasons=["not-steady: lag"], latency={"p99": 99.0}),
+    )
+    html = sweep_page(site(tmp_path), "s1")
+    traces = {trace.name: trace for trace in figure(html).data}
+    assert list(traces["median"].y) == [10.0]
+    hollow = traces["unsound run, does not count"]
+    assert sorted(zip(map(round, hollow.x), hollow.y, strict=True)) == [(1, 77.0), (8, 99.0)]
+    assert hollow.marker.symbol.endswith("-open") and any("not-steady: lag" in text for text in hollow.text)
+    rows = [row for row in Page(html).all("tr") if "configuration" in (row.get("title") or "")]
+    assert ["open" in (row.get("class") or "") for row in rows] == [False, True]
+    assert "not-steady: lag" in rows[1]["title"]
+    assert html.count("1 unsound</span>") == 2 and "99</td>" in html
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_the_first_page_opens_with_the_newest_answer_and_ends_with_what_is_rejected(
+    tmp_path: Path, usable: bool
+) -> None:
+    status = {"status": "valid"} if usable else {"status": "unsound", "reasons": ["disturbed: why"]}
+    put(
+        tmp_path,
+        record("old", sweep="s0", status="unsound", reasons=["not-steady: lag"]),
+        *(
+            record(f"a{interval}{run}", checkpoint_interval_s=interval, repetition=run, recovery=RECOVERED, **status)
+            for interval in (2.0, 5.0) for run in range(3)
+        ),
+    )  # fmt: skip
+    html = overview_page(site(tmp_path))
+    answer, rejected = html.index("<h2>Newest answer</h2>"), html.index("Without usable figures")
+    assert answer < html.index("<h2>Matrices</h2>") < html.index("<h2>Sweeps</h2>") < rejected
+    assert "checkpoint interval 5 s instead of 2 s: CPU" in html[answer:rejected].replace("Checkpoint", "checkpoint")
+    assert usable or "No run is usable, so nothing is claimed: 6 unsound runs (6 disturbed)" in html
+
+
+def test_a_heat_map_has_unsound_cells_in_brackets_without_a_colour(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        *(
+            record(
+                f"a{state}{interval}", state_mb=state, checkpoint_interval_s=interval, latency={"p99": 10.0 * interval},
+                status="valid" if (state, interval) != (8.0, 5.0) else "unsound", reasons=["disturbed: why"],
+            )
+            for state in (1.0, 8.0) for interval in (2.0, 5.0)
+        ),
+    )  # fmt: skip
+    drawn = figure(sweep_page(site(tmp_path), "s1"))
+    assert sum(value is not None for row in drawn.data[0].z for value in row) == 3
+    (note,) = drawn.layout.annotations
+    assert note.text == "(50)" and "disturbed: why" in note.hovertext
+
+
+def test_each_recovery_of_a_run_is_a_small_point(tmp_path: Path) -> None:
+    parts = [{**RECOVERED, "macro_s": macro} for macro in (10.0, 12.0, 17.0)]
+    put(
+        tmp_path,
+        *(
+            record(
+                f"a{interval}", checkpoint_interval_s=interval, recovery={**RECOVERED, "macro_s": 12.0},
+                recoveries=parts, raw_config={"injections": 3},
+            )
+            for interval in (2.0, 5.0)
+        ),
+    )  # fmt: skip
+    drawn = figure(sweep_page(site(tmp_path), "s1", Choice(metric="recovery.macro_s")))
+    (small,) = (trace for trace in drawn.data if trace.name == "one recovery of a run")
+    assert sorted(small.y) == [10.0, 10.0, 12.0, 12.0, 17.0, 17.0] and small.marker.size < 6
 
 
 def test_numbers_without_any_fault_make_a_heat_map_of_their_own(tmp_path: Path) -> None:
@@ -256,7 +329,7 @@ def test_a_later_parameter_at_its_default_is_no_axis(tmp_path: Path) -> None:
     old = record("a1").model_copy(update={"attempt": "old"})
     config = {name: value for name, value in old.config.items() if name not in ("iterations", "window_s")}
     put(tmp_path, record("a1", repetition=1), old.model_copy(update={"config": config}))
-    assert "one configuration only" in sweep_page(site(tmp_path), "s1")
+    assert "are of one configuration" in sweep_page(site(tmp_path), "s1")
 
 
 def test_a_sweep_may_go_while_the_first_page_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,9 @@ class KnownTruth:
     def submit(self, attempt: Attempt, plan: AttemptPlan, settings: Settings, runtime: Runtime) -> Submission:
         from faultline.experiment.common import MAX_RESTARTS
 
-        told = write_program_configuration(attempt, plan, {})
+        told = write_program_configuration(
+            attempt, plan, {"schedule_s": plan.window_s, "load_end": str(attempt.load_end)}
+        )
         program = (sys.executable, "-P", "-m", PROGRAM, "--config", str(told), run_token(attempt.id))
         return Submission(program, {}, plan.restart_delay_s, max(MAX_RESTARTS, len(plan.faults)))
 

@@ -20,6 +20,7 @@ def unsound_text(unsound: Unsound) -> str:
         return f"{head}; {'it compares' if unsound.runs == 1 else 'they compare'} nothing."
     if len(steps) == 1:
         shown = traded(unsound.effects) or list(unsound.effects)
-        return f"{head}. {'With them' if unsound.usable else 'Their figures'}: {uncapital(trade_text(shown))}."
+        whose = "Their figures" if not unsound.usable else "With it" if unsound.runs == 1 else "With them"
+        return f"{head}. {whose}: {uncapital(trade_text(shown))}."
     decided = sum(effect.verdict is not Verdict.OPEN for effect in unsound.effects)
     return f"{head}. With them, {decided} of {len(unsound.effects)} effects would be decided."

@@ -11,7 +11,9 @@ import plotly.graph_objects as go
 from faultline.comparison.answer import Answer
 from faultline.comparison.front import Place
 from faultline.comparison.unsound import Unsound
-from faultline.records.metrics import KNOWN, Metric
+from faultline.records.format import title_of
+from faultline.records.metrics import KNOWN, Metric, value_of
+from faultline.records.summary import Entry
 from faultline.reports.answer.allocation import allocation_lines
 from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.words import (
@@ -47,7 +49,7 @@ def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[st
     beside = {"noise": "", "others": "" if unsound is None else unsound_text(unsound)}
     if answer is None:
         return None if unsound is None else {**dict.fromkeys(_PARTS, ()), **beside, "told": False, "doubt": False}
-    figure = front_figure(answer)
+    figure = front_figure(answer, unsound)
     if figure is not None:
         figures[FRONT] = figure
     steps = [] if answer.single else step_lines(rest_of(answer.effects))
@@ -69,7 +71,7 @@ def answer_view(answer: Answer | None, unsound: Unsound | None, figures: dict[st
     }
 
 
-def front_figure(answer: Answer) -> go.Figure | None:
+def front_figure(answer: Answer, unsound: Unsound | None = None) -> go.Figure | None:
     """The candidates by CPU and recovery, or latency where nothing was broken: those on the front filled, others open.
 
     A triangle is a recovery that was not seen to end: it lies above. None for fewer than two of them, or of figures.
@@ -88,9 +90,10 @@ def front_figure(answer: Answer) -> go.Figure | None:
             if shown:
                 _mark(figure, answer, shown, f"{name}{'' if ends else ', recovery not seen to end'}", colour,
                       symbol if ends else "triangle-up-open")  # fmt: skip
+    _part_names(figure, max((max(trace.y) for trace in figure.data), default=1.0))
+    _runs(figure, answer, unsound)
     highest = max((max(trace.y) for trace in figure.data), default=1.0)
-    _part_names(figure, highest)
-    span = [place.figures[0] for place in front.places]
+    span = [x for trace in figure.data for x in trace.x]
     room = max((max(span) - min(span)) * 0.18, max(span) * 0.02)
     figure.update_layout(
         height=380,
@@ -135,6 +138,38 @@ def _mark(figure: go.Figure, answer: Answer, places: list[Place], name: str, col
         marker={"color": colour, "symbol": symbol, "size": 11, "line": {"width": 2, "color": colour}},
         hovertemplate="%{customdata}<extra></extra>",
     )
+
+
+def _runs(figure: go.Figure, answer: Answer, unsound: Unsound | None) -> None:
+    """The runs behind the medians, as small points; hollow where they are unsound, with the reason."""
+    x, y = answer.front.keys[:2]
+    usable = [entry for place in answer.front.places for point in place.candidate.points for entry in point.valid]
+    for entries, name, symbol in (
+        ((), "", "") if answer.single else (usable, "one run", "circle"),
+        (() if unsound is None else unsound.entries, "unsound run, does not count", "circle-open"),
+    ):
+        shown = [
+            (entry, one, other)
+            for entry in entries
+            if (one := value_of(entry, x)) is not None and (other := value_of(entry, y)) is not None
+        ]
+        if not shown:
+            continue
+        figure.add_scatter(
+            x=[round(one, 4) for _, one, _ in shown],
+            y=[round(one, 3) for _, _, one in shown],
+            customdata=[_run_words(entry) for entry, _, _ in shown],
+            name=name,
+            mode="markers",
+            marker={"color": FAINT_COLOUR, "symbol": symbol, "size": 6 if entries is usable else 8, "opacity": 0.7},
+            hovertemplate="%{customdata}: %{x}, %{y}<extra></extra>",
+        )
+
+
+def _run_words(entry: Entry) -> str:
+    """A run, and why it does not count if it does not."""
+    told = f"{title_of(entry.config)}, run {entry.repetition + 1}"
+    return told if entry.sound else f"{told} ({entry.status}: {next(iter(entry.reasons), 'no reason is known')})"
 
 
 def _part_names(figure: go.Figure, highest: float) -> None:

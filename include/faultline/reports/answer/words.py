@@ -148,7 +148,11 @@ def trade_lines(effects: Sequence[Effect]) -> list[str]:
     still_open = [effect for effect in shown if effect.verdict is Verdict.OPEN]
     lines = [f"{trade_text(shown)}."]
     if still_open:
-        lines.append(f"Not shown yet: {'; '.join(map(_wanting, still_open))}.")
+        wanting: dict[str, list[str]] = {}
+        for effect in still_open:
+            wanting.setdefault(_wanting(effect), []).append(SHORT[effect.metric.key])
+        told = "; ".join(f"{', '.join(names)} ({what})" for what, names in wanting.items())
+        lines.append(f"Not shown yet: {told}.")
     return lines
 
 
@@ -162,11 +166,11 @@ def trade_text(effects: Sequence[Effect]) -> str:
 
 
 def _wanting(effect: Effect) -> str:
-    """`recovery (about 4 more runs of each would tell)`."""
+    """`about 4 more runs of each would tell`."""
     parts = [effect.why] if effect.why else []
     if effect.more is not None:
         parts.append(f"about {counted(effect.more, 'more run')} of each would tell")
-    return f"{SHORT[effect.metric.key]} ({'; '.join(parts) or 'no number of runs that one would measure tells'})"
+    return "; ".join(parts) or "no number of runs that one would measure tells"
 
 
 def _runs(effects: Sequence[Effect]) -> str:
@@ -330,15 +334,16 @@ def short_answer(answer: Answer) -> list[str]:
     if answer.single:
         return [NOISE, *seen_lines(answer.effects)]
     advice = advice_text(answer) if answer.advice is not None else []
-    told = trade_lines(answer.effects)
-    told += [f"{step}: {decided}" for step, decided, _ in step_lines(rest_of(answer.effects)) if decided]
-    undecided = sum(effect.verdict is Verdict.OPEN for effect in answer.effects)
+    trade, rest = trade_lines(answer.effects), rest_of(answer.effects)
+    told = [f"{step}: {decided}" for step, decided, _ in step_lines(rest) if decided]
+    undecided = sum(effect.verdict is Verdict.OPEN for effect in rest)
     doubt = answer.recoveries and answer.placebo is not None and not answer.placebo.relied_on
     return [
         *(["the recoveries are not to be relied on"] if doubt else []),
+        *trade,
         *advice[:1],
         *told,
-        *([f"{undecided} of {len(answer.effects)} effects undecided"] if undecided else []),
+        *([f"{undecided} of {len(rest)} effects undecided"] if undecided and not trade else []),
     ]
 
 

@@ -18,6 +18,7 @@ from faultline.comparison.findings.catalogue import PAPERS, findings
 from faultline.comparison.findings.finding import ANSWERED, Verdict
 from faultline.comparison.findings.nexmark import table_of
 from faultline.comparison.findings.shi import sustained_rates
+from faultline.comparison.unsound import unsound_of
 from faultline.experiment.config import Configuration
 from faultline.experiment.matrices import MATRICES
 from faultline.experiment.workloads.registry import has_schedule, workload_of
@@ -25,6 +26,7 @@ from faultline.records.bundle import sha256
 from faultline.records.format import CONTROL, NONE, fault_of
 from faultline.records.record import Record
 from faultline.records.summary import Entry, counting
+from faultline.reports.answer.others import unsound_text
 from faultline.reports.answer.words import answer_lines, front_heads, front_rows
 from faultline.reports.document.charts import charts
 from faultline.reports.document.grid import grid
@@ -148,6 +150,8 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
     ]
     for path, title, _ in drawn:
         lines += [f"![{title}: median, least and greatest of the repetitions]({path})", ""]
+    if drawn and any(point.unsound for point in points):
+        lines += ["Small, dashed and hollow in the plots: unsound runs, which do not count.", ""]
     for heading, columns in sections(matrix, points):
         lines += [f"## {heading}", "", *table(measured, axes, columns), ""]
         if heading == "Recovery":
@@ -163,12 +167,15 @@ def results_page(records: Sequence[Record], matrix: str, *, name: str, evidence:
 
 def _answer(records: Sequence[Record]) -> list[str]:
     """What the records tell: effects, advice, the front, and how far recoveries can be relied on."""
-    answer = answer_of([Entry.of(record) for record in records])
-    if answer is None or not answer.tells:
+    entries = [Entry.of(record) for record in records]
+    answer, unsound = answer_of(entries), unsound_of(entries)
+    told = answer_lines(answer) if answer is not None and answer.tells else []
+    told += [unsound_text(unsound)] if unsound is not None and unsound.effects else []
+    if not told:
         return []
-    lines = ["## Answer", "", *(f"- {words(line)}" for line in answer_lines(answer)), ""]
-    rows = front_rows(answer)
-    if len(rows) > 1:
+    lines = ["## Answer", "", *(f"- {words(line)}" for line in told), ""]
+    rows = front_rows(answer) if answer is not None and answer.tells else []
+    if answer is not None and len(rows) > 1:
         heads = ["configuration", *front_heads(answer), "n", "no other beats it in all"]
         lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
         lines += [

@@ -36,6 +36,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-s
 .bar { fill: none; stroke-width: 1.4 }
 .mark { stroke-width: 1.6 }
 """
+_STYLE_UNSOUND = ".unsound { fill: none; stroke-width: 1.2; stroke-dasharray: 2.4 1.6 }\n"
 _STYLE_DARK = """\
 text { fill: #d6dde4 }
 .card { fill: #0d1117; stroke: #30363d }
@@ -60,11 +61,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """Marks of one series. `joined`: its places are numbers, so a line may lie between them."""
+    """Marks of one series. `joined`: its places are numbers, so a line may lie between them.
+
+    `unsound`: place, value and reason of each run that does not count.
+    """
 
     name: str
     marks: tuple[Mark, ...]
     joined: bool = True
+    unsound: tuple[tuple[int, float, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: st
     for number, panel in enumerate(panels):
         left = _EDGE + number * (width + _GAP) + _LEFT
         values = [value for line in panel.lines for mark in line.marks for value in (mark.low, mark.high)]
+        values += [value for line in panel.lines for _, value, _ in line.unsound]
         log, ticks = _scale(values)
         frame = _Frame(left, top, inner, len(places), ticks, log)
         parts += _axes(frame, panel.title + (", log" if log else ""), places, tilted)
@@ -117,7 +123,8 @@ def draw(panels: Sequence[Panel], places: Sequence[str], x_title: str, title: st
             apart = min(_APART if line.joined else _APART_UNJOINED, _SPREAD / len(panel.lines))
             shift = (order - (len(panel.lines) - 1) / 2) * apart
             parts += _series(frame, line, order, shift)
-    return "\n".join([*_head(height, title), *parts, "</svg>", ""])
+    beside = _STYLE_UNSOUND if any(line.unsound for panel in panels for line in panel.lines) else ""
+    return "\n".join([*_head(height, title, beside), *parts, "</svg>", ""])
 
 
 def _scale(values: Sequence[float]) -> tuple[bool, tuple[float, ...]]:
@@ -134,13 +141,13 @@ def _scale(values: Sequence[float]) -> tuple[bool, tuple[float, ...]]:
     return False, tuple(round(step * number, 12) for number in range(first, max(last, first + 1) + 1))
 
 
-def _head(height: float, title: str) -> list[str]:
+def _head(height: float, title: str, beside: str) -> list[str]:
     light, dark = ("".join(_colour(order, shade) for order, shade in enumerate(shades)) for shades in (_LIGHT, _DARK))
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'height="{height:.0f}" role="img" aria-label="{_escaped(title)}">',
         f"<title>{_escaped(title)}</title>",
-        f"<style>\n{_STYLE}{light}@media (prefers-color-scheme: dark) {{\n{_STYLE_DARK}{dark}}}\n</style>",
+        f"<style>\n{_STYLE}{beside}{light}@media (prefers-color-scheme: dark) {{\n{_STYLE_DARK}{dark}}}\n</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="6"/>',
     ]
 
@@ -199,6 +206,10 @@ def _series(frame: _Frame, line: Line, order: int, shift: float) -> list[str]:
         parts.append(_mark(order, x, middle, hollow=mark.bound))
         if mark.n > 1:
             ends.append(f"{x:.1f} {middle:.1f}")
+    for place, value, why in line.unsound:
+        x, y = frame.x(place + shift) + 7, frame.y(value)
+        mark = f'<circle class="unsound s{order}" cx="{x:.1f}" cy="{y:.1f}" r="3.4">'
+        parts.append(f"{mark}<title>{_escaped(why)}</title></circle>")
     if line.joined and len(ends) > 1:
         parts.insert(0, f'<path class="line s{order}" d="M{"L".join(ends)}"/>')
     return parts

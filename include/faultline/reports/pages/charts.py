@@ -7,13 +7,18 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label
-from faultline.records.metrics import Metric
+from faultline.base.text import counted
+from faultline.comparison.cells import Axis, Figure, Point, apart, is_number, label, seen_value
+from faultline.records.metrics import MACRO, Metric
+from faultline.records.summary import Entry
 from faultline.reports.sweep_figures import SERIES_COLOURS, SERIES_SYMBOLS
 from faultline.reports.time_series import FAINT_COLOUR
 
+UNSOUND = "unsound run, does not count"
 # More lines than this cannot be told apart.
 MAX_LINES = 24
+# Single recoveries stand so far to the left of the median of the runs, and unsound runs to its right: of the axis.
+ASIDE = 0.012
 # An axis whose greatest value is this many times its least is drawn in powers of ten.
 LOG_FACTOR = 50
 _CLEAR = "rgba(0,0,0,0)"
@@ -26,10 +31,14 @@ _SCALE = [[0.0, "#d6e6f2"], [0.5, "#5f9ccb"], [1.0, "#0b3c63"]]
 
 
 def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Figure:
-    """Medians over two axes; cells that were not measured stay empty."""
-    at = {(x.label(point), y.label(point)): point.figure(metric.key) for point in apart(points)[0]}
+    """Medians over two axes; a cell without a usable run has its unsound median in brackets and no colour, and one that
+    was not measured stays empty."""
+    at = {(x.label(point), y.label(point)): point for point in apart(points)[0]}
     columns, rows = [label(value) for value in x.values], [label(value) for value in y.values]
-    figures = [[at.get((column, row), Figure(0)) for column in columns] for row in rows]
+    figures = [
+        [at[column, row].figure(metric.key) if (column, row) in at else Figure(0) for column in columns] for row in rows
+    ]
+    beside = {place: _beside(point) for place, point in at.items()}
     figure = go.Figure(
         go.Heatmap(
             x=columns,
@@ -37,7 +46,10 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
             z=[[one.median for one in row] for row in figures],
             text=[[one.text(metric) if one.median is not None else "" for one in row] for row in figures],
             customdata=[
-                [f"{x.name} {columns[place]}\n{y.name} {row}\n{_told(one, metric)}" for place, one in enumerate(ones)]
+                [
+                    f"{x.name} {column}\n{y.name} {row}\n{_told(one, metric)}{beside.get((column, row), '')}"
+                    for column, one in zip(columns, ones, strict=True)
+                ]
                 for row, ones in zip(rows, figures, strict=True)
             ],
             texttemplate="%{text}",
@@ -54,6 +66,17 @@ def heat_map(points: Sequence[Point], x: Axis, y: Axis, metric: Metric) -> go.Fi
             },
         )
     )
+    for (column, row), point in at.items():
+        unsound = point.unsound_figure(metric.key)
+        if not point.valid and unsound.median is not None:
+            figure.add_annotation(
+                x=column,
+                y=row,
+                text=f"({unsound.text(metric)})",
+                hovertext=f"{_told(unsound, metric)}{_beside(point)}",
+                showarrow=False,
+                font={"color": FAINT_COLOUR},
+            )
     figure.update_layout(
         height=130 + 46 * len(rows),
         margin={"l": 72, "r": 16, "t": 12, "b": 56},
@@ -69,7 +92,7 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
     """The metric along `x`, a line for each combination of the other axes; the number of lines left out.
 
     A bar is the range of the repetitions; a line joins what was repeated. An open triangle is a lower bound, a grey
-    diamond a control.
+    diamond a control. An unsound run is hollow, and each recovery of a run with several a small point.
     """
     figure = go.Figure()
     lines: dict[str, list[Point]] = {}
@@ -81,7 +104,10 @@ def curves(points: Sequence[Point], x: Axis, others: Sequence[Axis], metric: Met
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         symbol = SERIES_SYMBOLS[number // len(SERIES_COLOURS) % len(SERIES_SYMBOLS)]
         _line(figure, members, x, metric, name or "median", colour, symbol)
+        _recoveries(figure, members, x, metric, name or "median", colour)
+        _unsound(figure, members, x, metric, name or "median", colour, symbol)
     if controls:
+        _unsound(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond")
         _line(figure, controls, x, metric, "control", FAINT_COLOUR, "diamond-open", joined=False)
     figure.update_layout(
         height=420,
@@ -126,7 +152,7 @@ def _line(
 ) -> None:
     """One line through what was repeated. What no line joins: single runs, and lower bounds, which are open
     triangles."""
-    measured = [(point, point.figure(metric.key)) for point in points]
+    measured = [(point, point.figure(metric.key)) for point in _placed(points, x)]
     joined = joined and x.numeric
     named = False
     for bound, repeated in ((False, True), (False, False), (True, True)):
@@ -135,13 +161,10 @@ def _line(
             for point, one in measured
             if one.median is not None and one.bound == bound and (bound or (one.n > 1) == repeated)
         ]
-        if x.numeric:
-            # A control may lack what the others vary, such as the instant of the fault.
-            seen = [(point, one) for point, one in seen if is_number(x.of(point))]
         if not seen:
             continue
         figure.add_scatter(
-            x=[x.of(point) if x.numeric else x.label(point) for point, _ in seen],
+            x=[_place(point, x) for point, _ in seen],
             y=[one.median for _, one in seen],
             error_y={
                 "type": "data",
@@ -171,6 +194,99 @@ def _line(
         named = True
 
 
+def _recoveries(figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str) -> None:
+    """Each recovery of usable runs that have several, as a small point; a triangle where it was not seen to end."""
+    if metric.key != MACRO:
+        return
+    for ends, symbol in ((True, "circle"), (False, "triangle-up-open")):
+        shown = [
+            (point, entry, one)
+            for point in _placed(points, x)
+            for entry in point.valid
+            for one in entry.recoveries
+            if (one.high is not None) is ends
+        ]
+        if shown:
+            figure.add_scatter(
+                x=[_place(point, x, -ASIDE) for point, _, _ in shown],
+                y=[one.low if one.high is None else one.high for _, _, one in shown],
+                text=[f"{name}, run {entry.repetition + 1}: recovery {one.number}" for _, entry, one in shown],
+                name="one recovery of a run",
+                legendgroup=name,
+                showlegend=False,
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
+                hovertemplate="%{text} %{y:.1f} s<extra></extra>",
+            )
+
+
+def _unsound(
+    figure: go.Figure, points: Sequence[Point], x: Axis, metric: Metric, name: str, colour: str, symbol: str
+) -> None:
+    """Each unsound run as a hollow mark, with its reason."""
+    shown = [
+        (point, entry, seen)
+        for point in _placed(points, x)
+        for entry in point.unsound
+        if (seen := seen_value(entry, metric.key)) is not None
+    ]
+    if not shown:
+        return
+    first = UNSOUND not in {trace.name for trace in figure.data}
+    figure.add_scatter(
+        x=[_place(point, x, ASIDE) for point, _, _ in shown],
+        y=[value for _, _, (value, _) in shown],
+        text=[
+            f"{name}, run {entry.repetition + 1}: {'> ' * bound}{metric.text(value)} {metric.unit}\n{reason_of(entry)}"
+            for _, entry, (value, bound) in shown
+        ],
+        name=UNSOUND,
+        legendgroup=UNSOUND,
+        showlegend=first,
+        mode="markers",
+        marker={"color": colour, "symbol": f"{symbol}-open", "size": 8, "line": {"width": 1.6, "color": colour}},
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def reason_of(entry: Entry) -> str:
+    """Why a run does not count: `unsound: disturbed: …`."""
+    return f"{entry.status}: {next(iter(entry.reasons), 'no reason is known')}"
+
+
+def _placed(points: Sequence[Point], x: Axis) -> list[Point]:
+    """The points that have a place on the axis: a control may lack what the others vary, such as the instant of the
+    fault."""
+    return [point for point in points if not x.numeric or is_number(x.of(point))]
+
+
+def _place(point: Point, x: Axis, aside: float = 0.0) -> Any:
+    """Where a point stands on an axis, `aside` by that share of its length, so that marks do not hide each other; texts
+    stand in their places."""
+    if not x.numeric:
+        return x.label(point)
+    value, numbers = x.of(point), [float(one) for one in x.values]
+    if not aside:
+        return value
+    if _in_powers(x):
+        return float(value * (max(numbers) / min(numbers)) ** aside)
+    return float(value + aside * (max(numbers) - min(numbers)))
+
+
+def _in_powers(x: Axis) -> bool:
+    """Whether an axis of numbers is drawn in powers of ten."""
+    numbers = [float(value) for value in x.values]
+    return min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers)
+
+
+def _beside(point: Point) -> str:
+    """The unsound runs of a point, for a text that shows its median; empty where there are none."""
+    if not point.unsound:
+        return ""
+    runs = counted(len(point.unsound), "unsound run")
+    return f"\n{runs}, which {'does' if len(point.unsound) == 1 else 'do'} not count: {reason_of(point.unsound[-1])}"
+
+
 def _scale(x: Axis) -> dict[str, Any]:
     """Numbers by size, in powers of ten where they span much; texts beside each other."""
     if not x.numeric:
@@ -179,8 +295,7 @@ def _scale(x: Axis) -> dict[str, Any]:
             "categoryorder": "array",
             "categoryarray": [label(value) for value in x.values],
         }
-    numbers = [float(value) for value in x.values]
-    if min(numbers) > 0 and max(numbers) >= LOG_FACTOR * min(numbers):
+    if _in_powers(x):
         return {"type": "log", "tickmode": "array", "tickvals": list(x.values), "ticktext": list(map(label, x.values))}
     if len(x.values) <= 12:
         return {"tickmode": "array", "tickvals": list(x.values), "ticktext": [label(value) for value in x.values]}

@@ -41,7 +41,7 @@ def compare_page(site: Site, pair: Pair) -> str:
         return render(site, "compare", title="Compare two sweeps", pair=pair, suggested=suggested, sides=[], rows=[])
     sides = [_side(site, pair.a, pair.group_a), _side(site, pair.b, pair.group_b)]
     every = [entry for side in sides for entry in side["members"]]
-    metrics = metrics_of(every)
+    metrics = metrics_of(every) or metrics_of(every, unsound=True)
     metric = chosen_metric(metrics, pair.metric)
     points: list[dict[str, Point]] = [side["points"] for side in sides]
     known = {**points[1], **points[0]}
@@ -123,7 +123,8 @@ def _verdicts(sides: list[dict[str, Any]], metric: Metric | None) -> dict[str, d
 
 
 def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric: Metric | None) -> dict[str, Any]:
-    """Both figures of one configuration, and the second as a multiple of the first."""
+    """Both figures of one configuration, and the second as a multiple of the first. A side without a usable run has the
+    figure of its unsound ones in brackets, of which there is no multiple."""
     found = [side.get(config_id) for side in points]
     figures = [point.figure(metric.key) if point and metric else Figure(0) for point in found]
     a, b = figures
@@ -131,7 +132,7 @@ def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric:
     return {
         "figures": [
             {
-                "text": one.text(metric) if metric else NONE,
+                "text": _figure_text(point, one, metric),
                 "spread": one.spread(metric) if metric else "",
                 "n": one.n,
                 "attempts": attempts(site, point.entries if point else ()),
@@ -140,6 +141,14 @@ def _matched(site: Site, points: list[dict[str, Point]], config_id: str, metric:
         ],
         "ratio": NONE if ratio is None else f"{ratio:,.2f}",
     }
+
+
+def _figure_text(point: Point | None, usable: Figure, metric: Metric | None) -> str:
+    if metric is None:
+        return NONE
+    if point is not None and not point.valid and point.unsound:
+        return f"({point.unsound_figure(metric.key).text(metric)})"
+    return usable.text(metric)
 
 
 def _query(pair: Pair) -> Mapping[str, str | int]:

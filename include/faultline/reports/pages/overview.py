@@ -15,7 +15,7 @@ from faultline.reports.pages.site import STATUSES, Site, paged, render
 from faultline.reports.table import load_of
 
 SWEEPS_A_PAGE = 100
-# Of the newest sweeps so many are asked for an answer, if they have as many valid records, and few enough points.
+# Newest sweeps that are asked for an answer, if they have that many judged records, and few enough configurations.
 SWEEPS_ASKED, LEAST_ANSWERED, MOST_ANSWERED = 5, 4, 40
 MOST_LINES = 6
 MOST_FAILED = 5
@@ -57,21 +57,27 @@ def now_page(site: Site) -> str:
 
 
 def newest_answer(site: Site) -> dict[str, object] | None:
-    """What the newest sweep tells that tells anything, in a few lines; None where none does."""
+    """The answer of the newest sweep that has one, in a few lines, and what its unsound runs would add; None where no
+    sweep has any."""
     # Statistics take a second to import, which the start of Airflow's API server need not wait for.
     from faultline.comparison.answer import answer_of
     from faultline.comparison.planned import entries_of_sweep
+    from faultline.comparison.unsound import unsound_of
+    from faultline.reports.answer.others import unsound_text
     from faultline.reports.answer.words import short_answer
 
     for tally in site.index.sweeps(SWEEPS_ASKED):
-        if tally.name is None or tally.matrix is None or tally.valid < LEAST_ANSWERED:
+        judged = tally.valid + tally.unmet + tally.unsound
+        if tally.name is None or tally.matrix is None or judged < LEAST_ANSWERED:
             continue
         entries = entries_of_sweep(site.index, site.results, tally.name)
         if len({one.config_id for one in entries}) > MOST_ANSWERED:
             continue
-        answer = answer_of(entries)
-        if answer is not None and answer.tells:
-            lines = short_answer(answer)
+        answer, unsound = answer_of(entries), unsound_of(entries)
+        lines = short_answer(answer) if answer is not None and answer.tells else []
+        if unsound is not None and unsound.effects:
+            lines = [*lines[: MOST_LINES - 1], unsound_text(unsound), *lines[MOST_LINES - 1 :]]
+        if lines:
             return {
                 "name": tally.name,
                 "matrix": tally.matrix,
@@ -83,7 +89,7 @@ def newest_answer(site: Site) -> dict[str, object] | None:
 
 
 def failed_lately(site: Site) -> list[dict[str, str]]:
-    """The newest experiments that left no figure, each with its reason."""
+    """The newest experiments without usable figures, each with its reason."""
     found = [one for one in site.index.newest_without_figures(MOST_FAILED)]
     return [
         {

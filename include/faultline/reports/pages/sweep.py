@@ -104,8 +104,10 @@ def _page(
 ) -> str:
     group, groups = chosen_group(entries, choice.group)
     members = [entry for entry in entries if entry.group == group]
-    points, metrics = points_of(members), metrics_of(members)
-    measured = [point for point in points if point.valid]
+    points = points_of(members)
+    # Where nothing is usable, what is unsound is shown all the same, under its label.
+    metrics = metrics_of(members) or metrics_of(members, unsound=True)
+    measured = [point for point in points if point.valid or point.unsound]
     metric = chosen_metric(metrics, choice.metric)
     drawn_axes = axes_of(measured)
     x, view = _chosen_view(drawn_axes, choice)
@@ -152,6 +154,8 @@ def _page(
         controls=_controls(measured, cell_axes, metric) if view == "heat" else [],
         with_controls=bool(apart(measured)[1]),
         repeated=any(len(point.valid) > 1 for point in measured),
+        unsound=sum(len(point.unsound) for point in measured),
+        usable=sum(len(point.valid) for point in measured),
         bounded=metric is not None and any(point.figure(metric.key).bound for point in measured),
         columns=columns,
         cell_axes=cell_axes,
@@ -289,12 +293,15 @@ def _columns(metrics: Sequence[Metric], chosen: Metric | None) -> list[Metric]:
 
 
 def _row(site: Site, point: Point, axes: Sequence[Axis], columns: Sequence[Metric]) -> dict[str, Any]:
-    figures = [(metric, point.figure(metric.key)) for metric in columns]
+    usable = bool(point.valid)
+    figures = [(one, point.figure(one.key) if usable else point.unsound_figure(one.key)) for one in columns]
     return {
         "axes": [axis.label(point) for axis in axes],
         "fault": point.entries[0].fault,
         "config_id": point.config_id,
         "n": len(point.valid),
+        "unsound": len(point.unsound),
+        "why": charts.reason_of(point.unsound[-1]) if point.unsound else "",
         "figures": [one.text(metric) for metric, one in figures],
         "spread": figures[0][1].spread(figures[0][0]) if figures else "",
         "attempts": attempts(site, point.entries),

@@ -12,7 +12,7 @@ seen to end or the longest tenth not. Three analyses are compared:
 Pure computing: the same figures on each machine. The A/A test on real runs, which takes runs of one configuration for
 two sides at random:
 
-    python -m faultline.bench.levels RESULTS
+    python -m faultline.bench.truth.levels RESULTS
 """
 
 from __future__ import annotations
