@@ -12,9 +12,9 @@ import psutil
 
 from fault.sampling import counts_delay
 from faultline.base.attempt import unhealed_attempts, unhealed_text
-from faultline.base.background import means
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.machine_lock import machine_holder, pretenders
+from faultline.base.quiet.background import means
 from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.base.target import targets, where
 from faultline.cluster.daemon import Supervisor

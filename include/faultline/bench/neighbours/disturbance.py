@@ -23,7 +23,7 @@ from faultline.base.text import Say
 from faultline.bench.diary import Diary
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import alone
-from faultline.bench.neighbour import KINDS, neighbour
+from faultline.bench.neighbours.neighbour import KINDS, neighbour
 from faultline.client.operations import bring_up
 from faultline.client.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
