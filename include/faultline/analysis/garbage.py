@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from faultline.analysis.cpu import summed
+from faultline.analysis.resources.cpu import summed
 from faultline.base.window import NS, Window
 from faultline.engines.base import Collections, Pause, Totals, Traces
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from faultline.analysis import cpu
+from faultline.analysis.resources import cpu
 from faultline.base.attempt import Attempt
 from faultline.base.journal import Line, events, read_ended
 from faultline.base.roles import RESTARTED, ROLES, SERVICES

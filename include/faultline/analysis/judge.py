@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from faultline.analysis import cpu
 from faultline.analysis.audit import logical_state_bytes
 from faultline.analysis.bins import bins_of_work, median_span_s, throughput_rps
 from faultline.analysis.garbage import garbage_of, gc_s
@@ -23,6 +22,7 @@ from faultline.analysis.raw_files import AttemptFile, Raw, read_raw
 from faultline.analysis.recovery.evidence import Event
 from faultline.analysis.recovery.placebo import placebo_of
 from faultline.analysis.recovery.recoveries import Recovered, is_repeated, recoveries_of
+from faultline.analysis.resources import cpu
 from faultline.analysis.run_course import begin_source, end_source, injections_of, warmup_of
 from faultline.analysis.series import series, write_series
 from faultline.analysis.stages import acknowledging, chain_work, store_was_not_read

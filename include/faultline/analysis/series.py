@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from faultline.analysis.cpu import cores_by_second
 from faultline.analysis.latency import Tuples, grouped_rank
 from faultline.analysis.recovery.evidence import Event
+from faultline.analysis.resources.cpu import cores_by_second
 from faultline.base.files import write_whole
 from faultline.base.window import Window
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from faultline.analysis.cpu import WORST_S, Lost, Taken
+from faultline.analysis.resources.cpu import WORST_S, Lost, Taken
 from faultline.analysis.steady_state import STEADY_SHARE, SUSTAINED_SHARE, Drift, sustained
 from faultline.experiment.common import baseline_bins
 from faultline.experiment.config import Configuration

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from faultline.analysis.bins import Schedule
-from faultline.analysis.cpu import summed
 from faultline.analysis.latency import Tuples
+from faultline.analysis.resources.cpu import summed
 from faultline.base.window import Window
 from faultline.engines.base import Totals, Traces
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.cpu import (
+from faultline.analysis.hosts import MACHINE_COLUMNS, PROCESS_COLUMNS
+from faultline.analysis.resources.cpu import (
     ROLES,
     WORST_S,
     besides,
@@ -17,7 +18,6 @@ from faultline.analysis.cpu import (
     rss_mb,
     taken,
 )
-from faultline.analysis.hosts import MACHINE_COLUMNS, PROCESS_COLUMNS
 from faultline.base.window import NS
 
 START, END = 1_000 * NS, 1_020 * NS

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from faultline.analysis.cpu import cores, taken
 from faultline.analysis.hosts import (
     MACHINE_COLUMNS,
     Clock,
@@ -26,6 +25,7 @@ from faultline.analysis.hosts import (
     uncertain_ms,
     unrecorded,
 )
+from faultline.analysis.resources.cpu import cores, taken
 from faultline.analysis.validity import are_unsure, clocks_apart
 from faultline.base.window import NS
 from tests.unit.analysis.test_validity import GOOD

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fault.sampling import SETTLED_S, RoleRule, Table, counts_delay, machine
-from faultline.analysis.cpu import WORST_S, Lost, lost
 from faultline.analysis.hosts import MACHINE_COLUMNS, machine_of, processes_of
+from faultline.analysis.resources.cpu import WORST_S, Lost, lost
 from faultline.base.journal import Line
 from faultline.base.roles import SERVICES
 from faultline.base.window import NS

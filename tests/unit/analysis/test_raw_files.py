@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultline.analysis.cpu import taken
 from faultline.analysis.hosts import MACHINE_COLUMNS, all_processes
 from faultline.analysis.raw_files import Gate, _without_late_audit, read_attempt, read_raw
+from faultline.analysis.resources.cpu import taken
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import read_ended
 from faultline.base.window import NS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faultline.analysis.cpu import Lost, Taken
+from faultline.analysis.resources.cpu import Lost, Taken
 from faultline.analysis.steady_state import Drift
 from faultline.analysis.validity import LOST_BRIEFLY, LOST_CORES, RULES, Findings, Settled, reasons
 from faultline.experiment.config import parse_configuration

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from faultline.analysis.cpu import cores_by_second
 from faultline.analysis.hosts import processes_of
+from faultline.analysis.resources.cpu import cores_by_second
 from faultline.base.attempt import Attempt
 from faultline.base.errors import FaultlineError
 from faultline.base.roles import ENGINE

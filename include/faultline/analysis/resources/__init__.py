@@ -1,0 +1,1 @@
+"""What the processes of a measured window used and lost of the machine."""
