@@ -14,8 +14,8 @@ from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
 from faultline.base.loaded_code import LoadedCode
+from faultline.base.quiet.window_lock import window
 from faultline.base.settings import load_settings
-from faultline.base.window_lock import window
 from faultline.cluster import proof
 from faultline.orchestration import executor as subject
 from faultline.orchestration.executor import LIBRARIES, OWN, EventExecutor

@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, expect
 
-from faultline.base.background import means, niceness_of, policies_of
 from faultline.base.journal import read_journal
+from faultline.base.quiet.background import means, niceness_of, policies_of
 from faultline.base.waiting import wait_until
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.cluster.daemon import Supervisor

@@ -109,6 +109,6 @@ BENCHMARKS: dict[str, Callable[[Say, bool], Figures]] = {
     "levels": _module("truth.levels"),
     "gate": _module("gate"),
     "slowdowns": _module("slowdowns"),
-    "disturbance": _module("disturbance"),
+    "disturbance": _module("neighbours.disturbance"),
     "authentication": _module("authentication"),
 }

@@ -12,10 +12,10 @@ from typing import Any
 
 from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError
+from faultline.base.quiet.window_lock import taken
 from faultline.base.settings import DEFAULT_PORTS, Settings, choose_ports, load_settings
 from faultline.base.text import Say
 from faultline.base.waiting import wait_until
-from faultline.base.window_lock import taken
 from faultline.client.airflow_api import FINISHED, AirflowApi
 from faultline.client.operations import bring_up
 from faultline.client.sweeping import await_dags

@@ -15,8 +15,8 @@ import psutil
 from faultline.base.attempt import write_json
 from faultline.base.errors import ConfigError
 from faultline.base.processes import birth, live_process
+from faultline.base.quiet.window_lock import taken
 from faultline.base.settings import INSTANCE, Settings, instance
-from faultline.base.window_lock import taken
 
 FILE = "conductor.lock"
 

@@ -12,9 +12,9 @@ import psutil
 
 from fault.sampling import counts_delay
 from faultline.base.attempt import unhealed_attempts, unhealed_text
-from faultline.base.background import means
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.machine_lock import machine_holder, pretenders
+from faultline.base.quiet.background import means
 from faultline.base.settings import OPEN_TEXT, Settings, check_folders, is_open, load_settings
 from faultline.base.target import targets, where
 from faultline.cluster.daemon import Supervisor
@@ -126,10 +126,8 @@ def print_examination(findings: dict[str, Any]) -> None:
         print(f"        machine: {one}; nobody waits for it")
     for name, there in findings["targets"].items():
         print(f"        target {name}: {there}; ./faultline target check {name} looks at it")
-    for text in findings["measuring"]:
+    for text in (*findings["measuring"], *(unhealed_text(*one) for one in findings["unhealed"].items())):
         print(f"        {text}")
-    for attempt, why in findings["unhealed"].items():
-        print(f"        {unhealed_text(attempt, why)}")
 
 
 def _check(name: str, look: Callable[[], object], good: str | None = None) -> dict[str, Any]:

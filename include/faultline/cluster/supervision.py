@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 
 from faultline.base.attempt import open_attempts, unhealed_attempts, unhealed_text, write_json
-from faultline.base.background import restore
 from faultline.base.environment import clean_environment
 from faultline.base.errors import ConfigError, InfrastructureError
 from faultline.base.marks import INSTANCE_MARK
 from faultline.base.processes import end_ledger, end_processes, is_marked
+from faultline.base.quiet.background import restore
 from faultline.base.secrets import require_logins
 from faultline.base.settings import HOST, OPEN_TEXT, WORKERS, Settings, choose_ports, instance, is_open, ports_with
 from faultline.base.text import suggest

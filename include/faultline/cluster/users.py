@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from faultline.base.quiet.window_lock import taken
 from faultline.base.settings import Settings
-from faultline.base.window_lock import taken
 
 _LOCK, _NOTE = "users.lock", "for-runs"
 

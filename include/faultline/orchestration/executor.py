@@ -15,8 +15,8 @@ from airflow.executors.local_executor import LocalExecutor
 from airflow.sdk.api.client import Client
 
 from faultline.base.loaded_code import LoadedCode
+from faultline.base.quiet.window_lock import is_measured
 from faultline.base.settings import load_settings
-from faultline.base.window_lock import is_measured
 from faultline.cluster.proof import keep_tokens
 from faultline.orchestration.forms import configuration_params
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, TriggerRule, chain, get_current_context, task
 
 from faultline.base.errors import ConfigError, FaultlineError, InvalidMeasurement
+from faultline.base.quiet.window_lock import beside_windows
 from faultline.base.settings import load_settings
 from faultline.base.waiting import seldom
-from faultline.base.window_lock import beside_windows
 from faultline.experiment.cell import EXPERIMENT
 from faultline.orchestration.experiment_form import experiment_params, order_of
 from faultline.orchestration.local_spark import LocalSparkJob

@@ -7,8 +7,8 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from faultline.base.endpoints import Endpoints
+from faultline.base.quiet.window_lock import beside_windows
 from faultline.base.settings import load_settings
-from faultline.base.window_lock import beside_windows
 
 
 class LocalSparkJob(SparkSubmitOperator):

@@ -19,8 +19,8 @@ import psutil
 from faultline.base.attempt import Attempt, write_json
 from faultline.base.errors import FaultlineError, InfrastructureError
 from faultline.base.processes import birth, live_process
+from faultline.base.quiet.window_lock import beside_windows
 from faultline.base.settings import Settings
-from faultline.base.window_lock import beside_windows
 from faultline.runner.teardown import close
 
 # A folder without `attempt.json` that is younger may be one that is just being made.

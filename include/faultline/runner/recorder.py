@@ -21,7 +21,6 @@ from typing import Any
 from fault.identity import KAFKA
 from fault.sampling import Key, RoleRule, Table, machine, space_of
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.background import Background, means
 from faultline.base.documents import read_document
 from faultline.base.errors import InfrastructureError
 from faultline.base.journal import Journal
@@ -29,8 +28,9 @@ from faultline.base.kafka_offsets import KafkaEndOffsets
 from faultline.base.machine_lock import LEAST_WAIT_S, Claim, hold_machine
 from faultline.base.marks import instance_option
 from faultline.base.processes import birth, read_ledger
+from faultline.base.quiet.background import Background, means
+from faultline.base.quiet.window_lock import is_measured
 from faultline.base.roles import ROLES, SERVICES
-from faultline.base.window_lock import is_measured
 from faultline.cluster.restart_hold import LONGEST_HOLD_S
 from faultline.engines.registry import engine_at
 from faultline.engines.running import Sampler

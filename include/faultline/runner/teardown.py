@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.background import restore
 from faultline.base.endpoints import EMBEDDED
 from faultline.base.errors import Cancelled, ConfigError, FaultlineError, InfrastructureError, InvalidMeasurement
 from faultline.base.files import sync_files
 from faultline.base.journal import Journal, read_journal
 from faultline.base.marks import RUN_MARK
 from faultline.base.processes import end_ledger, end_processes, marked, present_boot, read_ledger
+from faultline.base.quiet.background import restore
 from faultline.base.settings import Settings, instance
 from faultline.base.target import endpoints_at
 from faultline.cluster.topics import delete_own_topics

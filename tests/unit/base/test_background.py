@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fault.sampling import SETTLED_S
-from faultline.base import background
-from faultline.base.background import (
+from faultline.base.marks import BACKGROUND_MARK
+from faultline.base.quiet import background
+from faultline.base.quiet.background import (
     LOWEST_NICENESS,
     Background,
     Means,
@@ -32,9 +33,8 @@ from faultline.base.background import (
     policies_of,
     restore,
 )
-from faultline.base.marks import BACKGROUND_MARK
+from faultline.base.quiet.window_lock import window
 from faultline.base.waiting import wait_until
-from faultline.base.window_lock import window
 from tests.support.decoys import NOBODY, only_root
 
 INSTANCE = f"background-test-{os.getpid()}"

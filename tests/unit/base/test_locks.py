@@ -15,7 +15,7 @@ import pytest
 
 from faultline.base.errors import InfrastructureError
 from faultline.base.machine_lock import HOLDS, RECORDER, WANTS, hold_machine, machine_holder, pretenders
-from faultline.base.window_lock import beside_windows, is_measured, window
+from faultline.base.quiet.window_lock import beside_windows, is_measured, window
 from tests.support.decoys import NOBODY, only_root
 
 # Takes the machine as a recorder does, says that and whom it waits for, and keeps it until its input ends.

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from faultline.base.errors import InfrastructureError
-from faultline.bench import disturbance
 from faultline.bench.diary import Diary
-from faultline.bench.disturbance import (
+from faultline.bench.neighbours import disturbance
+from faultline.bench.neighbours.disturbance import (
     AGAIN,
     MEASURED,
     QUIET,
@@ -27,7 +27,7 @@ from faultline.bench.disturbance import (
     scatter_of,
     values_of,
 )
-from faultline.bench.neighbour import BURST_S, KINDS, STEADY_S, neighbour, work
+from faultline.bench.neighbours.neighbour import BURST_S, KINDS, STEADY_S, neighbour, work
 from faultline.experiment.matrices import MOST_MEASUREMENTS
 from faultline.records.record import Record, WaitedPart
 from tests.unit.sample_records import sample

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from faultline import cli
 from faultline.base.attempt import Attempt, write_json
-from faultline.base.background import Means
+from faultline.base.quiet.background import Means
 from faultline.base.settings import OPEN_TEXT, load_settings
 from faultline.cluster import doctor
 from faultline.cluster.supervision import tell_state, write_instance

@@ -13,7 +13,7 @@ import psutil
 from faultline.analysis.hosts import processes_of
 from faultline.base.attempt import Attempt
 from faultline.base.errors import InfrastructureError
-from faultline.base.journal import read_journal
+from faultline.base.journal import Line, read_journal
 from faultline.base.roles import SERVICES
 from faultline.base.settings import Settings
 from faultline.base.text import Say
@@ -79,7 +79,7 @@ def _of_attempt(attempt: Attempt, record: Record) -> Mapping[str, float | None]:
     }
 
 
-def _given_way(record: Record, lines: Sequence[Mapping[str, Any]]) -> float:
+def _given_way(record: Record, lines: Sequence[Line]) -> float:
     """Cores of services between the first and the last sample in the window at which they gave way."""
     instants = {event.name: event.wall_ns for event in record.timeline}
     samples = processes_of([line for line in lines if line.get("kind") == "proc"])

@@ -16,9 +16,9 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, get_current_context, task
 
 from faultline.base.environment import clean_environment
+from faultline.base.quiet.window_lock import window
 from faultline.base.settings import load_settings
 from faultline.base.waiting import wait_until
-from faultline.base.window_lock import window
 from faultline.cluster.airflow_home import installation_environment
 from faultline.experiment.cell import EXPERIMENT
 from faultline.experiment.nightly_schedule import SPEED, speed_schedule

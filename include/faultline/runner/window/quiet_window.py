@@ -10,8 +10,8 @@ from pathlib import Path
 
 from faultline.base.attempt import Attempt
 from faultline.base.journal import last, read_journal
-from faultline.base.window_lock import LONGEST_S as LONGEST_WORK_S
-from faultline.base.window_lock import window
+from faultline.base.quiet.window_lock import LONGEST_S as LONGEST_WORK_S
+from faultline.base.quiet.window_lock import window
 
 # The longest wait for the end of what follows on the recording before.
 CLOSE_S = 120.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faultline.base.attempt import Attempt
-from faultline.base.window_lock import beside_windows, is_measured
+from faultline.base.quiet.window_lock import beside_windows, is_measured
 from faultline.runner.window import quiet_window as subject
 from faultline.runner.window.quiet_window import quiet_window
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from fault.procfs import all_pids, owner_of, stat_of
 from fault.sampling import SETTLED_S, Key
 from faultline.base.marks import BACKGROUND_MARK
-from faultline.base.window_lock import is_measured
+from faultline.base.quiet.window_lock import is_measured
 
 LOWEST_NICENESS = 19
 # The kernel lets an ordinary user change one autogroup in a tenth of a second.

@@ -23,7 +23,7 @@ from faultline.base.text import Say
 from faultline.bench.diary import Diary
 from faultline.bench.figure import Figure, summarise
 from faultline.bench.installation import alone
-from faultline.bench.neighbour import KINDS, neighbour
+from faultline.bench.neighbours.neighbour import KINDS, neighbour
 from faultline.client.operations import bring_up
 from faultline.client.run_one import run_single
 from faultline.experiment.matrices import MOST_MEASUREMENTS
@@ -137,14 +137,15 @@ def values_of(record: Record) -> dict[str, float | None]:
 
 def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
     """The figures of all blocks. Raises InfrastructureError when no block has both without a neighbour."""
-    found: dict[str, Figure] = {}
-    names = list(dict.fromkeys(name for block in blocks for name in block if name != QUIET.name))
-    scatters = {figure: scatter_of(pairs_of(blocks, AGAIN.name, figure)) for figure in FIGURES}
     if not any(pairs_of(blocks, AGAIN.name, figure) for figure in FIGURES):
         raise InfrastructureError("no block has both experiments without a neighbour; see their records")
-    for figure, scatter in scatters.items():
-        if scatter is not None:
-            found[f"scatter_{figure}"] = scatter
+    names = list(dict.fromkeys(name for block in blocks for name in block if name != QUIET.name))
+    return {**_biases(blocks, names), **_limits(blocks, names)}
+
+
+def _biases(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+    """By neighbour, what it changed and what was lost to it."""
+    found: dict[str, Figure] = {}
     for name in names:
         for figure in FIGURES:
             if bias := bias_of(pairs_of(blocks, name, figure)):
@@ -153,9 +154,19 @@ def figures(blocks: Sequence[Block]) -> dict[str, Figure]:
             values = [value for block in blocks if (value := block.get(name, {}).get(lost)) is not None]
             if values:
                 found[f"{name}_{key}"] = summarise(values, "cores")
-    for figure, scatter in scatters.items():
+    return found
+
+
+def _limits(blocks: Sequence[Block], names: Sequence[str]) -> dict[str, Figure]:
+    """By figure, the scatter of one repetition, and the loss at which the change reaches it."""
+    found: dict[str, Figure] = {}
+    for figure in FIGURES:
+        scatter = scatter_of(pairs_of(blocks, AGAIN.name, figure))
+        if scatter is None:
+            continue
+        found[f"scatter_{figure}"] = scatter
         points = [point for name in names for point in _points(blocks, name, figure)]
-        if scatter is not None and (limit := limit_of(points, scatter.value)) is not None:
+        if (limit := limit_of(points, scatter.value)) is not None:
             found[f"limit_{figure}"] = limit
     return found
 
@@ -206,7 +217,7 @@ def _points(blocks: Sequence[Block], name: str, figure: str) -> list[tuple[float
 
 def limit_of(points: Sequence[tuple[float, float]], scatter: float) -> Figure | None:
     """Cores lost at which the change reaches the scatter, by the line through the origin that fits best; its ends by
-    the 95 % interval of the slope. None where no change with the loss is seen."""
+    the 95 % interval of the slope. None where it is not shown that the figure grows with the loss."""
     lost, change = np.array([one for one, _ in points]), np.array([one for _, one in points])
     if len(points) < 3 or not np.any(lost > 0):
         return None
@@ -214,10 +225,9 @@ def limit_of(points: Sequence[tuple[float, float]], scatter: float) -> Figure | 
     slope = float(np.sum(lost * change)) / squares
     error = math.sqrt(float(np.sum((change - slope * lost) ** 2)) / (len(points) - 1) / squares)
     half = float(stats.t.ppf(0.975, len(points) - 1)) * error
-    if slope <= 0:
+    if slope <= half or slope == 0:
         return None
-    high = scatter / (slope - half) if slope > half else math.inf
-    return Figure(scatter / slope, "cores", scatter / (slope + half), high, len(points))
+    return Figure(scatter / slope, "cores", scatter / (slope + half), scatter / (slope - half), len(points))
 
 
 def _text(values: Values | None) -> str:

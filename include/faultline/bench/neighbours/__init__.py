@@ -1,0 +1,1 @@
+"""Neighbours of an experiment, and how much they change what it measures."""
