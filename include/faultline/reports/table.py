@@ -85,7 +85,12 @@ GROUPS = (
         Column("replay_s", "Recovery", "Replay", "s"),
         Column("macro_s", "Recovery", "Macro", "s"),
     ),
-    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
+    (
+        Column("lost", "Audit", "Lost"),
+        Column("undrained", "Audit", "Undrained"),
+        Column("overcounted", "Audit", "Overcounted"),
+        Column("status", "", "Status"),
+    ),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
@@ -174,6 +179,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "replay_s": seconds(metrics.recovery.replay_s),
                 "macro_s": macro(record),
                 "lost": count(metrics.audit.lost),
+                "undrained": count(metrics.audit.undrained or None),
                 "overcounted": count(metrics.audit.overcounted),
                 "status": record.status,
                 "reason": record.reasons[0] if record.reasons else "",
