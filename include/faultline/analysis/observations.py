@@ -20,6 +20,7 @@ from faultline.analysis.steady_state import Drift, Floats, drifts_of, slope_inte
 from faultline.analysis.unpaced import Numbering
 from faultline.base.journal import Line, events
 from faultline.base.window import NS, Window
+from faultline.engines.base import behind, offsets_by_partition
 from faultline.experiment.common import baseline_commits
 
 # Of an engine's traces where no output tells of which input it is.
@@ -136,7 +137,9 @@ def measured_of(raw: Raw) -> Measured:
     injected = read_injected(raw.conductor, len(raw.planned))
     until = min([window.end_ns, *(fault.t0_ns for fault in injected if fault.t0_ns is not None)])
     reference = between(bins, window.start_ns, until)
-    totals, offenders = audit(raw.counts_path, raw.generator)
+    done = events(raw.generator, "done")
+    ends = offsets_by_partition(done[-1]["end_offsets"]) if done else schedule.end_offsets
+    totals, offenders = audit(raw.counts_path, raw.generator, behind(raw.traces.reached, ends))
     keys = keys_of(raw.counts_path, configuration)
     deaths = {
         "generator": _died(raw.generator) if paced else None,

@@ -87,7 +87,12 @@ GROUPS = (
         Column("macro_s", "Recovery", "Macro", "s"),
         Column("recoveries", "Recovery", "Faults"),
     ),
-    (Column("lost", "Audit", "Lost"), Column("overcounted", "Audit", "Overcounted"), Column("status", "", "Status")),
+    (
+        Column("lost", "Audit", "Lost"),
+        Column("undrained", "Audit", "Undrained"),
+        Column("overcounted", "Audit", "Overcounted"),
+        Column("status", "", "Status"),
+    ),
 )
 COLUMNS = (*IDENTITY, *(column for group in GROUPS for column in group))
 # Others are left out where they say nothing: most workloads have no queries to choose from, or no Python workers.
@@ -177,6 +182,7 @@ def plain_rows(records: Sequence[Record]) -> list[dict[str, str]]:
                 "macro_s": macro(record),
                 "recoveries": _times(record),
                 "lost": count(metrics.audit.lost),
+                "undrained": count(metrics.audit.undrained or None),
                 "overcounted": count(metrics.audit.overcounted),
                 "status": record.status,
                 "reason": record.reasons[0] if record.reasons else "",
